@@ -1,0 +1,38 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Both set everything up themselves.
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.installed
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(BIN)/scimult demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# The stamp makes the second call instant; a change of the dependencies installs again.
+$(READY): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo 'error: $(PYTHON) is older than Python 3.10. Fix: make PYTHON=python3.11 ...' >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
+	  { $(PYTHON) -m venv --without-pip $(VENV) && \
+	    $(PYTHON) -m pip --python $(BIN)/python install pip; } || \
+	  { echo 'error: $(PYTHON) cannot make a virtual environment. Fix: install its venv module' \
+	         '(Debian, Ubuntu: apt install python3-venv) or choose another with make PYTHON=...' >&2; \
+	    exit 1; }
+	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,eval,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,61 @@
+"""The command ``scimult``: one thin file per verb, and one place where errors become messages.
+
+A verb's file imports what is heavy (torch, our models) inside its function, so that
+``scimult --help`` stays instant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from scimult import __version__
+from scimult.errors import SciMultError
+
+
+class Verbs(TyperGroup):
+    """Runs a verb; an error that input or the file system caused is one line and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen verb; with ``--debug`` its errors keep their traceback."""
+        try:
+            return super().invoke(ctx)
+        except (SciMultError, OSError) as error:
+            if ctx.params["debug"] or isinstance(error, BrokenPipeError):
+                raise
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    name="scimult",
+    help="Pre-train, evaluate and use multi-task encoders of scientific text.",
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"scimult {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version."
+    ),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+) -> None:
+    """Options that stand before the verb."""
+
+
+# One line `app.command()(verb)` per verb, in the order of a project: data, training, test, use.
+
+if __name__ == "__main__":
+    app()

