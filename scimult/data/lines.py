@@ -1,0 +1,321 @@
+"""Input files line by line, with errors that name file, line, value and fix."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from scimult.errors import DataError
+
+T = TypeVar("T")
+
+EXAMPLES_PER_REASON = 3
+
+
+class Rejects:
+    """What was left out of the input, by reason.
+
+    Parameters
+    ----------
+    skip_bad : bool
+        Without it the first bad record ends the work.
+    log : path, optional
+        JSON lines file that gets every rejected record: reason, file, line and value.
+    """
+
+    def __init__(self, skip_bad: bool = False, log: Path | None = None) -> None:
+        self.skip_bad = skip_bad
+        self.log = log
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+
+    def reject(self, error: DataError) -> None:
+        """Count ``error`` under its problem, or raise it.
+
+        Raises
+        ------
+        DataError
+            The error itself, unless bad records are to be skipped.
+        """
+        if not self.skip_bad:
+            raise error
+        self.counts[error.problem] += 1
+        examples = self.examples.setdefault(error.problem, [])
+        if len(examples) < EXAMPLES_PER_REASON:
+            examples.append(str(error))
+        if self.log is not None:
+            entry = {
+                "reason": error.problem,
+                "file": str(error.path),
+                "line": error.line,
+                "value": repr(error.value),
+            }
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry, ensure_ascii=True) + "\n")
+
+    def keep(self, records: Iterable[Record], parse: Callable[[Record], T]) -> Iterator[T]:
+        """Yield ``parse(record)`` for the good records; reject those on which it raises."""
+        for record in records:
+            try:
+                parsed = parse(record)
+            except DataError as error:
+                self.reject(error)
+            else:
+                yield parsed
+
+    def summary(self) -> str:
+        """Return one line per reason with its count and first examples; empty if none."""
+        lines = []
+        for reason, count in self.counts.most_common():
+            lines.append(f"left out {count:,}: {reason}")
+            lines.extend(f"  e.g. {example}" for example in self.examples[reason])
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One object of a JSON lines file or one row of a table, and where it stands."""
+
+    path: Path
+    line: int
+    fields: dict[str, Any]
+
+    def error(self, problem: str, *, value: Any = None, fix: str) -> DataError:
+        """Return an error located at this record."""
+        return DataError(problem, path=self.path, line=self.line, value=value, fix=fix)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a string field; an absent or null one gives ``default`` if that is set.
+
+        Raises
+        ------
+        DataError
+            If the field is missing, not a string, or holds half a surrogate pair.
+        """
+        value = self._value(name, default)
+        if not isinstance(value, str):
+            raise self._wrong_type(name, "a string", value)
+        if not value.isascii():
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError:
+                raise self.error(
+                    f"field {name!r} is not valid Unicode",
+                    value=value,
+                    fix="remove the lone \\ud800-\\udfff escape",
+                ) from None
+        return value
+
+    def identifier(self, name: str) -> str:
+        """Return a non-empty id; an integer is taken as its decimal digits.
+
+        Raises
+        ------
+        DataError
+            If the field is missing, empty, or neither a string nor an integer.
+        """
+        value = self._value(name, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        identifier = self.text(name).strip()
+        if not identifier:
+            raise self.error(f"field {name!r} is empty", fix="give every record an id")
+        return identifier
+
+    def strings(self, name: str, default: Sequence[str] | None = None) -> list[str]:
+        """Return a list-of-strings field.
+
+        Raises
+        ------
+        DataError
+            If the field is missing (and has no default) or not a list of strings.
+        """
+        value = self._value(name, default)
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise self._wrong_type(name, "a list of strings", value)
+        for item in value:
+            if not isinstance(item, str):
+                raise self._wrong_type(name, "a list of strings", value)
+        return list(value)
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Return an integer field; in a table its decimal digits.
+
+        Raises
+        ------
+        DataError
+            If the field is missing (and has no default) or not an integer.
+        """
+        value = self._value(name, default)
+        if isinstance(value, str):
+            try:
+                return int(value)
+            except ValueError:
+                raise self._wrong_type(name, "an integer", value) from None
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self._wrong_type(name, "an integer", value)
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Return a number field; in a table its decimal form.
+
+        Raises
+        ------
+        DataError
+            If the field is missing (and has no default) or not a finite number.
+        """
+        value = self._value(name, default)
+        try:
+            number = float(value) if not isinstance(value, bool) else float("nan")
+        except (TypeError, ValueError):
+            number = float("nan")
+        if not abs(number) < float("inf"):
+            raise self._wrong_type(name, "a finite number", value)
+        return number
+
+    def _value(self, name: str, default: Any) -> Any:
+        value = self.fields.get(name)
+        if value is not None:
+            return value
+        if default is not None:
+            return default
+        raise self.error(
+            f"missing field {name!r}",
+            value=sorted(self.fields),
+            fix=f"add {name!r} to this record, or leave the record out with --skip-bad",
+        )
+
+    def _wrong_type(self, name: str, wanted: str, value: Any) -> DataError:
+        return self.error(
+            f"field {name!r} is not {wanted}", value=value, fix=f"write {name!r} as {wanted}"
+        )
+
+
+def read_jsonl(path: Path | str, rejects: Rejects) -> Iterator[Record]:
+    """Yield the objects of a JSON lines file; ``.gz`` is decompressed, blank lines are skipped.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist; and, through ``rejects``, if it is empty or cut off, or a
+        line is not UTF-8, not JSON or not an object.
+    """
+    path = Path(path)
+    found = False
+    for number, line in _read_lines(path, rejects):
+        found = True
+        try:
+            fields = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+            fix = f"write one complete JSON object per line ({detail}); the file may be cut off"
+            rejects.reject(
+                DataError("line is not valid JSON", path=path, line=number, value=line, fix=fix)
+            )
+            continue
+        if not isinstance(fields, dict):
+            fix = 'write one object per line, such as {"id": "1", "title": "..."}'
+            rejects.reject(
+                DataError("line is not an object", path=path, line=number, value=fields, fix=fix)
+            )
+            continue
+        yield Record(path, number, fields)
+    if not found:
+        rejects.reject(_empty(path))
+
+
+def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
+    """Yield the rows of a table with a header line; every value is a string.
+
+    ``.csv`` is split at commas (double quotes protect a comma), anything else at tabs without
+    quoting; ``.gz`` is decompressed and blank lines are skipped. Columns beyond ``columns``
+    are kept.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist or the header lacks one of ``columns``; and, through
+        ``rejects``, if it is empty or cut off, or a row has another number of values.
+    """
+    path = Path(path)
+    is_csv = path.name.removesuffix(".gz").endswith(".csv")
+    header: list[str] | None = None
+    for number, line in _read_lines(path, rejects):
+        values = next(csv.reader([line])) if is_csv else line.split("\t")
+        if header is None:
+            header = [name.strip() for name in values]
+            missing = [name for name in columns if name not in header]
+            if missing:
+                fix = f"start the file with a header line that has {', '.join(columns)}"
+                raise DataError(
+                    f"header lacks {', '.join(missing)}",
+                    path=path,
+                    line=number,
+                    value=line,
+                    fix=fix,
+                )
+            continue
+        if len(values) != len(header):
+            fix = f"write {len(header)} values ({', '.join(header)}); the file may be cut off"
+            rejects.reject(
+                DataError("wrong number of values", path=path, line=number, value=line, fix=fix)
+            )
+            continue
+        yield Record(path, number, dict(zip(header, values, strict=True)))
+    if header is None:
+        rejects.reject(_empty(path))
+
+
+def _read_lines(path: Path, rejects: Rejects) -> Iterator[tuple[int, str]]:
+    """Yield line number and text of every line that is not blank."""
+    number = 0
+    try:
+        with _open_binary(path) as file:
+            for number, raw in enumerate(file, start=1):
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    fix = f"save the file as UTF-8 ({error.reason} at byte {error.start})"
+                    rejects.reject(
+                        DataError(
+                            "line is not UTF-8", path=path, line=number, value=raw[:60], fix=fix
+                        )
+                    )
+                    continue
+                line = line.rstrip("\r\n")
+                if line.strip():
+                    yield number, line
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        rejects.reject(
+            DataError(
+                "gzip file is cut off or damaged",
+                path=path,
+                line=number + 1,
+                value=str(error),
+                fix="copy or download the file again",
+            )
+        )
+
+
+def _open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
+    try:
+        if path.suffix == ".gz":
+            return gzip.open(path, "rb")
+        return path.open("rb")
+    except FileNotFoundError:
+        raise DataError("file does not exist", path=path, fix="check the path") from None
+    except IsADirectoryError:
+        raise DataError("is a folder, not a file", path=path, fix="name a file") from None
+    except PermissionError:
+        raise DataError("file cannot be read", path=path, fix="check its permissions") from None
+
+
+def _empty(path: Path) -> DataError:
+    return DataError("file is empty", path=path, fix="write the file again or leave it out")

@@ -1,0 +1,152 @@
+"""Pair files: which candidates are positive and which are hard negatives of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from scimult.data.ragged import Ragged
+from scimult.data.text_store import open_arrow
+from scimult.types import IntArray
+
+Split = Literal["train", "dev"]
+SPLITS: tuple[Split, ...] = ("train", "dev")
+VERSION = "1"
+RAGGED_COLUMNS = ("positives", "negatives", "unsampled")
+
+
+@dataclass(frozen=True)
+class PairFile:
+    """Groups of one source and split. All integers are rows of the text store.
+
+    Group ``i`` says: any of ``positives[i]`` may be trained as a positive of query
+    ``queries[i]`` together with any of ``negatives[i]`` as its hard negative.
+    Classification and search have one group per query; link prediction has one per
+    (query, positive), because its negatives depend on the positive (SciMult, section 3.4).
+
+    Parameters
+    ----------
+    source, task, split : str
+        Where the pairs come from, the task they train, and ``train`` or ``dev``.
+    queries : IntArray
+        Query of each group, shape ``(G,)``.
+    positives, negatives : Ragged
+        ``G`` lists each; ``negatives`` are empty where mining found none.
+    unsampled : Ragged, optional
+        True positives that down-sampling left out: never drawn, but known.
+    """
+
+    source: str
+    task: str
+    split: str
+    queries: IntArray
+    positives: Ragged
+    negatives: Ragged
+    unsampled: Ragged = field(default_factory=lambda: Ragged.empty(0))
+
+    def __post_init__(self) -> None:
+        if len(self.unsampled) == 0 and len(self.queries):
+            object.__setattr__(self, "unsampled", Ragged.empty(len(self.queries)))
+        lengths = {len(self.queries), *(len(getattr(self, name)) for name in RAGGED_COLUMNS)}
+        assert len(lengths) == 1, lengths
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @property
+    def name(self) -> str:
+        """``source.task``: unique among the files of a split."""
+        return f"{self.source}.{self.task}"
+
+
+class KnownPositives(Mapping[int, IntArray]):
+    """Query row to the sorted, unique rows of all its known positives."""
+
+    def __init__(self, queries: IntArray, positives: IntArray) -> None:
+        self._queries, inverse = np.unique(queries, return_inverse=True)
+        self._positives = Ragged.from_pairs(inverse.astype(np.int64), positives, len(self._queries))
+
+    def __getitem__(self, query: int) -> IntArray:
+        i = int(np.searchsorted(self._queries, query))
+        if i == len(self._queries) or self._queries[i] != query:
+            raise KeyError(query)
+        return self._positives[i]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._queries.tolist())
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+
+def known_positives(files: Sequence[PairFile]) -> KnownPositives:
+    """Return the union of the positives of each query over all groups of ``files``.
+
+    Down-sampled positives are included: they are as true as the others and must not be
+    taken for negatives.
+    """
+    queries, positives = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for file in files:
+        for lists in (file.positives, file.unsampled):
+            queries.append(file.queries[lists.owners])
+            positives.append(lists.values)
+    return KnownPositives(np.concatenate(queries), np.concatenate(positives))
+
+
+def pair_file_name(source: str, task: str, split: str) -> str:
+    """Return where a pair file stands, relative to its prepared folder."""
+    return f"pairs/{source}.{task}.{split}.arrow"
+
+
+def write_pairs(path: Path | str, pairs: PairFile) -> None:
+    """Write a pair file as Arrow IPC. Call it inside ``files.atomic_file`` or ``atomic_folder``."""
+    columns = [pa.array(pairs.queries, pa.int64())]
+    for name in RAGGED_COLUMNS:
+        lists: Ragged = getattr(pairs, name)
+        values = pa.array(lists.values, pa.int64())
+        columns.append(pa.LargeListArray.from_arrays(pa.array(lists.offsets, pa.int64()), values))
+    described = {
+        "scimult.format": "pairs",
+        "scimult.version": VERSION,
+        "source": pairs.source,
+        "task": pairs.task,
+        "split": pairs.split,
+    }
+    table = pa.table(columns, names=["query", *RAGGED_COLUMNS]).replace_schema_metadata(described)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_batch(table.combine_chunks().to_batches()[0]) if len(pairs) else None
+
+
+def read_pairs(path: Path | str) -> PairFile:
+    """Memory-map a pair file.
+
+    Raises
+    ------
+    DataError
+        If it is absent, damaged or of another format version.
+    """
+    table = open_arrow(Path(path), "pairs", VERSION).combine_chunks()
+    metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+    return PairFile(
+        source=metadata["source"],
+        task=metadata["task"],
+        split=metadata["split"],
+        queries=table.column("query").to_numpy(),
+        positives=_ragged(table.column("positives")),
+        negatives=_ragged(table.column("negatives")),
+        unsampled=_ragged(table.column("unsampled")),
+    )
+
+
+def _ragged(column: pa.ChunkedArray) -> Ragged:
+    if column.num_chunks == 0:
+        return Ragged.empty(0)
+    lists = column.chunk(0)
+    return Ragged(lists.values.to_numpy(), lists.offsets.to_numpy())

@@ -1,0 +1,106 @@
+"""A prepared folder: texts, pairs, citations and tokens, opened for reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scimult import distributed
+from scimult.data.pairs import PairFile, Split, read_pairs
+from scimult.data.text_store import TextStore, open_arrow
+from scimult.data.token_store import TokenStore, build_token_store
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import DataError, SciMultError
+from scimult.files import read_json
+from scimult.types import IntArray
+
+MANIFEST = "manifest.json"
+VERSION = "1"
+
+
+class PreparedData:
+    """What ``scimult prepare`` wrote; see ``docs/formats.md``."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.texts = TextStore.open(folder, manifest["files"]["texts.arrow"]["sha256"])
+
+    @classmethod
+    def open(cls, folder: Path | str) -> PreparedData:
+        """Open a prepared folder.
+
+        Raises
+        ------
+        DataError
+            If it is not one, is of another version, or a file is absent or has another size.
+        """
+        folder = Path(folder)
+        if not (folder / MANIFEST).is_file():
+            raise DataError("not a prepared folder", path=folder, fix="run scimult prepare first")
+        manifest = read_json(folder / MANIFEST)
+        if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
+            fix = "run scimult prepare again with this version of scimult"
+            raise DataError("prepared folder of another version", path=folder, fix=fix)
+        for name, file in manifest["files"].items():
+            path = folder / name
+            if not path.is_file() or path.stat().st_size != file["bytes"]:
+                raise DataError(
+                    "file is missing or was changed since it was prepared",
+                    path=path,
+                    fix="run scimult prepare again",
+                )
+        return cls(folder, manifest)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything but the tokens; changes when texts or pairs do."""
+        return str(self.manifest["fingerprint"])
+
+    def pairs(self, split: Split) -> list[PairFile]:
+        """Return the pair files of a split, one per source and task, in config order."""
+        entries = [entry for entry in self.manifest["pairs"] if entry["split"] == split]
+        return [read_pairs(self.folder / entry["file"]) for entry in entries]
+
+    def citations(self) -> IntArray:
+        """Return all citation edges as rows ``(citing, cited)``, shape ``(M, 2)``."""
+        return _two_columns(self.folder / "citations.arrow", "citations", ("citing", "cited"))
+
+    def shown(self) -> IntArray:
+        """Return ``(query, paper)`` rows of papers shown or judged, but not positive."""
+        return _two_columns(self.folder / "shown.arrow", "shown", ("query", "paper"))
+
+    def tokens(self, tokenizer: TextTokenizer, max_length: int = 512) -> TokenStore:
+        """Return the token store of ``tokenizer``; the main rank builds it if there is none.
+
+        Raises
+        ------
+        StorageError, DataError
+            On every rank, if building it failed on the main one.
+        """
+        folder = self.folder / "tokens" / tokenizer.fingerprint
+        problem: SciMultError | None = None
+        if distributed.is_main():
+            try:
+                if not _is_usable(folder, max_length):
+                    build_token_store(self.texts, tokenizer, folder, max(max_length, 512))
+            except SciMultError as error:
+                problem = error
+        message = distributed.broadcast_object(None if problem is None else str(problem))
+        if message is not None:
+            raise problem or DataError(message)
+        return TokenStore.open(folder, texts=self.texts, max_length=max_length)
+
+
+def _two_columns(path: Path, what: str, names: tuple[str, str]) -> IntArray:
+    table = open_arrow(path, what, VERSION)
+    return np.stack([table.column(name).to_numpy() for name in names], axis=1)
+
+
+def _is_usable(folder: Path, max_length: int) -> bool:
+    """Return whether a token store is there and long enough; one that is damaged raises."""
+    if not folder.exists():
+        return False
+    return int(read_json(folder / "meta.json")["max_length"]) >= max_length

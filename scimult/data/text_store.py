@@ -1,0 +1,196 @@
+"""All texts of a prepared folder in one memory-mapped Arrow file; a text is known by its row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from scimult.errors import DataError
+from scimult.files import sha256
+from scimult.types import Kind, Text
+
+FILE_NAME = "texts.arrow"
+VERSION = "1"
+ROWS_PER_BATCH = 65536
+KINDS: tuple[Kind, ...] = ("paper", "label", "query")
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("kind", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("body", pa.string(), nullable=False),
+    ],
+    metadata={"scimult.format": "texts", "scimult.version": VERSION},
+)
+
+
+class TextStore:
+    """Texts by row; opened by memory map, so that several processes share one copy.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        Columns ``id``, ``kind``, ``title`` and ``body``.
+    path : path
+        The file behind it.
+    fingerprint : str, optional
+        The file's SHA-256, where the caller knows it already.
+    """
+
+    def __init__(self, table: pa.Table, path: Path, fingerprint: str | None = None) -> None:
+        self._table = table
+        self._path = path
+        self._fingerprint = fingerprint
+
+    @classmethod
+    def open(cls, folder: Path | str, fingerprint: str | None = None) -> TextStore:
+        """Memory-map ``texts.arrow`` in ``folder``.
+
+        Raises
+        ------
+        DataError
+            If the file is absent, damaged or of another format version.
+        """
+        path = Path(folder) / FILE_NAME
+        return cls(open_arrow(path, "texts", VERSION), path, fingerprint)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def text(self, row: int) -> Text:
+        """Return the text at ``row``."""
+        kind, title, body = (self._table.column(i)[row].as_py() for i in (1, 2, 3))
+        return Text(cast(Kind, kind), title, body)
+
+    def texts(self, rows: Sequence[int] | np.ndarray) -> list[Text]:
+        """Return the texts at ``rows``, in that order."""
+        return [self.text(int(row)) for row in rows]
+
+    def slice(self, start: int, stop: int) -> list[Text]:
+        """Return the texts of a range of rows, faster than one by one."""
+        part = self._table.slice(start, stop - start)
+        kinds, titles, bodies = (part.column(i).to_pylist() for i in (1, 2, 3))
+        return [Text(*fields) for fields in zip(kinds, titles, bodies, strict=True)]
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Unique id of every text, in row order."""
+        return cast(list[str], self._table.column("id").to_pylist())
+
+    @cached_property
+    def kinds(self) -> list[Kind]:
+        """Kind of every text, in row order."""
+        return cast(list[Kind], self._table.column("kind").to_pylist())
+
+    def row(self, identifier: str) -> int:
+        """Return the row of the text with this id.
+
+        Raises
+        ------
+        DataError
+            If no text has it.
+        """
+        row = self._rows.get(identifier)
+        if row is None:
+            fix = "list the ids with TextStore.ids; they look like 'namespace:id'"
+            raise DataError("unknown text id", path=self._path, value=identifier, fix=fix)
+        return row
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {identifier: row for row, identifier in enumerate(self.ids)}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the file: what a token store built from it must name."""
+        return self._fingerprint or sha256(self._path)
+
+
+class TextStoreWriter:
+    """Writes ``texts.arrow`` in batches and hands out rows; a context manager.
+
+    A body that raises leaves an unfinished file behind: write into ``files.atomic_folder``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._writer = pa.ipc.new_file(str(folder / FILE_NAME), SCHEMA)
+        self._pending: list[tuple[str, int, str, str]] = []
+        self._rows: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, identifier: str, text: Text) -> int:
+        """Append a text under an id that is new; return its row."""
+        assert identifier not in self._rows, identifier
+        row = self._rows[identifier] = len(self._rows)
+        self._pending.append((identifier, KINDS.index(text.kind), text.title, text.body))
+        if len(self._pending) == ROWS_PER_BATCH:
+            self._flush()
+        return row
+
+    def row(self, identifier: str) -> int | None:
+        """Return the row of a text added before, or None."""
+        return self._rows.get(identifier)
+
+    def __enter__(self) -> TextStoreWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None and self._pending:
+                self._flush()
+        finally:
+            self._writer.close()
+
+    def _flush(self) -> None:
+        ids, kinds, titles, bodies = zip(*self._pending, strict=True)
+        kind_array = pa.DictionaryArray.from_arrays(pa.array(kinds, pa.int8()), pa.array(KINDS))
+        columns = [
+            pa.array(ids, pa.string()),
+            kind_array,
+            pa.array(titles, pa.string()),
+            pa.array(bodies, pa.string()),
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
+        self._pending.clear()
+
+
+def open_arrow(path: Path, what: str, version: str) -> pa.Table:
+    """Memory-map an Arrow IPC file and check its format name and version.
+
+    Raises
+    ------
+    DataError
+        If the file is absent, damaged, or of another format or version.
+    """
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except FileNotFoundError:
+        raise DataError("file does not exist", path=path, fix="run scimult prepare") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        fix = "run scimult prepare again"
+        raise DataError(f"not a readable Arrow file: {error}", path=path, fix=fix) from None
+    metadata = table.schema.metadata or {}
+    found = tuple(
+        metadata.get(key, b"").decode() for key in (b"scimult.format", b"scimult.version")
+    )
+    if found != (what, version):
+        raise DataError(
+            f"expected a {what} file of version {version}",
+            path=path,
+            value=found,
+            fix="run scimult prepare again with this version of scimult",
+        )
+    return table

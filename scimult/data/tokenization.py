@@ -1,0 +1,159 @@
+"""Text to token ids: the only code that formats texts and calls a tokenizer.
+
+Paper and label: ``[CLS] title [SEP] body [SEP]``; query: ``[CLS] query [SEP]`` (SciMult,
+section 3.1). It is one sequence: token types are all 0, and it is cut as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from scimult.errors import CheckpointError, ConfigError
+from scimult.types import IntArray, Text
+
+TokenArray = NDArray[np.int32]
+FORMAT = "title sep body, v1"
+LOWERCASE_KEY = "scimult_lowercase"
+
+
+class TextTokenizer:
+    """A Hugging Face tokenizer that knows how papers, labels and queries are written.
+
+    A literal ``[SEP]`` (or whatever the separator is) inside a text stays the special token.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerFast
+        Must have ``cls``, ``sep`` and ``pad`` tokens.
+    lowercase : bool, optional
+        Lower-case all text (SciMult, appendix A). None: as the tokenizer was saved, else
+        on when the tokenizer is uncased.
+
+    Raises
+    ------
+    CheckpointError
+        If a special token is missing.
+    ConfigError
+        If an uncased tokenizer is asked to keep case.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, *, lowercase: bool | None = None
+    ) -> None:
+        path = tokenizer.name_or_path
+        for name in ("cls", "sep", "pad"):
+            if getattr(tokenizer, f"{name}_token_id") is None:
+                fix = "use a tokenizer of the BERT family"
+                raise CheckpointError(f"tokenizer has no {name} token", path=path, fix=fix)
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        uncased = _lowercases(json.loads(backend.to_str())["normalizer"])
+        if lowercase is None:
+            lowercase = bool(tokenizer.init_kwargs.get(LOWERCASE_KEY, uncased))
+        if uncased and not lowercase:
+            raise ConfigError(
+                "lowercase=False, but this tokenizer is uncased",
+                path=path,
+                fix="use a cased tokenizer or leave lowercase out",
+            )
+        tokenizer.init_kwargs[LOWERCASE_KEY] = lowercase
+        self._tokenizer = tokenizer
+        self._lower_here = lowercase and not uncased
+        self.lowercase = lowercase
+        self.pad_id: int = tokenizer.pad_token_id
+        self.cls_id: int = tokenizer.cls_token_id
+        self.sep_id: int = tokenizer.sep_token_id
+        content = f"{FORMAT}\n{lowercase}\n{backend.to_str()}"
+        self.fingerprint = hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    @classmethod
+    def from_folder(cls, path: Path | str, *, lowercase: bool | None = None) -> TextTokenizer:
+        """Load the tokenizer files of a model or tokenizer folder.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder does not exist or holds no usable tokenizer.
+        """
+        if not Path(path).is_dir():
+            raise CheckpointError(
+                "tokenizer folder does not exist", path=path, fix="check the path"
+            )
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
+        except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
+            fix = "name a folder with tokenizer.json and tokenizer_config.json"
+            raise CheckpointError(f"no usable tokenizer: {error}", path=path, fix=fix) from error
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            fix = "convert it to a tokenizer.json file"
+            raise CheckpointError("not a fast tokenizer", path=path, fix=fix)
+        return cls(tokenizer, lowercase=lowercase)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, added tokens included."""
+        return len(self._tokenizer)
+
+    def encode(self, texts: Sequence[Text], max_length: int) -> list[TokenArray]:
+        """Return the token ids of each text, cut to ``max_length`` with the last one ``[SEP]``.
+
+        Parameters
+        ----------
+        texts : sequence of Text
+            Texts of any kinds.
+        max_length : int
+            Largest number of tokens, special ones included; at least 3.
+        """
+        if not texts:
+            return []
+        assert max_length >= 3, max_length
+        encoded = self._tokenizer(
+            [self.format(text) for text in texts],
+            truncation=True,
+            max_length=max_length,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )
+        return [np.asarray(ids, dtype=np.int32) for ids in encoded["input_ids"]]
+
+    def format(self, text: Text) -> str:
+        """Return the string that is tokenised: title and body around a separator.
+
+        A part that is empty takes its separator with it.
+        """
+        separator: str = self._tokenizer.sep_token
+        parts = [part for part in (text.title, text.body) if part]
+        joined = f" {separator} ".join(parts)
+        if not self._lower_here:
+            return joined
+        return separator.join(piece.lower() for piece in joined.split(separator))
+
+    def save(self, folder: Path | str) -> None:
+        """Write the tokenizer files into ``folder``, so that ``from_folder`` gives an equal one."""
+        self._tokenizer.save_pretrained(str(folder))
+
+
+def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:
+    """Copy one encoded text, cut to ``max_length`` tokens, keeping the final separator."""
+    shorter: IntArray = tokens[:max_length].astype(np.int64)
+    if len(tokens) > max_length:
+        shorter[-1] = sep_id
+    return shorter
+
+
+def _lowercases(normalizer: dict[str, Any] | None) -> bool:
+    """Return whether a tokenizers normalizer, given as JSON, lower-cases."""
+    if normalizer is None:
+        return False
+    if normalizer["type"] == "Sequence":
+        return any(_lowercases(part) for part in normalizer["normalizers"])
+    return normalizer["type"] == "Lowercase" or bool(normalizer.get("lowercase"))
