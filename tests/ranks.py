@@ -1,0 +1,49 @@
+"""Run a function on several ranks: real processes that talk over gloo."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+
+from scimult import distributed
+
+
+def run_ranks(function: Callable[..., Any], world: int, folder: Path, *arguments: Any) -> list[Any]:
+    """Call ``function(*arguments)`` on every rank and return the results in rank order.
+
+    ``function`` lives at the top level of a test module; what it returns must be picklable.
+    ``folder`` (a ``tmp_path``) receives the results.
+    """
+    port = _free_port()
+    mp.spawn(_on_rank, args=(function, world, port, folder, arguments), nprocs=world)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+def _on_rank(
+    rank: int, function: Callable[..., Any], world: int, port: int, folder: Path, arguments: Any
+) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    torch.set_num_threads(1)
+    distributed.initialise("gloo", timeout_seconds=60)
+    try:
+        torch.save(function(*arguments), folder / f"rank{rank}.pt")
+    finally:
+        distributed.shut_down()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

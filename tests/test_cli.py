@@ -1,0 +1,83 @@
+"""The shell around the verbs: errors, speed, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import scimult
+from scimult.cli.main import Verbs, app
+from scimult.errors import DataError
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def failing() -> typer.Typer:
+    """Return a command line with the shell of ours and verbs that fail."""
+    shell = typer.Typer(cls=Verbs, pretty_exceptions_enable=False)
+
+    @shell.callback()
+    def options(debug: bool = False) -> None:
+        pass
+
+    @shell.command()
+    def data() -> None:
+        raise DataError("title is empty", path="papers.jsonl", line=3, fix="write one")
+
+    @shell.command()
+    def file() -> None:
+        Path("no/such/file").read_text(encoding="utf-8")
+
+    @shell.command()
+    def bug() -> None:
+        raise ZeroDivisionError("ours")
+
+    return shell
+
+
+def test_a_user_error_is_one_line_and_exit_code_1(failing: typer.Typer) -> None:
+    result = runner.invoke(failing, ["data"])
+    assert result.exit_code == 1
+    assert result.stderr == "error: papers.jsonl:3: title is empty. Fix: write one\n"
+    assert result.stdout == ""
+
+
+def test_a_missing_file_is_one_line_and_exit_code_1(failing: typer.Typer) -> None:
+    result = runner.invoke(failing, ["file"])
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "no/such/file" in result.stderr
+
+
+def test_debug_keeps_the_traceback(failing: typer.Typer) -> None:
+    result = runner.invoke(failing, ["--debug", "data"])
+    assert isinstance(result.exception, DataError)
+
+
+def test_a_bug_of_ours_is_not_dressed_up(failing: typer.Typer) -> None:
+    assert isinstance(runner.invoke(failing, ["bug"]).exception, ZeroDivisionError)
+
+
+def test_version() -> None:
+    assert runner.invoke(app, ["--version"]).stdout.strip() == f"scimult {scimult.__version__}"
+
+
+def test_unknown_verb_is_a_usage_error() -> None:
+    result = runner.invoke(app, ["prepaer"])
+    assert result.exit_code == 2
+    assert "prepaer" in result.stderr
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = {"torch", "transformers", "deepspeed", "datasets", "sklearn", "scipy", "matplotlib"}
+    code = "import sys, scimult.cli.main; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert heavy & set(loaded.stdout.split()) == set()

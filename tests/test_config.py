@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import Field, model_validator
+
+from scimult.config import StrictConfig, load_config, save_config, validate
+from scimult.errors import ConfigError
+
+
+class Optimizer(StrictConfig):
+    lr: float = Field(default=1e-3, gt=0)
+    warmup_steps: int = 0
+    schedule: Literal["linear", "cosine"] = "linear"
+
+
+class Source(StrictConfig):
+    name: str
+    papers: Path | None = None
+
+
+class Job(StrictConfig):
+    seed: int = 1
+    optimizer: Optimizer = Optimizer()
+    sources: list[Source] = []
+    rates: dict[str, Source] = {}
+    total_steps: int | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Job:
+        if self.total_steps is not None and self.optimizer.warmup_steps > self.total_steps:
+            raise ValueError("optimizer.warmup_steps exceeds total_steps")
+        return self
+
+
+def _write(folder: Path, text: str, name: str = "job.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_file_then_overrides(tmp_path: Path) -> None:
+    path = _write(tmp_path, "seed: 3\noptimizer: {lr: 3e-4, warmup_steps: 5}\n")
+    job = load_config(Job, path, ["optimizer.lr=1E-5", "optimizer.schedule=cosine"])
+    assert job.seed == 3
+    assert job.optimizer == Optimizer(lr=1e-5, warmup_steps=5, schedule="cosine")
+
+
+@pytest.mark.parametrize("text", ["3e-4", "3E-4", "3.0e-4", "+3e-4", "0.0003"])
+def test_every_spelling_of_a_float_is_a_float(tmp_path: Path, text: str) -> None:
+    path = _write(tmp_path, f"optimizer: {{lr: {text}}}")
+    assert load_config(Job, path).optimizer.lr == pytest.approx(3e-4)
+
+
+def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
+    assert load_config(Job, _write(tmp_path, "")) == Job()
+
+
+def test_overrides_are_yaml(tmp_path: Path) -> None:
+    path = _write(tmp_path, "")
+    job = load_config(Job, path, ["sources=[{name: a}, {name: b}]", "total_steps=null"])
+    assert [source.name for source in job.sources] == ["a", "b"]
+    assert job.total_steps is None
+
+
+def test_override_fills_a_section_left_empty(tmp_path: Path) -> None:
+    path = _write(tmp_path, "optimizer:\n")
+    assert load_config(Job, path, ["optimizer.lr=1"]).optimizer.lr == 1
+
+
+def test_includes_merge_in_order_and_the_file_wins(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    _write(tmp_path, "seed: 1\noptimizer: {lr: 1, warmup_steps: 1}", "parts/a.yaml")
+    _write(tmp_path, "optimizer: {lr: 2}", "parts/b.yaml")
+    path = _write(tmp_path, "include: [parts/a.yaml, parts/b.yaml]\noptimizer: {schedule: cosine}")
+    job = load_config(Job, path)
+    assert job.optimizer == Optimizer(lr=2, warmup_steps=1, schedule="cosine")
+
+
+def test_included_files_include_relative_to_themselves(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    _write(tmp_path, "seed: 9", "parts/base.yaml")
+    _write(tmp_path, "include: base.yaml", "parts/middle.yaml")
+    assert load_config(Job, _write(tmp_path, "include: parts/middle.yaml")).seed == 9
+
+
+def test_a_cycle_of_includes_is_named(tmp_path: Path) -> None:
+    _write(tmp_path, "include: b.yaml", "a.yaml")
+    path = _write(tmp_path, "include: a.yaml", "b.yaml")
+    with pytest.raises(ConfigError, match="includes itself"):
+        load_config(Job, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sede: 1", r"sede: unknown key \(did you mean 'seed'\?\); known keys: optimizer, rates"),
+        (
+            "optimizer: {lrr: 1}",
+            r"optimizer\.lrr: unknown key \(did you mean 'lr'\?\); known keys: lr",
+        ),
+        ("sources: [{name: a}, {nmae: b}]", r"sources\.1\.nmae: unknown key \(did you mean 'name'"),
+        (
+            "rates: {x: {name: a, paper: b}}",
+            r"rates\.x\.paper: unknown key \(did you mean 'papers'",
+        ),
+        ("sources: [{papers: b}]", r"sources\.0\.name: Field required"),
+        ("seed: many", r"seed: .*valid integer.*\(value: 'many'\)"),
+        ("optimizer: {lr: -1}", r"optimizer\.lr: .*greater than 0 \(value: -1\)"),
+        ("optimizer: {schedule: step}", r"optimizer\.schedule: .*'linear' or 'cosine'.*'step'"),
+        ("optimizer: 3", r"optimizer: .*\(value: 3\)"),
+        ("{total_steps: 1, optimizer: {warmup_steps: 2}}", r"warmup_steps exceeds total_steps"),
+        ("- a\n- b", r"expected a mapping"),
+        ("seed: [", r"not a valid YAML file"),
+        ("seed: 1\nseed: 2", r"the key 'seed' is given twice[\s\S]*line 2"),
+        ("include: 3", r"include is not a file name"),
+        ("include: missing.yaml", r"missing\.yaml: file does not exist"),
+    ],
+)
+def test_bad_files_give_one_clear_message(tmp_path: Path, text: str, message: str) -> None:
+    path = _write(tmp_path, text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(Job, path)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed", "not key=value"),
+        ("=3", "not key=value"),
+        ("seed.deep=3", "goes below 'seed', which is a value"),
+        ("optimizer.lr=fast", r"optimizer\.lr: .*valid number.*'fast'"),
+        ("optimizer.lrr=1", "did you mean 'lr'"),
+        ("seed=[1", "not valid YAML"),
+    ],
+)
+def test_bad_overrides_give_one_clear_message(tmp_path: Path, override: str, message: str) -> None:
+    path = _write(tmp_path, "seed: 1")
+    with pytest.raises(ConfigError, match=message):
+        load_config(Job, path, [override])
+
+
+def test_all_problems_are_listed_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(Job, {"seed": "x", "optimizer": {"lr": "y"}, "extra": 1})
+    assert all(key in str(caught.value) for key in ("seed:", "optimizer.lr:", "extra:"))
+
+
+@pytest.mark.parametrize("what", ["a folder", "missing", "not UTF-8"])
+def test_unreadable_files(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "job.yaml"
+    if what == "a folder":
+        path.mkdir()
+    elif what == "not UTF-8":
+        path.write_bytes(b"seed: \xff\xfe")
+    with pytest.raises(ConfigError, match=r"job\.yaml"):
+        load_config(Job, path)
+
+
+def test_assignments_are_checked_too() -> None:
+    with pytest.raises(ValueError, match="greater than 0"):
+        Job().optimizer.lr = -1
+
+
+def test_a_saved_config_loads_to_the_same(tmp_path: Path) -> None:
+    job = Job(seed=4, sources=[Source(name="Ångström", papers=Path("a/b.jsonl"))])
+    save_config(job, tmp_path / "run" / "config.yaml")
+    assert load_config(Job, tmp_path / "run" / "config.yaml") == job

@@ -1,0 +1,93 @@
+"""Shape legend: N rows on this rank, S rows of all ranks, D width."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from scimult import distributed
+from tests.ranks import run_ranks
+
+ROWS = {1: [3], 2: [2, 5], 3: [4, 0, 1]}
+
+
+def _rows(world: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(world)
+    return [torch.randn(rows, 4, generator=generator) for rows in ROWS[world]]
+
+
+def _local_loss(x_ND: Tensor, gathered_SD: Tensor, first: int) -> Tensor:
+    """Return the summed softmax loss of local rows against the rows of all ranks."""
+    scores_NS = x_ND @ gathered_SD.T
+    targets_N = (torch.arange(len(x_ND)) + first + 1) % len(gathered_SD)
+    return torch.nn.functional.cross_entropy(scores_NS, targets_N, reduction="sum")
+
+
+def _gather_on_rank(world: int) -> dict[str, Any]:
+    x_ND = _rows(world)[distributed.rank()].requires_grad_()
+    gathered_SD, first = distributed.gather_rows(x_ND)
+    _local_loss(x_ND, gathered_SD, first).backward()
+    return {"rows": gathered_SD.detach(), "first": first, "gradient": x_ND.grad}
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_gathered_rows_and_gradients_equal_one_process(tmp_path: Path, world: int) -> None:
+    whole_SD = torch.cat(_rows(world)).requires_grad_()
+    _local_loss(whole_SD, whole_SD, 0).backward()
+    assert whole_SD.grad is not None
+    gradients = whole_SD.grad.split(ROWS[world])
+    firsts = [sum(ROWS[world][:rank]) for rank in range(world)]
+    results = run_ranks(_gather_on_rank, world, tmp_path, world)
+    for result, first, gradient in zip(results, firsts, gradients, strict=True):
+        assert torch.equal(result["rows"], whole_SD.detach())
+        assert result["first"] == first
+        torch.testing.assert_close(result["gradient"], gradient, rtol=0, atol=1e-6)
+
+
+def _collectives_on_rank() -> dict[str, Any]:
+    rank = distributed.rank()
+    distributed.barrier()
+    return {
+        "place": (rank, distributed.local_rank(), distributed.world_size(), distributed.is_main()),
+        "objects": distributed.all_gather_objects({"rank": rank}),
+        "broadcast": distributed.broadcast_object(f"from {rank}"),
+        "any": distributed.any_rank(rank == 1),
+        "none": distributed.any_rank(False),
+    }
+
+
+def test_collectives_on_two_ranks(tmp_path: Path) -> None:
+    results = run_ranks(_collectives_on_rank, 2, tmp_path)
+    for rank, result in enumerate(results):
+        assert result == {
+            "place": (rank, rank, 2, rank == 0),
+            "objects": [{"rank": 0}, {"rank": 1}],
+            "broadcast": "from 0",
+            "any": True,
+            "none": False,
+        }
+
+
+def test_collectives_without_a_process_group() -> None:
+    x_ND = torch.ones(2, 3)
+    distributed.barrier()
+    assert distributed.gather_rows(x_ND) == (x_ND, 0)
+    assert distributed.all_gather_objects("x") == ["x"]
+    assert distributed.broadcast_object("x") == "x"
+    assert distributed.any_rank(True)
+    assert not distributed.any_rank(False)
+    assert distributed.is_main()
+
+
+def test_launcher_variables_are_read_before_the_group_exists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert (distributed.rank(), distributed.local_rank(), distributed.world_size()) == (3, 1, 4)
+    assert not distributed.is_main()

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from scimult.errors import DataError, SciMultError, UnknownNameError, suggest
+
+
+def test_message_names_place_value_and_fix() -> None:
+    error = DataError("title is empty", path="papers.jsonl", line=7, value="", fix="write a title")
+    assert str(error) == "papers.jsonl:7: title is empty (value: ''). Fix: write a title"
+
+
+def test_message_without_place_is_the_problem_alone() -> None:
+    assert str(SciMultError("no papers")) == "no papers"
+
+
+def test_path_without_line() -> None:
+    assert str(SciMultError("is empty", path="a.tsv")) == "a.tsv: is empty"
+
+
+def test_long_values_are_cut() -> None:
+    message = str(SciMultError("bad", value="x" * 500))
+    assert len(message) < 150
+    assert message.endswith("…)")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("serach", " (did you mean 'search'?)"), ("regression", ""), ("search", None)],
+)
+def test_suggest(name: str, hint: str | None) -> None:
+    expected = " (did you mean 'search'?)" if hint is None else hint
+    assert suggest(name, ["search", "link_prediction"]) == expected
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    error = UnknownNameError("task", "serach", ["search", "classification"])
+    assert "unknown task (value: 'serach')" in str(error)
+    assert "classification, search (did you mean 'search'?)" in str(error)
+
+
+def test_unknown_name_in_an_empty_collection() -> None:
+    assert "(none registered)" in str(UnknownNameError("loss", "infonce", []))
+
+
+def test_every_user_error_can_be_caught_as_one() -> None:
+    with pytest.raises(SciMultError):
+        raise UnknownNameError("task", "x", ["y"])

@@ -1,0 +1,92 @@
+"""The house rules that tools can check: style, types, layers, sizes, packaging, papers in order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+CODE = ("scimult", "launch", "tests")
+
+
+def _run(repository: Path, *command: str) -> str:
+    """Run a tool in the repository; its output is the message of the failure."""
+    found = subprocess.run(
+        [sys.executable, *command], cwd=repository, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+@pytest.mark.parametrize("arguments", [["check"], ["format", "--check"]], ids=["check", "format"])
+def test_ruff(repository: Path, arguments: list[str]) -> None:
+    _run(repository, "-m", "ruff", *arguments, *CODE)
+
+
+def test_types(repository: Path) -> None:
+    assert "Success" in _run(repository, "-m", "mypy")
+
+
+def test_layers(repository: Path) -> None:
+    start = "from importlinter.cli import lint_imports_command as run; run()"
+    assert " 0 broken" in _run(repository, "-c", start)
+
+
+def test_no_file_is_too_long(repository: Path) -> None:
+    lengths = {
+        path.relative_to(repository): len(path.read_text(encoding="utf-8").splitlines())
+        for folder in CODE
+        for path in (repository / folder).rglob("*.py")
+    }
+    assert len(lengths) > 20
+    assert {str(path): length for path, length in lengths.items() if length > 400} == {}
+
+
+@pytest.fixture(scope="module")
+def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Build a wheel from a copy of the sources and return the names of the files in it."""
+    copy = tmp_path_factory.mktemp("source")
+    unwanted = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(repository / "scimult", copy / "scimult", ignore=unwanted)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(repository / name, copy)
+    options = ("--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(copy / "dist"))
+    _run(copy, "-m", "pip", "wheel", *options, str(copy))
+    (built,) = (copy / "dist").glob("scimult-*.whl")
+    with zipfile.ZipFile(built) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_every_module_and_data_file(repository: Path, wheel: set[str]) -> None:
+    ours = {
+        path.relative_to(repository).as_posix()
+        for path in (repository / "scimult").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {"scimult/cli/main.py", "scimult/tasks/catalogue.yaml", "scimult/py.typed"} <= ours
+    assert ours - wheel == set()
+
+
+def test_the_wheel_holds_nothing_else_but_its_licence(wheel: set[str]) -> None:
+    others = {name for name in wheel if not name.startswith("scimult/")}
+    assert all(".dist-info/" in name for name in others)
+    assert any(name.endswith("/LICENSE") for name in others)
+
+
+def test_citation_names_the_five_papers(repository: Path) -> None:
+    citation = yaml.safe_load((repository / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["license"] == "Apache-2.0"
+    assert len(citation["references"]) == 5
+    for paper in citation["references"]:
+        assert paper["title"]
+        assert all(author["family-names"] for author in paper["authors"])
+
+
+def test_ci_script_can_be_run(repository: Path) -> None:
+    assert os.access(repository / ".ci" / "run", os.X_OK)
