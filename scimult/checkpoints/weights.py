@@ -1,0 +1,81 @@
+"""Safe reading of weight files and strict loading into a module."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from scimult.errors import CheckpointError
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read ``model.safetensors`` or ``pytorch_model.bin`` of a folder, without running code.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, if it is damaged, or if the pickle holds anything but tensors.
+    """
+    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    if safe.exists():
+        try:
+            return load_file(safe)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"file is damaged or not safetensors: {error}",
+                path=safe,
+                fix="copy or download it again",
+            ) from error
+    if pickled.exists():
+        try:
+            weights: dict[str, Tensor] = torch.load(pickled, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+            raise CheckpointError(
+                f"file is damaged or holds more than tensors: {str(error).splitlines()[0]}",
+                path=pickled,
+                fix="convert it to safetensors where you trust it",
+            ) from error
+        return weights
+    raise CheckpointError(
+        "no weights here", path=folder, fix="expected model.safetensors or pytorch_model.bin"
+    )
+
+
+def load_strictly(model: nn.Module, weights: dict[str, Tensor], path: Path | str) -> None:
+    """Copy ``weights`` into ``model``; every key must be there with the same shape.
+
+    Raises
+    ------
+    CheckpointError
+        Naming missing, extra and mis-shaped keys and the likely cause.
+    """
+    expected = model.state_dict()
+    missing = sorted(expected.keys() - weights.keys())
+    extra = sorted(weights.keys() - expected.keys())
+    shapes = [
+        f"{key} {tuple(weights[key].shape)} instead of {tuple(expected[key].shape)}"
+        for key in sorted(expected.keys() & weights.keys())
+        if weights[key].shape != expected[key].shape
+    ]
+    if missing or extra or shapes:
+        details = [
+            f"{what}: {_some(keys)}"
+            for what, keys in (("missing", missing), ("not expected", extra), ("shape", shapes))
+            if keys
+        ]
+        raise CheckpointError(
+            "checkpoint does not fit the model: " + "; ".join(details),
+            path=path,
+            fix="the checkpoint is of another architecture, size or expert layout than its config",
+        )
+    model.load_state_dict(weights)
+
+
+def _some(keys: list[str], limit: int = 4) -> str:
+    rest = len(keys) - limit
+    return ", ".join(keys[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,170 @@
+"""Strict typed configuration: YAML files that include each other, and dotted overrides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scimult.errors import ConfigError, suggest
+from scimult.files import write_text
+
+INCLUDE = "include"
+
+
+class StrictConfig(BaseModel):
+    """Base of every configuration section: unknown keys fail, values are checked."""
+
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, protected_namespaces=(), frozen=False
+    )
+
+
+C = TypeVar("C", bound=StrictConfig)
+
+
+def load_config(schema: type[C], path: Path | str, overrides: Sequence[str] = ()) -> C:
+    """Read a YAML file, apply overrides and validate the result.
+
+    Parameters
+    ----------
+    schema : type
+        The section class that describes the whole file.
+    path : path
+        A YAML mapping. Its key ``include`` names other files, relative to this one;
+        they are merged in order, then the file's own keys go on top.
+    overrides : sequence of str
+        ``dotted.key=value``; the value is YAML (``train.lr=3e-4``, ``tasks=[a, b]``).
+
+    Raises
+    ------
+    ConfigError
+        Naming the file, the dotted key, the value and the closest known key.
+    """
+    tree = read_yaml(path)
+    for override in overrides:
+        _apply_override(tree, override)
+    return validate(schema, tree, path)
+
+
+def validate(schema: type[C], tree: Mapping[str, Any], path: Path | str | None = None) -> C:
+    """Validate a nested mapping against ``schema``; errors are ``ConfigError``."""
+    try:
+        return schema.model_validate(dict(tree))
+    except ValidationError as error:
+        problems = [_describe(schema, detail) for detail in error.errors()]
+        raise ConfigError("\n  ".join(["invalid configuration:", *problems]), path=path) from None
+
+
+def save_config(config: StrictConfig, path: Path | str) -> None:
+    """Write the resolved configuration as YAML, atomically."""
+    tree = config.model_dump(mode="json")
+    write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+
+
+def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a YAML mapping and everything it includes."""
+    path = Path(path)
+    if path.resolve() in _chain:
+        raise ConfigError("a file includes itself", path=path, fix="remove the include")
+    try:
+        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except FileNotFoundError:
+        raise ConfigError("file does not exist", path=path, fix="check the path") from None
+    except IsADirectoryError:
+        raise ConfigError("is a folder", path=path, fix="name a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"not a valid YAML file: {error}", path=path) from None
+    if tree is None:
+        tree = {}
+    if not isinstance(tree, dict):
+        raise ConfigError("expected a mapping of keys to values", path=path, value=tree)
+    included = tree.pop(INCLUDE, [])
+    names = [included] if isinstance(included, str) else included
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError("include is not a file name or a list of them", path=path, value=included)
+    merged: dict[str, Any] = {}
+    for name in names:
+        _merge(merged, read_yaml(path.parent / name, (*_chain, path.resolve())))
+    return _merge(merged, tree)
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which ``3e-4`` is a number and a key given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                problem = f"the key {key.value!r} is given twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in top.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        else:
+            base[key] = value
+    return base
+
+
+def _apply_override(tree: dict[str, Any], override: str) -> None:
+    key, separator, raw = override.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError("override is not key=value", value=override, fix="write dotted.key=value")
+    node = tree
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        if node.get(parent) is None:
+            node[parent] = {}
+        node = node[parent]
+        if not isinstance(node, dict):
+            raise ConfigError(f"override goes below {parent!r}, which is a value", value=override)
+    try:
+        node[last] = yaml.load(raw, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override is not valid YAML: {error}", value=override) from None
+
+
+def _describe(schema: type[BaseModel], detail: Any) -> str:
+    location = ".".join(str(part) for part in detail["loc"]) or "(top level)"
+    if detail["type"] == "extra_forbidden":
+        known = _known_keys(schema, detail["loc"][:-1])
+        hint = suggest(str(detail["loc"][-1]), known)
+        return f"{location}: unknown key{hint}; known keys: {', '.join(sorted(known))}"
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] in ("missing", "value_error"):
+        return f"{location}: {message}"
+    return f"{location}: {message} (value: {detail['input']!r})"
+
+
+def _known_keys(schema: type[BaseModel], location: Sequence[str | int]) -> list[str]:
+    """Return the field names of the section at ``location``."""
+    current: type[BaseModel] | None = schema
+    for part in location:
+        if isinstance(part, int) or current is None:
+            continue
+        field = current.model_fields.get(str(part))
+        if field is not None:
+            current = _section_in(field.annotation) or current
+    return list(current.model_fields) if current is not None else []
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _section_in(arg))), None)

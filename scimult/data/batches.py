@@ -1,0 +1,129 @@
+"""From planned rows to a batch of packed tokens with ids for the loss.
+
+Shape legend: B queries of this rank, C candidates of this rank, P known positives of all
+B queries, flattened, U distinct texts of this rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scimult.data.pairs import KnownPositives, PairFile, known_positives
+from scimult.data.prepared import PreparedData
+from scimult.data.sampler import NO_NEGATIVE, PlannedRows
+from scimult.data.token_store import TokenStore
+from scimult.types import IntArray
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one rank encodes and compares in one unit.
+
+    Each distinct text is encoded once: ``query_B`` and ``candidate_C`` say which encoded
+    text stands in each row. Candidates are the B positives, in order, then the hard
+    negatives that exist. ``known_rows_P`` and ``known_ids_P`` pair each query row with the
+    text rows that must not count as its negatives: its known positives and itself.
+    """
+
+    source: str
+    task: str
+    rows: list[IntArray]
+    query_B: Tensor
+    candidate_C: Tensor
+    query_ids_B: Tensor
+    candidate_ids_C: Tensor
+    known_rows_P: Tensor
+    known_ids_P: Tensor
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch with its index tensors on ``device``; token rows stay on the host."""
+        moved: dict[str, Any] = {
+            field.name: value.to(device)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **moved)
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens that this rank encodes."""
+        return sum(len(row) for row in self.rows)
+
+    @property
+    def num_hard_negatives(self) -> int:
+        """Hard negatives among the candidates."""
+        return len(self.candidate_C) - len(self.query_B)
+
+
+class BatchBuilder:
+    """Turns planned rows of text ids into batches.
+
+    Parameters
+    ----------
+    sources : sequence of PairFile
+        The training sources in sampler order.
+    tokens : TokenStore
+        Token ids of every text.
+    known : mapping of task to KnownPositives
+        Known positives of every query, over all splits: a dev pair is no negative either.
+    max_length : int
+        Longer texts are cut.
+    hard_negatives : bool
+        Whether hard negatives take part.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[PairFile],
+        tokens: TokenStore,
+        known: Mapping[str, KnownPositives],
+        *,
+        max_length: int,
+        hard_negatives: bool = True,
+    ) -> None:
+        self._sources = list(sources)
+        self._tokens = tokens
+        self._known = known
+        self._max_length = max_length
+        self._hard_negatives = hard_negatives
+
+    def build(self, planned: PlannedRows) -> Batch:
+        """Return the batch of these rows."""
+        source = self._sources[planned.source]
+        negatives = planned.negatives_R[planned.negatives_R != NO_NEGATIVE]
+        if not self._hard_negatives:
+            negatives = negatives[:0]
+        candidates = np.concatenate([planned.positives_R, negatives])
+        distinct_U, places = np.unique(
+            np.concatenate([planned.queries_R, candidates]), return_inverse=True
+        )
+        num_queries = len(planned.queries_R)
+        known = [
+            np.append(self._known[source.task][int(query)], query) for query in planned.queries_R
+        ]
+        return Batch(
+            source=source.source,
+            task=source.task,
+            rows=[self._tokens.tokens(int(row), self._max_length) for row in distinct_U],
+            query_B=torch.from_numpy(places[:num_queries]),
+            candidate_C=torch.from_numpy(places[num_queries:]),
+            query_ids_B=torch.from_numpy(np.array(planned.queries_R)),
+            candidate_ids_C=torch.from_numpy(candidates),
+            known_rows_P=torch.from_numpy(
+                np.repeat(np.arange(num_queries), [len(ids) for ids in known])
+            ),
+            known_ids_P=torch.from_numpy(np.concatenate(known)),
+        )
+
+
+def all_known_positives(data: PreparedData) -> dict[str, KnownPositives]:
+    """Return, by task, the known positives of every query over sources and splits."""
+    files = [*data.pairs("train"), *data.pairs("dev")]
+    tasks = {file.task for file in files}
+    return {task: known_positives([f for f in files if f.task == task]) for task in tasks}

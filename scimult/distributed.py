@@ -1,0 +1,148 @@
+"""Rank, world size and collectives that also work without a process group.
+
+Shape legend: N rows on this rank, W ranks, D width, S rows of all ranks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def rank() -> int:
+    """Return the global rank; 0 without a process group (``RANK`` if a launcher set it)."""
+    return dist.get_rank() if _initialised() else int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    """Return the number of ranks; 1 without a process group (``WORLD_SIZE`` if set)."""
+    return dist.get_world_size() if _initialised() else int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def local_rank() -> int:
+    """Return the index of this process on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def is_main() -> bool:
+    """Return whether this process is global rank 0: the one that prints and writes."""
+    return rank() == 0
+
+
+def initialise(backend: str, timeout_seconds: float) -> None:
+    """Join the process group that the launcher describes, or make one of a single process.
+
+    Parameters
+    ----------
+    backend : str
+        ``gloo`` or ``nccl``.
+    timeout_seconds : float
+        A collective that waits longer than this ends the job instead of hanging it.
+    """
+    if _initialised():
+        return
+    timeout = datetime.timedelta(seconds=timeout_seconds)
+    if "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
+        dist.init_process_group(backend, timeout=timeout)
+        return
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=timeout)  # type: ignore[attr-defined]
+    os.environ["MASTER_PORT"] = str(store.port)
+    dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+
+
+def shut_down() -> None:
+    """Leave the process group, if there is one."""
+    if _initialised():
+        dist.destroy_process_group()
+
+
+def barrier() -> None:
+    """Wait for every rank."""
+    if world_size() > 1:
+        dist.barrier()
+
+
+def all_gather_objects(value: Any) -> list[Any]:
+    """Return every rank's ``value``, in rank order."""
+    if world_size() == 1:
+        return [value]
+    gathered: list[Any] = [None] * world_size()
+    dist.all_gather_object(gathered, value)
+    return gathered
+
+
+def broadcast_object(value: Any) -> Any:
+    """Return rank 0's ``value`` on every rank."""
+    if world_size() == 1:
+        return value
+    holder = [value]
+    dist.broadcast_object_list(holder, src=0)
+    return holder[0]
+
+
+def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
+    """Return whether ``flag`` is true on at least one rank."""
+    if world_size() == 1:
+        return flag
+    value = torch.tensor(int(flag), device=device)
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return bool(value.item())
+
+
+def gather_rows(x_ND: Tensor) -> tuple[Tensor, int]:
+    """Concatenate the rows of all ranks, keeping the gradient of every rank's use of them.
+
+    The gradient that reaches ``x_ND`` is the sum of what all ranks computed for these
+    rows. A mean over ranks of losses over *local* queries therefore has exactly the
+    gradient of the loss over the whole batch, without any extra factor.
+
+    Parameters
+    ----------
+    x_ND : Tensor
+        Local rows, shape ``(N, ...)``; N may differ between ranks.
+
+    Returns
+    -------
+    x_SD : Tensor
+        Rows of rank 0, then rank 1, and so on, shape ``(S, ...)``.
+    offset : int
+        Position in ``x_SD`` of this rank's first row.
+    """
+    if world_size() == 1:
+        return x_ND, 0
+    counts = torch.zeros(world_size(), dtype=torch.long, device=x_ND.device)
+    counts[rank()] = len(x_ND)
+    dist.all_reduce(counts)
+    sizes = [int(count) for count in counts.tolist()]
+    gathered: Tensor = _GatherRows.apply(x_ND, sizes)  # type: ignore[no-untyped-call]
+    return gathered, sum(sizes[: rank()])
+
+
+class _GatherRows(torch.autograd.Function):
+    """All-gather of unequal row counts whose backward sums the gradients of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, sizes: list[int]) -> Tensor:
+        ctx.sizes = sizes
+        padded = x_ND.new_zeros(max(sizes), *x_ND.shape[1:])
+        padded[: len(x_ND)] = x_ND
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded.contiguous())
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        total = gradients[0].contiguous().clone()
+        dist.all_reduce(total)
+        start = sum(ctx.sizes[: rank()])
+        return total[start : start + ctx.sizes[rank()]], None
+
+
+def _initialised() -> bool:
+    return dist.is_available() and dist.is_initialized()

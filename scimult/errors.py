@@ -1,0 +1,78 @@
+"""Errors that a user can cause; every message names the place, the value and the fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+class SciMultError(ValueError):
+    """Base of every error that input, configuration or the file system can cause.
+
+    Parameters
+    ----------
+    problem : str
+        What is wrong, in one sentence without a full stop.
+    path, line : optional
+        Where it was met; shown as ``path:line: problem``.
+    value : optional
+        The offending value; shown with ``repr`` and cut at 120 characters.
+    fix : str, optional
+        What the user can do about it.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        path: Path | str | None = None,
+        line: int | None = None,
+        value: Any = None,
+        fix: str | None = None,
+    ) -> None:
+        self.problem, self.path, self.line, self.value, self.fix = problem, path, line, value, fix
+        where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        shown = "" if value is None else f" (value: {_shorten(repr(value))})"
+        advice = "" if fix is None else f". Fix: {fix}"
+        super().__init__(f"{where}{problem}{shown}{advice}")
+
+
+class ConfigError(SciMultError):
+    """A configuration is unknown, contradictory or of the wrong type."""
+
+
+class DataError(SciMultError):
+    """An input file holds something that cannot be used."""
+
+
+class CheckpointError(SciMultError):
+    """A checkpoint is damaged, incomplete or of another architecture."""
+
+
+class StorageError(SciMultError):
+    """A file could not be written: disk full, no permission, read-only folder."""
+
+
+class UnknownNameError(SciMultError):
+    """A name (task, variant, loss, ...) is not known; the message lists those that are."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str], **place: Any) -> None:
+        choices = sorted(known)
+        super().__init__(
+            f"unknown {what}",
+            value=name,
+            fix=f"use one of {', '.join(choices) or '(none registered)'}{suggest(name, choices)}",
+            **place,
+        )
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _shorten(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

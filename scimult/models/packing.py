@@ -1,0 +1,155 @@
+"""Packed batches: the tokens of all rows one after another, no padding.
+
+Shape legend: B rows, L tokens of the longest row of a group, T tokens of all rows, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scimult.types import IntArray
+
+# A group of rows is padded to its longest row for attention; rows this much longer than
+# the group's shortest one start a new group. Between 1.1 and 1.5 speed hardly changes.
+_GROUP_SPREAD = 1.25
+_GROUP_SLACK = 8
+_GROUP_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class PackedTexts:
+    """Token ids of B rows, concatenated: ``tokens_T``, with the row lengths on the host."""
+
+    tokens_T: Tensor
+    lengths: list[int]
+
+    def to(self, device: torch.device | str) -> PackedTexts:
+        """Return the same rows on ``device``."""
+        return PackedTexts(self.tokens_T.to(device, non_blocking=True), self.lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def pack(rows: Sequence[IntArray]) -> PackedTexts:
+    """Concatenate token id arrays into a packed batch."""
+    tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+    return PackedTexts(torch.from_numpy(tokens.astype(np.int64)), [len(row) for row in rows])
+
+
+@dataclass(frozen=True)
+class AttentionGroup:
+    """Rows of similar length that attention handles as one padded block.
+
+    ``index_BL`` holds, for every padded place, the packed position it reads (0 for
+    padding); ``places_T`` holds, for every packed token, its place in the flattened block.
+    ``mask_BL`` is true on real tokens and ``None`` when no row is padded.
+    """
+
+    tokens: slice
+    rows: int
+    longest: int
+    index_BL: Tensor | None
+    places_T: Tensor | None
+    mask_BL: Tensor | None
+
+
+@dataclass(frozen=True)
+class PackingPlan:
+    """How one packed batch runs through every block; computed once per batch.
+
+    Rows are sorted by (expert, length): each expert sees one slice of the tokens, and
+    attention groups hold rows of similar length.
+    """
+
+    order_T: Tensor
+    positions_T: Tensor
+    row_of_token_T: Tensor
+    starts_B: Tensor
+    lengths_B: Tensor
+    restore_B: Tensor
+    expert_slices: list[tuple[int, slice]]
+    groups: list[AttentionGroup]
+    longest: int
+
+    @classmethod
+    def build(
+        cls, lengths: Sequence[int], experts: int | Sequence[int], device: torch.device
+    ) -> PackingPlan:
+        """Plan a batch of rows with these lengths and one expert, or one expert per row."""
+        lengths_B = np.asarray(lengths, dtype=np.int64)
+        experts_B = np.broadcast_to(np.asarray(experts, dtype=np.int64), lengths_B.shape)
+        order_B = np.lexsort((lengths_B, experts_B))
+        old_starts_B = np.concatenate([[0], np.cumsum(lengths_B)[:-1]])[order_B]
+        lengths_B, experts_B = lengths_B[order_B], experts_B[order_B]
+        starts_B = np.concatenate([[0], np.cumsum(lengths_B)])[:-1]
+        rows_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
+        positions_T = np.arange(len(rows_T)) - starts_B[rows_T]
+
+        def tensor(array: IntArray) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+        return cls(
+            order_T=tensor(old_starts_B[rows_T] + positions_T),
+            positions_T=tensor(positions_T),
+            row_of_token_T=tensor(rows_T),
+            starts_B=tensor(starts_B),
+            lengths_B=tensor(lengths_B),
+            restore_B=tensor(np.argsort(order_B, kind="stable")),
+            expert_slices=_expert_slices(experts_B, lengths_B),
+            groups=[
+                _group(first, last, lengths_B, starts_B, device)
+                for first, last in _group_bounds(experts_B, lengths_B)
+            ],
+            longest=int(lengths_B.max(initial=0)),
+        )
+
+
+def _expert_slices(experts_B: IntArray, lengths_B: IntArray) -> list[tuple[int, slice]]:
+    slices, start = [], 0
+    for expert, rows in groupby(range(len(experts_B)), key=lambda row: int(experts_B[row])):
+        stop = start + int(lengths_B[list(rows)].sum())
+        slices.append((expert, slice(start, stop)))
+        start = stop
+    return slices
+
+
+def _group_bounds(experts_B: IntArray, lengths_B: IntArray) -> list[tuple[int, int]]:
+    """Return [first, last) row ranges; a group never crosses experts or its size limit."""
+    bounds, first = [], 0
+    for row in range(1, len(lengths_B) + 1):
+        if row < len(lengths_B):
+            limit = _GROUP_SPREAD * lengths_B[first] + _GROUP_SLACK
+            fits = (row - first + 1) * lengths_B[row] <= max(_GROUP_TOKENS, lengths_B[row])
+            if experts_B[row] == experts_B[first] and lengths_B[row] <= limit and fits:
+                continue
+        bounds.append((first, row))
+        first = row
+    return bounds if len(lengths_B) else []
+
+
+def _group(
+    first: int, last: int, lengths_B: IntArray, starts_B: IntArray, device: torch.device
+) -> AttentionGroup:
+    lengths, starts = lengths_B[first:last], starts_B[first:last]
+    longest = int(lengths.max())
+    tokens = slice(int(starts[0]), int(starts[-1] + lengths[-1]))
+    if (lengths == longest).all():
+        return AttentionGroup(tokens, last - first, longest, None, None, None)
+    mask_BL = np.arange(longest)[None, :] < lengths[:, None]
+    index_BL = np.where(mask_BL, (starts - starts[0])[:, None] + np.arange(longest)[None, :], 0)
+    places_T = np.flatnonzero(mask_BL)
+    return AttentionGroup(
+        tokens,
+        last - first,
+        longest,
+        torch.from_numpy(index_BL).to(device),
+        torch.from_numpy(places_T).to(device),
+        torch.from_numpy(mask_BL).to(device),
+    )

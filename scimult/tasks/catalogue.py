@@ -1,0 +1,81 @@
+"""Tasks as data: name, instruction, kinds of text, format; their order is the expert index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from typing import Literal
+
+import yaml
+
+from scimult.config import StrictConfig
+from scimult.errors import ConfigError, UnknownNameError
+from scimult.types import Kind
+
+Format = Literal["classification", "regression", "proximity", "adhoc_search"]
+
+
+class Task(StrictConfig):
+    """One task of the multi-task model (SciMult, section 3.1)."""
+
+    name: str
+    instruction: str = ""
+    query_kind: Kind = "paper"
+    candidate_kind: Kind = "paper"
+    format: Format = "proximity"
+
+
+class TaskSet:
+    """The ordered tasks that a model knows; a task's position is its expert index.
+
+    Raises
+    ------
+    ConfigError
+        If two tasks share a name or there is none.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = {task.name: task for task in tasks}
+        if not tasks or len(self._tasks) != len(tasks):
+            names = [task.name for task in tasks]
+            raise ConfigError("tasks need distinct names, and at least one", value=names)
+
+    @property
+    def names(self) -> list[str]:
+        """Names in expert order."""
+        return list(self._tasks)
+
+    def __getitem__(self, name: str) -> Task:
+        """Return the task called ``name``.
+
+        Raises
+        ------
+        UnknownNameError
+            If it is not in the set; the message lists those that are.
+        """
+        if name not in self._tasks:
+            raise UnknownNameError("task", name, self._tasks)
+        return self._tasks[name]
+
+    def expert(self, name: str) -> int:
+        """Return the expert index of the task called ``name``."""
+        return self.names.index(self[name].name)
+
+    def subset(self, names: Sequence[str]) -> TaskSet:
+        """Return the named tasks, in the order given."""
+        return TaskSet([self[name] for name in names])
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._tasks.values())
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tasks
+
+
+def default_tasks() -> TaskSet:
+    """Return search, link_prediction and classification, as in the SciMult paper."""
+    text = resources.files("scimult.tasks").joinpath("catalogue.yaml").read_text(encoding="utf-8")
+    return TaskSet([Task(**entry) for entry in yaml.safe_load(text)])

@@ -1,0 +1,1 @@
+"""Pre-training: configuration, engine, loop, callbacks."""

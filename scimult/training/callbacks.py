@@ -1,0 +1,162 @@
+"""What happens around the steps: metrics file, TensorBoard, progress, dev scores, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scimult import distributed
+from scimult.files import storage_error
+from scimult.progress import bar
+from scimult.training.loop import StepReport
+
+
+class DevScores:
+    """Adds the scores of ``evaluate`` to the report every ``every`` steps and at the last."""
+
+    def __init__(self, evaluate: Callable[[], dict[str, float]], every: int, steps: int) -> None:
+        self._evaluate, self._every, self._steps = evaluate, every, steps
+
+    def on_step(self, report: StepReport) -> None:
+        """Evaluate if it is time."""
+        if report.step % self._every == 0 or report.step == self._steps:
+            report.metrics |= self._evaluate()
+
+    def on_end(self) -> None:
+        """Nothing is left to do."""
+
+
+class Checkpoints:
+    """Calls ``save`` every ``every`` steps and after the last."""
+
+    def __init__(self, save: Callable[[int], None], every: int, steps: int) -> None:
+        self._save, self._every, self._steps = save, every, steps
+
+    def on_step(self, report: StepReport) -> None:
+        """Save if it is time."""
+        if report.step % self._every == 0 or report.step == self._steps:
+            self._save(report.step)
+
+    def on_end(self) -> None:
+        """Nothing is left to do."""
+
+
+class MetricsFile:
+    """Appends one JSON line per step to ``metrics.jsonl``.
+
+    Lines of steps that a resumed run does again are dropped first, so that every step
+    stands once.
+    """
+
+    def __init__(self, path: Path, first_step: int) -> None:
+        self._path = path
+        if path.exists():
+            kept = [
+                line
+                for line in path.read_text(encoding="utf-8").splitlines()
+                if _step_of(line, otherwise=first_step + 1) <= first_step
+            ]
+            path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+
+    def on_step(self, report: StepReport) -> None:
+        """Write the step's line and flush it."""
+        try:
+            self._file.write(json.dumps(vars(report)) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise storage_error(error, self._path) from error
+
+    def on_end(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _step_of(line: str, otherwise: int) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return otherwise
+
+
+class TensorBoard:
+    """Writes scalars for TensorBoard."""
+
+    def __init__(self, folder: Path, every: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))
+        self._every = every
+
+    def on_step(self, report: StepReport) -> None:
+        """Write loss by task, accuracy, rate of learning and throughput."""
+        for name, value in report.metrics.items():
+            self._writer.add_scalar(name, value, report.step)
+        if report.step % self._every:
+            return
+        scalars = {
+            "train/loss": report.loss,
+            "train/in_batch_accuracy": report.accuracy,
+            "train/lr": report.lr,
+            "train/gradient_norm": report.gradient_norm,
+            "speed/tokens_per_second": report.tokens / report.seconds,
+        }
+        if len(set(report.tasks)) == 1:
+            scalars[f"train/loss/{report.tasks[0]}"] = report.loss
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, report.step)
+
+    def on_end(self) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+class Console:
+    """A progress bar on a terminal; a line every ``every`` steps in a pipe or log file."""
+
+    def __init__(self, first_step: int, steps: int, every: int) -> None:
+        self._steps, self._every = steps, every
+        self._first_step, self._started = first_step, time.perf_counter()
+        self._tokens, self._losses = 0, [0.0, 0.0]
+        self._bar = bar("pretrain", total=steps, unit="step", initial=first_step)
+
+    def on_step(self, report: StepReport) -> None:
+        """Advance the bar; print a line if it is time."""
+        self._tokens += report.tokens
+        self._losses = [self._losses[0] + report.loss, self._losses[1] + 1]
+        self._bar.update(1)
+        if report.metrics:
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())
+            self._print(f"step {report.step}: {shown}")
+        if report.step % self._every and report.step != self._steps:
+            return
+        elapsed = time.perf_counter() - self._started
+        rate = self._tokens / elapsed
+        loss = self._losses[0] / self._losses[1]
+        self._losses = [0.0, 0.0]
+        self._bar.set_postfix_str(f"loss {loss:.3f} {rate:,.0f} tok/s")
+        if not sys.stderr.isatty():
+            done = report.step - self._first_step
+            left = elapsed / done * (self._steps - report.step)
+            self._print(
+                f"step {report.step}/{self._steps}  loss {loss:.4f}  lr {report.lr:.2e}  "
+                f"grad {report.gradient_norm:.2f}  {rate:,.0f} tok/s  {_clock(left)} left"
+            )
+
+    def on_end(self) -> None:
+        """Close the bar."""
+        self._bar.close()
+
+    def _print(self, line: str) -> None:
+        if distributed.is_main():
+            self._bar.write(line, file=sys.stderr)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"

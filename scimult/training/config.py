@@ -1,0 +1,153 @@
+"""The configuration of a pre-training run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from scimult.config import StrictConfig
+from scimult.models import EncoderConfig
+from scimult.models.config import Pooling
+from scimult.tasks import Task, default_tasks
+from scimult.types import Similarity
+
+
+class DataConfig(StrictConfig):
+    """Which prepared pairs are trained on, and how often each source comes up."""
+
+    prepared: str
+    sources: list[str] | None = None
+    sampling: str = "proportional"
+    rates: dict[str, float] = Field(default_factory=dict)
+    max_length: int = Field(512, ge=3)
+    hard_negatives: bool = True
+
+    @model_validator(mode="after")
+    def _rates_match_mode(self) -> DataConfig:
+        if bool(self.rates) != (self.sampling == "explicit"):
+            raise ValueError("data.rates and data.sampling: explicit go together")
+        return self
+
+
+class ModelConfig(StrictConfig):
+    """The encoder: warm-started from ``base``, or new with a tokenizer and sizes."""
+
+    base: str | None = None
+    tokenizer: str | None = None
+    architecture: dict[str, Any] | None = None
+    variant: str = "vanilla"
+    expert_blocks: str | list[int] = "every:2"
+    pooling: Pooling = "cls"
+    similarity: Similarity = "dot"
+    dropout: float | None = Field(None, ge=0, lt=1)
+    attention_dropout: float | None = Field(None, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> ModelConfig:
+        from_nothing = self.tokenizer is not None and self.architecture is not None
+        if (self.base is None) == (not from_nothing) or (
+            self.base is not None and (self.tokenizer or self.architecture)
+        ):
+            raise ValueError("give either base, or both tokenizer and architecture")
+        known = set(EncoderConfig.model_fields) - {"vocab_size", "pooling", "experts"}
+        unknown = set(self.architecture or {}) - known
+        if unknown:
+            raise ValueError(f"unknown architecture keys {sorted(unknown)}; known: {sorted(known)}")
+        return self
+
+
+class LossConfig(StrictConfig):
+    """InfoNCE (SciMult, equation 2)."""
+
+    temperature: float = Field(1.0, gt=0)
+    mask_known_positives: bool = True
+
+
+class OptimizerConfig(StrictConfig):
+    """AdamW with the paper's values (appendix C) as defaults."""
+
+    lr: float = Field(3e-4, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 turns clipping off")
+
+
+class ScheduleConfig(StrictConfig):
+    """Length of training and shape of the learning rate."""
+
+    steps: int | None = Field(None, ge=1)
+    epochs: float | None = Field(None, gt=0)
+    name: Literal["linear", "cosine", "constant"] = "linear"
+    warmup: float = Field(0.05, ge=0, description="share of the steps below 1, else steps")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> ScheduleConfig:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give either steps or epochs")
+        return self
+
+
+class BatchConfig(StrictConfig):
+    """Pairs per step over all ranks, split into equal forward-backward passes."""
+
+    pairs_per_step: int = Field(64, ge=2)
+    accumulation: int = Field(1, ge=1)
+
+    @model_validator(mode="after")
+    def _divides(self) -> BatchConfig:
+        if self.pairs_per_step % self.accumulation:
+            raise ValueError("batch.pairs_per_step must be a multiple of batch.accumulation")
+        return self
+
+
+class EngineConfig(StrictConfig):
+    """Precision and DeepSpeed."""
+
+    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    deepspeed: str | dict[str, Any] = Field(
+        default_factory=lambda: {"zero_optimization": {"stage": 1}},
+        description="path of a DeepSpeed JSON, or its content; 'auto' values are filled in",
+    )
+    timeout_minutes: float = Field(30, gt=0)
+
+
+class CheckpointConfig(StrictConfig):
+    """When state is saved and how many checkpoints are kept."""
+
+    every: int = Field(500, ge=1)
+    keep: int = Field(2, ge=1)
+
+
+class DevConfig(StrictConfig):
+    """Retrieval on held-out pairs during training; ``every: 0`` turns it off."""
+
+    every: int = Field(500, ge=0)
+    queries: int = Field(200, ge=1)
+    candidates: int = Field(1000, ge=2)
+
+
+class LogConfig(StrictConfig):
+    """What is reported how often."""
+
+    every: int = Field(10, ge=1)
+    tensorboard: bool = True
+
+
+class PretrainConfig(StrictConfig):
+    """Everything that decides the result of a pre-training run."""
+
+    output: str
+    seed: int = Field(42, ge=0)
+    tasks: list[Task] = Field(default_factory=lambda: list(default_tasks()), min_length=1)
+    data: DataConfig
+    model: ModelConfig
+    loss: LossConfig = Field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig
+    batch: BatchConfig = Field(default_factory=BatchConfig)
+    engine: EngineConfig = Field(default_factory=EngineConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    dev: DevConfig = Field(default_factory=DevConfig)
+    log: LogConfig = Field(default_factory=LogConfig)

@@ -1,0 +1,99 @@
+"""Retrieval on held-out pairs while training runs.
+
+Shape legend: Q dev queries, C dev candidates, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from scimult.data.pairs import KnownPositives, PairFile
+from scimult.data.token_store import TokenStore
+from scimult.losses import similarity_matrix
+from scimult.models import Encoder, embed_tokens
+from scimult.types import IntArray, Similarity
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """Queries, candidates and which of them belong together, for one dev file."""
+
+    name: str
+    task: str
+    query_ids_Q: IntArray
+    candidate_ids_C: IntArray
+    relevant_QC: np.ndarray
+    ignored_QC: np.ndarray
+
+
+def build_dev_sets(
+    files: Sequence[PairFile],
+    known: Mapping[str, KnownPositives],
+    *,
+    queries: int,
+    candidates: int,
+    seed: int,
+) -> list[DevSet]:
+    """Choose up to ``queries`` queries per dev file and a pool of candidates.
+
+    The pool holds all positives of the chosen queries, then their hard negatives and the
+    positives of other dev queries, in random order, until ``candidates`` are together.
+    """
+    return [
+        _build(file, known[file.task], queries, candidates, np.random.default_rng([seed, number]))
+        for number, file in enumerate(files)
+        if len(file.queries)
+    ]
+
+
+def _build(
+    file: PairFile,
+    known: KnownPositives,
+    queries: int,
+    candidates: int,
+    rng: np.random.Generator,
+) -> DevSet:
+    distinct = np.unique(file.queries)
+    chosen_Q = np.sort(rng.choice(distinct, size=min(queries, len(distinct)), replace=False))
+    groups = np.flatnonzero(np.isin(file.queries, chosen_Q))
+    positives = np.unique(file.positives.take(groups).values)
+    others = np.setdiff1d(
+        np.union1d(file.negatives.take(groups).values, file.positives.values), positives
+    )
+    room = max(0, candidates - len(positives))
+    pool_C = np.sort(np.concatenate([positives, rng.permutation(others)[:room]]))
+    dev_known = [file.positives.take(np.flatnonzero(file.queries == q)).values for q in chosen_Q]
+    relevant_QC = np.stack([np.isin(pool_C, ids) for ids in dev_known])
+    known_QC = np.stack([np.isin(pool_C, np.append(known[int(q)], q)) for q in chosen_Q])
+    return DevSet(file.name, file.task, chosen_Q, pool_C, relevant_QC, known_QC & ~relevant_QC)
+
+
+def mean_reciprocal_rank(
+    model: Encoder,
+    dev: DevSet,
+    tokens: TokenStore,
+    *,
+    expert: int,
+    similarity: Similarity,
+    max_length: int,
+) -> float:
+    """Return the mean over queries of 1 / rank of the first relevant candidate.
+
+    Every rank must call it; the texts are encoded in shards.
+    """
+    ids = np.unique(np.concatenate([dev.query_ids_Q, dev.candidate_ids_C]))
+    rows = [tokens.tokens(int(row), max_length) for row in ids]
+    embedded = torch.from_numpy(embed_tokens(model, rows, expert=expert, sharded=True))
+    q_QD = embedded[np.searchsorted(ids, dev.query_ids_Q)]
+    c_CD = embedded[np.searchsorted(ids, dev.candidate_ids_C)]
+    scores_QC = similarity_matrix(q_QD, c_CD, similarity).numpy()
+    scores_QC[dev.ignored_QC] = -np.inf
+    best_Q = np.where(dev.relevant_QC, scores_QC, -np.inf).max(1)
+    # A tie counts against the model, as one constant embedding must not score 1.
+    others_QC = np.where(dev.relevant_QC, -np.inf, scores_QC)
+    ranks_Q = 1 + (others_QC >= best_Q[:, None]).sum(1)
+    return float((1 / ranks_Q).mean())

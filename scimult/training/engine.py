@@ -1,0 +1,211 @@
+"""The only place that knows DeepSpeed: sharded steps, state on disk, full weights."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from scimult import distributed
+from scimult.errors import ConfigError
+from scimult.files import read_json
+from scimult.models import Encoder, PackedTexts
+from scimult.training.optim import RoutedAdamW
+
+Precision = Literal["fp32", "bf16", "fp16"]
+_STATE = "state"
+
+
+def initialise_distributed(timeout_seconds: float) -> torch.device:
+    """Join the process group of the launcher, or make one, and return this rank's device."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        distributed.initialise("gloo", timeout_seconds)
+        return torch.device("cpu")
+    device = torch.device("cuda", distributed.local_rank())
+    torch.cuda.set_device(device)
+    distributed.initialise("nccl", timeout_seconds)
+    return device
+
+
+def resolve_deepspeed(
+    source: str | dict[str, Any],
+    *,
+    pairs_per_step: int,
+    accumulation: int,
+    world_size: int,
+    precision: Precision,
+    clip: float,
+) -> dict[str, Any]:
+    """Fill in a DeepSpeed configuration and refuse what contradicts ours.
+
+    Parameters
+    ----------
+    source : str or dict
+        Path of a JSON file, or its content. Values ``"auto"`` are filled in.
+    pairs_per_step, accumulation, world_size : int
+        Decide the three batch sizes of DeepSpeed.
+    precision : str
+        Decides ``bf16.enabled`` and ``fp16.enabled``.
+    clip : float
+        Largest gradient norm; 0 is none. (DeepSpeed clips at 1.0 when the key is absent.)
+
+    Raises
+    ------
+    ConfigError
+        If a given value contradicts ours, the batch cannot be divided, or the file
+        chooses an optimizer or scheduler of its own.
+    """
+    path = source if isinstance(source, str) else None
+    given = read_json(source) if isinstance(source, str) else dict(source)
+    if not isinstance(given, dict):
+        raise ConfigError("a DeepSpeed configuration is a JSON object", path=path)
+    for section in ("optimizer", "scheduler"):
+        if section in given:
+            raise ConfigError(
+                f"{section} in the DeepSpeed configuration is not used",
+                path=path,
+                fix=f"remove it and set the section {section!r} of the run's config",
+            )
+    if pairs_per_step % (accumulation * world_size):
+        raise ConfigError(
+            f"batch.pairs_per_step {pairs_per_step} cannot be split over {world_size} ranks "
+            f"and {accumulation} accumulation steps",
+            fix=f"use a multiple of {accumulation * world_size}",
+        )
+    ours: dict[str, Any] = {
+        "train_batch_size": pairs_per_step,
+        "train_micro_batch_size_per_gpu": pairs_per_step // accumulation // world_size,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": clip,
+        "bf16": {"enabled": precision == "bf16"},
+        "fp16": {"enabled": precision == "fp16"},
+    }
+    extras = {"steps_per_print": 1_000_000_000, "zero_allow_untested_optimizer": True}
+    return extras | _fill(given, ours, path, prefix="")
+
+
+def _fill(
+    given: dict[str, Any], ours: dict[str, Any], path: str | None, prefix: str
+) -> dict[str, Any]:
+    filled = dict(given)
+    for key, value in ours.items():
+        if isinstance(value, dict):
+            filled[key] = _fill(given.get(key, {}), value, path, f"{prefix}{key}.")
+        elif given.get(key, "auto") not in ("auto", value):
+            raise ConfigError(
+                f"{prefix}{key} in the DeepSpeed configuration contradicts the run, "
+                f"which needs {value}",
+                path=path,
+                value=given[key],
+                fix='write "auto" or leave it out',
+            )
+        else:
+            filled[key] = value
+    return filled
+
+
+class DeepSpeedEngine:
+    """An encoder and its optimizer, sharded as the DeepSpeed configuration says.
+
+    Parameters
+    ----------
+    model : Encoder
+        The encoder, on the host, in float32.
+    optimizer : RoutedAdamW
+        Optimizer over ``model``'s parameters, one group per expert.
+    schedule : LRScheduler
+        Stepped once per optimizer step.
+    settings : dict
+        A resolved DeepSpeed configuration.
+    """
+
+    def __init__(
+        self,
+        model: Encoder,
+        optimizer: RoutedAdamW,
+        schedule: torch.optim.lr_scheduler.LRScheduler,
+        settings: dict[str, Any],
+    ) -> None:
+        import deepspeed
+
+        logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+        self._optimizer = optimizer
+        self._schedule = schedule
+        self.settings = settings
+        self._engine, *_ = deepspeed.initialize(
+            model=model,
+            optimizer=optimizer,
+            lr_scheduler=schedule,
+            config=settings,
+            dist_init_required=False,
+        )
+
+    @property
+    def model(self) -> Encoder:
+        """The encoder as DeepSpeed holds it; its parameters may be partitioned."""
+        module: Encoder = self._engine.module
+        return module
+
+    def forward(self, texts: PackedTexts, expert: int) -> Tensor:
+        """Embed packed texts with one expert, shape ``(B, D)``."""
+        embeddings: Tensor = self._engine(texts, expert)
+        return embeddings
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of ``loss`` divided by the accumulation steps."""
+        self._engine.backward(loss)
+
+    def step(self, active_experts: frozenset[int]) -> None:
+        """End a unit; after the last one of a step, clip and update.
+
+        Parameters
+        ----------
+        active_experts : frozenset of int
+            Experts that saw rows, on any rank, since the last update.
+        """
+        self._optimizer.active = active_experts
+        self._engine.step()
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next update."""
+        return float(self._schedule.get_last_lr()[0])
+
+    @property
+    def gradient_norm(self) -> float:
+        """Norm of the last update's gradient before clipping; NaN before the first."""
+        norm = self._engine.get_global_grad_norm()
+        return float("nan") if norm is None else float(norm)
+
+    @property
+    def skipped_steps(self) -> int:
+        """Updates skipped because a float16 gradient overflowed."""
+        return int(self._engine.skipped_steps)
+
+    def save(self, folder: Path) -> None:
+        """Write the sharded state of all ranks below ``folder``; every rank must call it."""
+        self._engine.save_checkpoint(str(folder), tag=_STATE, save_latest=False)
+
+    def load(self, folder: Path) -> None:
+        """Read what ``save`` wrote, on the same number of ranks and ZeRO stage."""
+        path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
+        assert path is not None, f"DeepSpeed found no state in {folder}"
+
+    def full_weights(self) -> dict[str, Tensor]:
+        """Return all weights in float32 on the host; every rank must call it."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        weights = {}
+        for name, parameter in self.model.named_parameters():
+            full = safe_get_full_fp32_param(parameter)
+            weights[name] = (parameter if full is None else full).detach().float().cpu().clone()
+        return weights
+
+    def close(self) -> None:
+        """Release DeepSpeed's hooks and buffers."""
+        self._engine.destroy()

@@ -1,0 +1,168 @@
+"""The training loop: units into steps, callbacks at every step; knows no model and no file."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from scimult import distributed
+from scimult.data.batches import Batch
+from scimult.errors import SciMultError
+from scimult.training.engine import DeepSpeedEngine
+from scimult.training.objective import ContrastiveObjective, UnitResult
+
+
+@dataclass
+class StepReport:
+    """What one optimizer step did, over all ranks."""
+
+    step: int
+    tasks: list[str]
+    sources: list[str]
+    loss: float
+    accuracy: float
+    masked: int
+    tokens: int
+    seconds: float
+    lr: float
+    gradient_norm: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Callback(Protocol):
+    """Reacts to steps; every rank calls every callback."""
+
+    def on_step(self, report: StepReport) -> None:
+        """Run after the step that ``report`` describes; may add to ``report.metrics``."""
+        ...
+
+    def on_end(self) -> None:
+        """Run once, after the last step."""
+        ...
+
+
+class NonFiniteLossError(SciMultError):
+    """The loss became infinite or NaN."""
+
+
+class Trainer:
+    """Runs planned units through the engine.
+
+    Parameters
+    ----------
+    engine : DeepSpeedEngine
+        Holds model and optimizer.
+    objective : ContrastiveObjective
+        Turns a batch into a loss.
+    batch_of_unit : callable
+        Returns this rank's batch of a unit, purely by number.
+    expert_of_task : callable
+        Returns the expert id of a task.
+    rows_per_unit, accumulation, seed : int
+        Queries of a unit over all ranks; units per step; seed of dropout.
+    callbacks : sequence of Callback
+        Called in order after each step.
+    """
+
+    def __init__(
+        self,
+        engine: DeepSpeedEngine,
+        objective: ContrastiveObjective,
+        batch_of_unit: Callable[[int], Batch],
+        expert_of_task: Callable[[str], int],
+        *,
+        rows_per_unit: int,
+        accumulation: int,
+        seed: int,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self._engine = engine
+        self._objective = objective
+        self._batch_of_unit = batch_of_unit
+        self._expert_of_task = expert_of_task
+        self._rows_per_unit = rows_per_unit
+        self._accumulation = accumulation
+        self._seed = seed
+        self._callbacks = callbacks
+
+    def run(self, first_step: int, steps: int) -> None:
+        """Do the steps from ``first_step`` (steps already done) up to ``steps``.
+
+        Raises
+        ------
+        NonFiniteLossError
+            On every rank, if the loss of a step is not finite.
+        """
+        for step in range(first_step, steps):
+            report = self._step(step)
+            for callback in self._callbacks:
+                callback.on_step(report)
+        for callback in self._callbacks:
+            callback.on_end()
+
+    def _step(self, step: int) -> StepReport:
+        started = time.perf_counter()
+        lr = self._engine.learning_rate
+        results: list[UnitResult] = []
+        batches: list[Batch] = []
+        experts: set[int] = set()
+        for unit in range(step * self._accumulation, (step + 1) * self._accumulation):
+            batch = self._batch_of_unit(unit)
+            expert = self._expert_of_task(batch.task)
+            experts.add(expert)
+            # Dropout depends on the unit and rank alone, so a resumed run draws the same.
+            torch.manual_seed(_unit_seed(self._seed, unit))
+            result = self._objective(self._engine.forward, batch, expert, self._rows_per_unit)
+            self._engine.backward(result.loss)
+            self._engine.step(frozenset(experts))
+            results.append(result)
+            batches.append(batch)
+        return self._report(step + 1, batches, results, lr, started)
+
+    def _report(
+        self,
+        step: int,
+        batches: list[Batch],
+        results: list[UnitResult],
+        lr: float,
+        started: float,
+    ) -> StepReport:
+        totals = torch.tensor(
+            [
+                [float(r.loss.detach()), float(r.accuracy), float(r.masked), float(r.tokens)]
+                for r in results
+            ],
+            dtype=torch.float64,
+        ).sum(0)
+        per_rank = torch.stack(distributed.all_gather_objects(totals))
+        units = len(results)
+        loss = float(per_rank[:, 0].mean()) / units
+        if not math.isfinite(loss):
+            raise NonFiniteLossError(
+                f"loss is {loss} at step {step} (sources {sorted({b.source for b in batches})})",
+                fix="lower optimizer.lr, raise loss.temperature or use another precision; "
+                "the last checkpoint is intact",
+            )
+        return StepReport(
+            step=step,
+            tasks=[batch.task for batch in batches],
+            sources=[batch.source for batch in batches],
+            loss=loss,
+            accuracy=float(per_rank[:, 1].mean()) / units,
+            masked=int(per_rank[:, 2].sum()),
+            tokens=int(per_rank[:, 3].sum()),
+            seconds=time.perf_counter() - started,
+            lr=lr,
+            gradient_norm=self._engine.gradient_norm,
+        )
+
+
+def _unit_seed(seed: int, unit: int) -> int:
+    words = np.random.SeedSequence([seed, unit, distributed.rank()]).generate_state(2)
+    return int(words[0]) << 31 | int(words[1]) >> 1

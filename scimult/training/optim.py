@@ -1,0 +1,79 @@
+"""Parameter groups by expert, and an AdamW that leaves unused experts alone."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import nn
+
+from scimult.models import Encoder
+
+_EXPERT = re.compile(r"^(.*\.experts)\.(\d+)\.")
+SHARED = -1
+
+
+def parameter_groups(model: Encoder, weight_decay: float) -> list[dict[str, Any]]:
+    """Split the trainable parameters by (expert, decayed or not).
+
+    Biases and LayerNorm weights are not decayed. The entry ``expert`` of a group is the
+    expert that its parameters serve, or ``SHARED``.
+    """
+    groups: dict[tuple[int, bool], list[nn.Parameter]] = defaultdict(list)
+    names = dict(model.named_parameters())
+    for name, parameter in names.items():
+        if parameter.requires_grad:
+            decayed = name.endswith("weight") and ".norm." not in name
+            groups[expert_of(name, names), decayed].append(parameter)
+    return [
+        {"params": parameters, "expert": expert, "weight_decay": weight_decay * decayed}
+        for (expert, decayed), parameters in sorted(groups.items(), key=lambda item: item[0])
+    ]
+
+
+def expert_of(name: str, names: Collection[str]) -> int:
+    """Return the expert that a parameter serves; ``SHARED`` in a bank of one expert."""
+    match = _EXPERT.match(name)
+    if match is None:
+        return SHARED
+    alone = not any(other.startswith(f"{match[1]}.1.") for other in names)
+    return SHARED if alone else int(match[2])
+
+
+class RoutedAdamW(torch.optim.AdamW):
+    """AdamW that steps shared groups always and an expert's groups only when it saw rows.
+
+    Sharded optimizers hand every group a gradient, zero where no row was routed, and Adam
+    would move those weights by momentum and decay. Skipping the group keeps them
+    bit-identical. ``active`` is set before each step, equal on all ranks.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
+        super().__init__(groups, **options)
+        self.active: frozenset[int] = frozenset()
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Step the shared groups and those of the active experts."""
+        all_groups = self.param_groups
+        routed = self.active | {SHARED}
+        for group in all_groups:
+            if group["expert"] not in routed:
+                self._prepare_state(group)
+        self.param_groups = [group for group in all_groups if group["expert"] in routed]
+        try:
+            return super().step(closure) if self.param_groups else None
+        finally:
+            self.param_groups = all_groups
+
+    def _prepare_state(self, group: dict[str, Any]) -> None:
+        """Give skipped parameters their initial moments, which checkpoints expect to find."""
+        for parameter in group["params"]:
+            if not self.state[parameter]:
+                self.state[parameter] = {
+                    "step": torch.tensor(0.0),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }

@@ -1,0 +1,243 @@
+"""One pre-training run, from its configuration to a saved model; read it top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from scimult import distributed
+from scimult.checkpoints import Pretrained, save_pretrained
+from scimult.config import read_yaml, save_config
+from scimult.data.batches import BatchBuilder, all_known_positives
+from scimult.data.pairs import KnownPositives, PairFile
+from scimult.data.prepared import PreparedData
+from scimult.data.token_store import TokenStore
+from scimult.errors import CheckpointError, ConfigError
+from scimult.tasks import TaskSet
+from scimult.training import build, dev
+from scimult.training.callbacks import (
+    Checkpoints,
+    Console,
+    DevScores,
+    MetricsFile,
+    TensorBoard,
+)
+from scimult.training.config import PretrainConfig
+from scimult.training.engine import DeepSpeedEngine, initialise_distributed, resolve_deepspeed
+from scimult.training.loop import Callback, Trainer
+from scimult.training.objective import ContrastiveObjective
+from scimult.training.state import Checkpoint, CheckpointStore
+
+# Sections that decide which batches a run sees and what it computes: a resumed run must
+# not change them.
+_FIXED_AT_RESUME = ("seed", "tasks", "data", "model", "loss", "optimizer", "schedule", "batch")
+
+
+def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
+    """Pre-train an encoder under DeepSpeed and save it; every rank calls this.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        The whole configuration; a copy is saved in the run folder.
+    resume : bool
+        Continue from the newest whole checkpoint of ``config.output``, if there is one.
+        Otherwise a folder that holds a run is refused.
+
+    Returns
+    -------
+    Path
+        The saved model: ``<output>/model``.
+
+    Raises
+    ------
+    SciMultError
+        If configuration, data, checkpoint or storage do not allow the run.
+    """
+    data = PreparedData.open(config.data.prepared)
+    sources = build.select_sources(data, config.data, TaskSet(config.tasks))
+    length = build.run_length(config, sources)
+    sampler = build.build_sampler(config, sources, length)
+    pretrained = build.build_model(config)
+    device = initialise_distributed(config.engine.timeout_minutes * 60)
+    try:
+        settings = _deepspeed_settings(config)
+        run = _RunFolder(config, data.fingerprint, settings)
+        checkpoint = run.open(resume)
+        tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
+        optimizer, schedule = build.build_optimizer(config, pretrained.model, length.steps)
+        engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
+        first_step = 0
+        if checkpoint is not None:
+            engine.load(checkpoint.path)
+            first_step = checkpoint.step
+        known = all_known_positives(data)
+        builder = BatchBuilder(
+            sources,
+            tokens,
+            known,
+            max_length=config.data.max_length,
+            hard_negatives=config.data.hard_negatives,
+        )
+        objective = ContrastiveObjective(
+            config.model.similarity,
+            config.loss.temperature,
+            config.loss.mask_known_positives,
+            device,
+        )
+        scores = _dev_scores(config, data, sources, known, tokens, pretrained, engine)
+        rank, world_size = distributed.rank(), distributed.world_size()
+        Trainer(
+            engine,
+            objective,
+            lambda unit: builder.build(sampler.plan(unit).shard(rank, world_size)),
+            pretrained.expert,
+            rows_per_unit=length.rows_per_unit,
+            accumulation=config.batch.accumulation,
+            seed=config.seed,
+            callbacks=run.callbacks(scores, engine, first_step, length.steps),
+        ).run(first_step, length.steps)
+        weights = engine.full_weights()
+        if distributed.is_main():
+            provenance = {"config": config.model_dump(mode="json"), "data": data.fingerprint}
+            pretrained.config.provenance |= provenance
+            save_pretrained(run.model, weights, pretrained.tokenizer, pretrained.config)
+        distributed.barrier()
+        engine.close()
+        return run.model
+    finally:
+        distributed.shut_down()
+
+
+def _deepspeed_settings(config: PretrainConfig) -> dict[str, Any]:
+    return resolve_deepspeed(
+        config.engine.deepspeed,
+        pairs_per_step=config.batch.pairs_per_step,
+        accumulation=config.batch.accumulation,
+        world_size=distributed.world_size(),
+        precision=config.engine.precision,
+        clip=config.optimizer.clip,
+    )
+
+
+def _dev_scores(
+    config: PretrainConfig,
+    data: PreparedData,
+    sources: list[PairFile],
+    known: Mapping[str, KnownPositives],
+    tokens: TokenStore,
+    pretrained: Pretrained,
+    engine: DeepSpeedEngine,
+) -> Callable[[], dict[str, float]] | None:
+    """Return the evaluation on dev pairs of the run's sources; ``None`` if it is off."""
+    names = {source.name for source in sources}
+    files = [file for file in data.pairs("dev") if file.name in names]
+    dev_sets = dev.build_dev_sets(
+        files,
+        known,
+        queries=config.dev.queries,
+        candidates=config.dev.candidates,
+        seed=config.seed,
+    )
+    if not (config.dev.every and dev_sets):
+        return None
+
+    def scores() -> dict[str, float]:
+        mrr = {
+            f"dev/{dev_set.name}/mrr": dev.mean_reciprocal_rank(
+                engine.model,
+                dev_set,
+                tokens,
+                expert=pretrained.expert(dev_set.task),
+                similarity=config.model.similarity,
+                max_length=config.data.max_length,
+            )
+            for dev_set in dev_sets
+        }
+        return mrr | {"dev/mean/mrr": sum(mrr.values()) / len(mrr)}
+
+    return scores
+
+
+class _RunFolder:
+    """The folder of one run: config, checkpoints, metrics, TensorBoard, model."""
+
+    def __init__(
+        self, config: PretrainConfig, data_fingerprint: str, settings: dict[str, Any]
+    ) -> None:
+        self.path = Path(config.output)
+        self.model = self.path / "model"
+        self._config = config
+        self._store = CheckpointStore(self.path / "checkpoints", config.checkpoint.keep)
+        self._state = {
+            "data": data_fingerprint,
+            "world_size": distributed.world_size(),
+            "zero_stage": settings.get("zero_optimization", {}).get("stage", 0),
+            "precision": config.engine.precision,
+        }
+
+    def open(self, resume: bool) -> Checkpoint | None:
+        """Create the folder or find the checkpoint to continue from.
+
+        Raises
+        ------
+        ConfigError
+            If the folder holds a run and ``resume`` is off, or one of another configuration.
+        CheckpointError
+            If the checkpoint is of other data, ranks, ZeRO stage or precision.
+        """
+        checkpoint = self._store.newest()
+        saved = self.path / "config.yaml"
+        if saved.exists() and not resume:
+            raise ConfigError(
+                "folder already holds a run", path=self.path, fix="choose another output or resume"
+            )
+        if checkpoint is not None:
+            self._check_same_run(saved, checkpoint)
+        distributed.barrier()
+        if distributed.is_main():
+            save_config(self._config, saved)
+        return checkpoint
+
+    def _check_same_run(self, saved: Path, checkpoint: Checkpoint) -> None:
+        before, now = read_yaml(saved), self._config.model_dump(mode="json")
+        changed = [name for name in _FIXED_AT_RESUME if before.get(name) != now[name]]
+        if changed:
+            raise ConfigError(
+                f"the run here was started with another {', '.join(changed)}",
+                path=saved,
+                fix="resume with the saved config, or choose another output",
+            )
+        for name, value in self._state.items():
+            if checkpoint.info.get(name) != value:
+                raise CheckpointError(
+                    f"checkpoint was written with {name} {checkpoint.info.get(name)!r}, "
+                    f"this run has {value!r}",
+                    path=checkpoint.path,
+                    fix="resume with the same setting, or warm-start a new run from it",
+                )
+
+    def callbacks(
+        self,
+        scores: Callable[[], dict[str, float]] | None,
+        engine: DeepSpeedEngine,
+        first_step: int,
+        steps: int,
+    ) -> list[Callback]:
+        """Return the callbacks in order: dev scores come before those that report them."""
+        config = self._config
+        callbacks: list[Callback] = []
+        if scores is not None:
+            callbacks.append(DevScores(scores, config.dev.every, steps))
+        if distributed.is_main():
+            callbacks.append(Console(first_step, steps, config.log.every))
+            callbacks.append(MetricsFile(self.path / "metrics.jsonl", first_step))
+            if config.log.tensorboard:
+                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every))
+
+        def save(step: int) -> None:
+            self._store.save(step, engine.save, self._state)
+
+        callbacks.append(Checkpoints(save, config.checkpoint.every, steps))
+        return callbacks
