@@ -12,6 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from scimult import __version__
+from scimult.cli.encode import encode
+from scimult.cli.pretrain import pretrain
+from scimult.cli.recommend import recommend
+from scimult.cli.search import search
+from scimult.cli.tag import tag
 from scimult.errors import SciMultError
 
 
@@ -55,7 +60,10 @@ def options(
     """Options that stand before the verb."""
 
 
-# One line `app.command()(verb)` per verb, in the order of a project: data, training, test, use.
+# In the order of a project: data, training, evaluation, use.
+VERBS = (pretrain, encode, search, recommend, tag)
+for verb in VERBS:
+    app.command()(verb)
 
 if __name__ == "__main__":
     app()

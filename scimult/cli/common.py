@@ -1,0 +1,115 @@
+"""What the verbs that use a trained model share: their options, and what those open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from scimult.inference import SciMult
+    from scimult.inference.collection import Collection
+    from scimult.types import FloatArray, Kind, Role
+
+Model = Annotated[
+    Path,
+    typer.Option(help="A run, a saved model or a Hugging Face BERT folder.", show_default=False),
+]
+Papers = Annotated[
+    Path,
+    typer.Option(
+        help="JSON lines (.gz) with id, title and abstract, or a folder with papers.jsonl.",
+        show_default=False,
+    ),
+]
+Top = Annotated[int, typer.Option(min=1, help="Length of a list.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out bad records, counted and named.")
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor keep embeddings.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu or cuda; default: the first GPU, else the CPU.")
+]
+Pooling = Annotated[Literal["cls", "mean"] | None, typer.Option(help="Instead of the model's own.")]
+Similarity = Annotated[
+    Literal["dot", "cosine", "l2"] | None, typer.Option(help="Instead of the model's own.")
+]
+
+
+def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
+    """Read papers or labels; what ``--skip-bad`` left out is named on stderr."""
+    from scimult.data.lines import Rejects
+    from scimult.inference.collection import read_collection
+
+    rejects = Rejects(skip_bad)
+    collection = read_collection(path, kind, rejects)
+    if rejects.counts:
+        typer.echo(rejects.summary(), err=True)
+    return collection
+
+
+def embed(
+    model: SciMult, collection: Collection, task: str, role: Role, no_cache: bool
+) -> FloatArray:
+    """Encode a collection, or read its embeddings from the user's cache."""
+    from scimult.inference.embeddings import default_cache, encode_collection
+
+    cache = None if no_cache else default_cache()
+    return encode_collection(model, collection, task=task, role=role, cache=cache)
+
+
+def ranked(
+    model: SciMult,
+    candidates: Collection,
+    candidates_CD: FloatArray,
+    queries_QD: FloatArray,
+    top: int,
+    own_row: int = -1,
+) -> list[list[dict[str, Any]]]:
+    """Return the best candidates of every query as rows of a table, one list per query.
+
+    ``own_row`` is a candidate that is left out of every list; -1 for none.
+    """
+    import numpy as np
+
+    from scimult.retrieval.exact import ExactIndex
+
+    index = ExactIndex(candidates.ids, candidates_CD, model.similarity)
+    exclude_Q = np.full(len(queries_QD), own_row, dtype=np.int64)
+    ranking = index.search(queries_QD, top, exclude_Q=exclude_Q)
+    return [
+        [
+            {
+                "rank": place,
+                "score": round(float(score), 4),
+                "id": candidates.ids[row],
+                "title": candidates.texts[row].title,
+            }
+            for place, (row, score) in enumerate(zip(rows, scores, strict=True), start=1)
+            if row >= 0
+        ]
+        for rows, scores in zip(ranking.rows_QK, ranking.scores_QK, strict=True)
+    ]
+
+
+def show_list(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
+    """Print a ranked list: one JSON object per line, or a table."""
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left")
+    for name, value in rows[0].items() if rows else ():
+        numeric = isinstance(value, (int, float))
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        cells = [f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row.values()]
+        table.add_row(*map(Text, cells))
+    Console().print(table)

@@ -1,0 +1,50 @@
+"""``scimult encode``: papers or labels to a folder of embeddings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from scimult.cli.common import Device, Model, Pooling, Similarity, SkipBad, open_collection
+from scimult.errors import DataError
+
+
+def encode(
+    texts: Annotated[
+        Path, typer.Argument(help="JSON lines (.gz) of papers or labels, or their folder.")
+    ],
+    model: Model,
+    output: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    task: Annotated[str, typer.Option(help="Task that the embeddings are for.")],
+    role: Annotated[
+        Literal["query", "candidate"], typer.Option(help="Side of the task.")
+    ] = "candidate",
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], typer.Option(help="Type of the computation.")
+    ] = "float32",
+    device: Device = None,
+    pooling: Pooling = None,
+    similarity: Similarity = None,
+    skip_bad: SkipBad = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an embedding folder.")] = False,
+) -> None:
+    """Embed papers or labels: embeddings.npy, ids.txt and meta.json in a folder."""
+    from scimult.inference import SciMult
+    from scimult.inference.embeddings import load_embeddings, provenance, save_embeddings
+
+    if output.exists():
+        if not overwrite:
+            raise DataError(
+                "output exists already", path=output, fix="choose another or --overwrite"
+            )
+        load_embeddings(output)  # whatever else stands there is not ours to replace
+    encoder = SciMult.from_pretrained(
+        model, device=device, dtype=dtype, pooling=pooling, similarity=similarity
+    )
+    collection = open_collection(texts, encoder.kind(task, role), skip_bad)
+    embeddings_ND = encoder.encode(collection.texts, task=task, role=role, show_progress=True)
+    made_by = provenance(encoder, collection, task, role)
+    save_embeddings(output, collection, embeddings_ND, made_by, encoder)
+    typer.echo(f"{output}: {len(collection):,} embeddings of width {encoder.width}")

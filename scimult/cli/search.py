@@ -1,0 +1,46 @@
+"""``scimult search``: papers for a query in words."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scimult.cli.common import (
+    AsJson,
+    Device,
+    Model,
+    NoCache,
+    Papers,
+    Pooling,
+    Similarity,
+    SkipBad,
+    Top,
+    embed,
+    open_collection,
+    ranked,
+    show_list,
+)
+
+
+def search(
+    query: Annotated[str, typer.Argument(help="What to look for, in words.")],
+    model: Model,
+    papers: Papers,
+    top: Top = 10,
+    task: Annotated[str, typer.Option(help="Task of the model.")] = "search",
+    device: Device = None,
+    pooling: Pooling = None,
+    similarity: Similarity = None,
+    no_cache: NoCache = False,
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rank papers for a query; the papers are encoded once and kept in a cache."""
+    from scimult.inference import SciMult
+
+    encoder = SciMult.from_pretrained(model, device=device, pooling=pooling, similarity=similarity)
+    query_1D = encoder.encode([query], task=task, role="query")
+    collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
+    papers_ND = embed(encoder, collection, task, "candidate", no_cache)
+    show_list(ranked(encoder, collection, papers_ND, query_1D, top)[0], query, as_json)

@@ -1,0 +1,38 @@
+"""Tables that verbs print."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from scimult.data.prepared import PreparedData
+
+
+def print_prepared(data: PreparedData) -> None:
+    """Print what a prepared folder holds: counts per source, then pairs and negatives."""
+    console = Console()
+    sources = Table(title=f"{data.folder}: {len(data.texts):,} texts", box=box.SIMPLE)
+    sources.add_column("source")
+    sources.add_column("count", overflow="fold")
+    for source in data.manifest["sources"]:
+        counts = [f"{count:,} {what}" for what, count in source["counts"].items() if count]
+        sources.add_row(source["name"], ", ".join(counts))
+    console.print(sources)
+    pairs = Table(box=box.SIMPLE)
+    for name in ("source", "task", "split"):
+        pairs.add_column(name)
+    for name in ("queries", "groups", "pairs", "down-sampled", "with hard negative"):
+        pairs.add_column(name, justify="right")
+    for entry in data.manifest["pairs"]:
+        share = entry["with_negatives"] / max(entry["groups"], 1)
+        pairs.add_row(
+            entry["source"],
+            entry["task"],
+            entry["split"],
+            *(f"{entry[name]:,}" for name in ("queries", "groups", "pairs", "unsampled")),
+            f"{share:.1%}",
+        )
+    console.print(pairs)
+    for reason, count in data.manifest["rejects"].items():
+        console.print(f"left out {count:,}: {reason}", highlight=False, markup=False)

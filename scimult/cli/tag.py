@@ -1,0 +1,72 @@
+"""``scimult tag``: labels for papers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scimult.cli.common import (
+    AsJson,
+    Device,
+    Model,
+    NoCache,
+    Papers,
+    Pooling,
+    Similarity,
+    SkipBad,
+    Top,
+    embed,
+    open_collection,
+    ranked,
+    show_list,
+)
+
+
+def tag(
+    model: Model,
+    papers: Papers,
+    labels: Annotated[
+        Path,
+        typer.Option(help="JSON lines with id, name and definition.", show_default=False),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="Write JSON lines here instead of printing.")
+    ] = None,
+    top: Top = 5,
+    task: Annotated[str, typer.Option(help="Task of the model.")] = "classification",
+    device: Device = None,
+    pooling: Pooling = None,
+    similarity: Similarity = None,
+    no_cache: NoCache = False,
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rank labels for every paper by the labels' names and definitions."""
+    from scimult.files import write_text
+    from scimult.inference import SciMult
+
+    encoder = SciMult.from_pretrained(model, device=device, pooling=pooling, similarity=similarity)
+    queries = open_collection(papers, encoder.kind(task, "query"), skip_bad)
+    space = open_collection(labels, encoder.kind(task, "candidate"), skip_bad)
+    papers_ND = embed(encoder, queries, task, "query", no_cache)
+    labels_CD = embed(encoder, space, task, "candidate", no_cache)
+    lists = ranked(encoder, space, labels_CD, papers_ND, top)
+    tagged: list[dict[str, Any]] = [
+        {"id": name, "title": text.title, "labels": found}
+        for name, text, found in zip(queries.ids, queries.texts, lists, strict=True)
+    ]
+    if output is not None:
+        write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in tagged))
+        typer.echo(f"{output}: {top} labels for each of {len(tagged):,} papers")
+    elif as_json:
+        show_list(tagged, "", as_json=True)
+    else:
+        rows = [{**row, "labels": _names(row["labels"])} for row in tagged]
+        show_list(rows, f"labels of {queries.path}", as_json=False)
+
+
+def _names(found: list[dict[str, Any]]) -> str:
+    return "\n".join(str(label["title"]) for label in found)

@@ -1,0 +1,5 @@
+"""Use of a trained model: embeddings of texts, and collections of papers to search in."""
+
+from scimult.inference.encoder import SciMult
+
+__all__ = ["SciMult"]

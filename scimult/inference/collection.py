@@ -1,0 +1,132 @@
+"""Papers and labels of the user, by id: what a trained model searches, links and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.errors import DataError, suggest
+from scimult.types import Kind, Text
+
+FILE_NAMES: dict[Kind, tuple[str, ...]] = {
+    "paper": ("papers.jsonl", "corpus.jsonl"),
+    "label": ("labels.jsonl",),
+}
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Texts with distinct ids, in the order of their file.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    ids : list of str
+        One id per text.
+    texts : list of Text
+        The texts.
+    """
+
+    path: Path
+    ids: list[str]
+    texts: list[Text]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.ids)}
+
+    def row(self, name: str) -> int:
+        """Return the row of the text with id ``name``.
+
+        Raises
+        ------
+        DataError
+            If there is none; the message suggests the closest id.
+        """
+        if name not in self._rows:
+            raise DataError(
+                "no text has this id",
+                path=self.path,
+                value=name,
+                fix=f"use an id of this file{suggest(name, self.ids)}",
+            )
+        return self._rows[name]
+
+    def titled(self, title: str) -> list[int]:
+        """Return the rows of all texts with this title, whatever its case and spacing."""
+        wanted = _plain(title)
+        return [row for row, text in enumerate(self.texts) if _plain(text.title) == wanted]
+
+
+def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collection:
+    """Read papers or labels from a JSON lines file, or from the folder that holds it.
+
+    Papers have ``id`` (or ``_id``), ``title`` and ``abstract`` (or ``text``); labels have
+    ``id``, ``name`` and ``definition``. A body may be absent or empty, a whole text may not.
+
+    Raises
+    ------
+    DataError
+        If there is no such file; and, through ``rejects``, if a record is bad, an id is given
+        twice or a text is empty. If no text is left.
+    """
+    file = find_file(path, kind)
+    texts: dict[str, Text] = {}
+    for record, (name, text) in _parsed(file, kind, rejects):
+        if name in texts:
+            fix = "give every text its own id, or leave the repetition out"
+            rejects.reject(record.error("id is given twice", value=name, fix=fix))
+            continue
+        texts[name] = text
+    if not texts:
+        raise DataError(f"no {kind} is left", path=file, fix="add one that has an id and a text")
+    return Collection(file, list(texts), list(texts.values()))
+
+
+def find_file(path: Path | str, kind: Kind) -> Path:
+    """Return ``path`` itself if it is a file, else the file of ``kind`` in the folder.
+
+    Raises
+    ------
+    DataError
+        If nothing is there, or more than one file could be meant.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    names = [packed for name in FILE_NAMES[kind] for packed in (name, f"{name}.gz")]
+    found = [path / name for name in names if (path / name).is_file()]
+    if len(found) == 1:
+        return found[0]
+    problem = "folder holds none" if not found else f"folder holds {len(found)}"
+    raise DataError(f"{problem} of {', '.join(names)}", path=path, fix="name the file itself")
+
+
+def _parsed(file: Path, kind: Kind, rejects: Rejects) -> Iterator[tuple[Record, tuple[str, Text]]]:
+    return rejects.keep(read_jsonl(file, rejects), lambda record: (record, _parse(record, kind)))
+
+
+def _parse(record: Record, kind: Kind) -> tuple[str, Text]:
+    name = record.identifier("_id" if "_id" in record.fields else "id")
+    if not name.isprintable():
+        raise record.error("id holds a line break or control character", value=name, fix="drop it")
+    if kind == "label":
+        title, body = record.text("name"), record.text("definition", "")
+    else:
+        title = record.text("title", "")
+        body = record.text("abstract" if "abstract" in record.fields else "text", "")
+    text = Text(kind, title.strip(), body.strip())
+    if not (text.title or text.body):
+        raise record.error(f"{kind} has no text", value=name, fix="write a title or a body")
+    return name, text
+
+
+def _plain(title: str) -> str:
+    return " ".join(title.casefold().split())

@@ -1,0 +1,188 @@
+"""The trained model as a text encoder: load once, encode texts for a task.
+
+Shape legend: N texts, D width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from scimult.checkpoints import Pretrained, load_pretrained
+from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.inference.texts import as_text
+from scimult.models import embed_tokens
+from scimult.models.config import Pooling
+from scimult.tasks import TaskSet
+from scimult.types import FloatArray, Kind, Role, Similarity, Text
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class SciMult:
+    """A bi-encoder of papers, labels and queries; one of the ``TextEncoder`` family.
+
+    Parameters
+    ----------
+    pretrained : Pretrained
+        Model, tokenizer, tasks and settings; see :meth:`from_pretrained`.
+    name : str
+        Name that reports show.
+    device : str or torch.device, optional
+        Defaults to the first GPU, else the CPU.
+    dtype : {"float32", "bfloat16", "float16"}
+        Type of the weights and activations; embeddings are returned as float32 in any case.
+    max_tokens_per_batch : int
+        Token budget of one forward pass.
+    """
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        *,
+        name: str,
+        device: str | torch.device | None = None,
+        dtype: str = "float32",
+        max_tokens_per_batch: int = 8192,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise UnknownNameError("dtype", dtype, DTYPES)
+        self.name = name
+        self._pretrained = pretrained
+        self._max_tokens = max_tokens_per_batch
+        self._model = pretrained.model.to(_device(device), DTYPES[dtype]).eval()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: Path | str,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str = "float32",
+        pooling: Pooling | None = None,
+        similarity: Similarity | None = None,
+        name: str | None = None,
+    ) -> SciMult:
+        """Load a run, a saved model or a Hugging Face BERT folder.
+
+        Parameters
+        ----------
+        path : path
+            The folder.
+        device, dtype
+            See the class.
+        pooling, similarity : optional
+            Replace what the checkpoint says (a plain BERT folder: ``cls`` and ``dot``).
+        name : str, optional
+            Defaults to the folder's name.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder holds no model that fits.
+        """
+        pretrained = load_pretrained(path, pooling=pooling, similarity=similarity)
+        return cls(pretrained, name=name or Path(path).resolve().name, device=device, dtype=dtype)
+
+    @property
+    def tasks(self) -> TaskSet:
+        """Tasks that the model knows."""
+        return self._pretrained.tasks
+
+    @property
+    def similarity(self) -> Similarity:
+        """How two embeddings are compared."""
+        return self._pretrained.config.similarity
+
+    @property
+    def width(self) -> int:
+        """Number of dimensions of an embedding."""
+        return self._pretrained.config.encoder.hidden_size
+
+    def encode(
+        self,
+        texts: Sequence[Text | str | Mapping[str, Any]],
+        *,
+        task: str,
+        role: Role = "query",
+        show_progress: bool = False,
+    ) -> FloatArray:
+        """Embed texts for one side of a task.
+
+        Parameters
+        ----------
+        texts : sequence of Text, str or mapping
+            Papers (``title``, ``abstract``), labels (``name``, ``definition``) or queries; a
+            plain string is the query, the title or the name, by what ``task`` compares.
+        task : str
+            One of ``tasks``.
+        role : {"query", "candidate"}
+            Which side of the task the texts are on.
+        show_progress : bool
+            Show a bar on a terminal.
+
+        Returns
+        -------
+        array
+            float32, shape ``(N, D)``, in the order given; ``(0, D)`` for no texts.
+
+        Raises
+        ------
+        UnknownNameError
+            If the model does not know ``task``; the message lists the known ones.
+        DataError
+            If a text is empty or not of a known form.
+        """
+        if isinstance(texts, (str, Text, Mapping)):
+            raise DataError("texts is a single text", value=texts, fix="pass a list of texts")
+        kind = self.kind(task, role)
+        wanted = [as_text(item, kind, place) for place, item in enumerate(texts)]
+        tokens = self._pretrained.tokenizer.encode(wanted, self._pretrained.config.max_length)
+        return embed_tokens(
+            self._model,
+            tokens,
+            expert=self._pretrained.expert(task),
+            max_tokens_per_batch=self._max_tokens,
+            show_progress=show_progress,
+        )
+
+    def kind(self, task: str, role: Role) -> Kind:
+        """Return which kind of text is on one side of a task.
+
+        Raises
+        ------
+        UnknownNameError
+            If the model does not know ``task``, or ``role`` is not a side.
+        """
+        if role not in get_args(Role):
+            raise UnknownNameError("role", role, get_args(Role))
+        known = self.tasks[task]
+        return known.query_kind if role == "query" else known.candidate_kind
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of all that an embedding depends on: weights, architecture, tokenizer, length."""
+        config = self._pretrained.config
+        digest = hashlib.sha256(config.encoder.model_dump_json().encode())
+        digest.update(f"{self._pretrained.tokenizer.fingerprint} {config.max_length}".encode())
+        for name, tensor in sorted(self._model.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype}".encode())
+            digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()[:16]
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        problem = str(error).splitlines()[0]
+        raise ConfigError(
+            f"device cannot be used: {problem}", value=str(device), fix="use cpu or cuda"
+        ) from error
