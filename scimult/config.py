@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -46,9 +47,21 @@ def load_config(schema: type[C], path: Path | str, overrides: Sequence[str] = ()
         Naming the file, the dotted key, the value and the closest known key.
     """
     tree = read_yaml(path)
+    return validate(schema, apply_overrides(tree, overrides), path)
+
+
+def apply_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of ``tree`` with ``dotted.key=value`` overrides applied.
+
+    Raises
+    ------
+    ConfigError
+        If an override is not ``key=value`` or goes below a value.
+    """
+    changed = copy.deepcopy(dict(tree))
     for override in overrides:
-        _apply_override(tree, override)
-    return validate(schema, tree, path)
+        _apply_override(changed, override)
+    return changed
 
 
 def validate(schema: type[C], tree: Mapping[str, Any], path: Path | str | None = None) -> C:

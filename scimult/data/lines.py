@@ -235,8 +235,17 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
     """Yield the rows of a table with a header line; every value is a string.
 
     ``.csv`` is split at commas (double quotes protect a comma), anything else at tabs without
-    quoting; ``.gz`` is decompressed and blank lines are skipped. Columns beyond ``columns``
-    are kept.
+    quoting; ``.gz`` is decompressed and blank lines are skipped.
+
+    Parameters
+    ----------
+    path : path
+        The table.
+    columns : sequence of str
+        Columns that must be there; ``"a|b"`` accepts either name and files it under ``a``.
+        Others are kept under their own name.
+    rejects : Rejects
+        Takes the bad rows.
 
     Raises
     ------
@@ -250,17 +259,7 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
     for number, line in _read_lines(path, rejects):
         values = next(csv.reader([line])) if is_csv else line.split("\t")
         if header is None:
-            header = [name.strip() for name in values]
-            missing = [name for name in columns if name not in header]
-            if missing:
-                fix = f"start the file with a header line that has {', '.join(columns)}"
-                raise DataError(
-                    f"header lacks {', '.join(missing)}",
-                    path=path,
-                    line=number,
-                    value=line,
-                    fix=fix,
-                )
+            header = _header(Record(path, number, {}), values, columns)
             continue
         if len(values) != len(header):
             fix = f"write {len(header)} values ({', '.join(header)}); the file may be cut off"
@@ -271,6 +270,22 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
         yield Record(path, number, dict(zip(header, values, strict=True)))
     if header is None:
         rejects.reject(_empty(path))
+
+
+def _header(place: Record, names: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """Return the header with accepted alternatives renamed; raise if a column is missing."""
+    header = [name.strip() for name in names]
+    for column in columns:
+        found = [name for name in column.split("|") if name in header]
+        if not found:
+            wanted = ", ".join(column.replace("|", " or ") for column in columns)
+            raise place.error(
+                f"header lacks {column.replace('|', ' or ')}",
+                value=header,
+                fix=f"start the file with a header line that has {wanted}",
+            )
+        header[header.index(found[0])] = column.split("|")[0]
+    return header
 
 
 def _read_lines(path: Path, rejects: Rejects) -> Iterator[tuple[int, str]]:
@@ -293,15 +308,12 @@ def _read_lines(path: Path, rejects: Rejects) -> Iterator[tuple[int, str]]:
                 if line.strip():
                     yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        rejects.reject(
-            DataError(
-                "gzip file is cut off or damaged",
-                path=path,
-                line=number + 1,
-                value=str(error),
-                fix="copy or download the file again",
-            )
-        )
+        fix = "copy or download the file again"
+        problem = "gzip file is cut off or damaged"
+        rejects.reject(DataError(problem, path=path, line=number + 1, value=str(error), fix=fix))
+    except OSError as error:
+        problem = f"file cannot be read: {error.strerror}"
+        raise DataError(problem, path=path, fix="check the disk and its permissions") from error
 
 
 def _open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
@@ -311,10 +323,6 @@ def _open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
         return path.open("rb")
     except FileNotFoundError:
         raise DataError("file does not exist", path=path, fix="check the path") from None
-    except IsADirectoryError:
-        raise DataError("is a folder, not a file", path=path, fix="name a file") from None
-    except PermissionError:
-        raise DataError("file cannot be read", path=path, fix="check its permissions") from None
 
 
 def _empty(path: Path) -> DataError:

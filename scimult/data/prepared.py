@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from scimult.data.text_store import TextStore, open_arrow
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError, SciMultError
-from scimult.files import read_json
+from scimult.files import read_json, sha256, write_json
 from scimult.types import IntArray
 
 MANIFEST = "manifest.json"
 VERSION = "1"
+
+
+TOKENS = "tokens"
 
 
 class PreparedData:
@@ -80,7 +84,7 @@ class PreparedData:
         StorageError, DataError
             On every rank, if building it failed on the main one.
         """
-        folder = self.folder / "tokens" / tokenizer.fingerprint
+        folder = self.folder / TOKENS / tokenizer.fingerprint
         problem: SciMultError | None = None
         if distributed.is_main():
             try:
@@ -92,6 +96,18 @@ class PreparedData:
         if message is not None:
             raise problem or DataError(message)
         return TokenStore.open(folder, texts=self.texts, max_length=max_length)
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest last: it gets size and SHA-256 of every file, and their fingerprint."""
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(folder.rglob("*.arrow"))
+    }
+    listing = "\n".join(f"{name} {file['sha256']}" for name, file in files.items())
+    manifest["files"] = files
+    manifest["fingerprint"] = hashlib.sha256(listing.encode()).hexdigest()[:12]
+    write_json(folder / MANIFEST, manifest)
 
 
 def _two_columns(path: Path, what: str, names: tuple[str, str]) -> IntArray:

@@ -8,12 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import cast
 
-import numpy as np
 import pyarrow as pa
 
 from scimult.errors import DataError
 from scimult.files import sha256
-from scimult.types import Kind, Text
+from scimult.types import IntArray, Kind, Text
 
 FILE_NAME = "texts.arrow"
 VERSION = "1"
@@ -68,7 +67,7 @@ class TextStore:
         kind, title, body = (self._table.column(i)[row].as_py() for i in (1, 2, 3))
         return Text(cast(Kind, kind), title, body)
 
-    def texts(self, rows: Sequence[int] | np.ndarray) -> list[Text]:
+    def texts(self, rows: Sequence[int] | IntArray) -> list[Text]:
         """Return the texts at ``rows``, in that order."""
         return [self.text(int(row)) for row in rows]
 
@@ -82,6 +81,10 @@ class TextStore:
     def ids(self) -> list[str]:
         """Unique id of every text, in row order."""
         return cast(list[str], self._table.column("id").to_pylist())
+
+    def ids_at(self, rows: IntArray) -> list[str]:
+        """Return the ids of some rows, without loading the others."""
+        return cast(list[str], self._table.column("id").take(pa.array(rows)).to_pylist())
 
     @cached_property
     def kinds(self) -> list[Kind]:

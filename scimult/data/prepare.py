@@ -1,0 +1,253 @@
+"""Raw data sets to a prepared folder: texts, metadata, citations and pairs (no negatives yet)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from scimult.data.corpus import Corpus
+from scimult.data.grouping import dev_mask, group_by_pair, group_by_query, sample_per_value
+from scimult.data.lines import Rejects
+from scimult.data.pairs import SPLITS, PairFile, Split, pair_file_name, write_pairs
+from scimult.data.prepare_config import ANSWERS, Part, PrepareConfig, SourceConfig
+from scimult.data.prepare_sources import (
+    read_answers,
+    read_citations,
+    read_labels,
+    read_papers,
+    read_queries,
+    reject_unanswered,
+)
+from scimult.data.prepared import VERSION, write_manifest
+from scimult.data.ragged import Ragged
+from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.errors import DataError
+from scimult.progress import progress
+from scimult.types import IntArray
+
+REJECTS_FILE = "rejects.jsonl"
+
+
+@dataclass(frozen=True)
+class RawPairs:
+    """Unique (query, positive) rows that one part of a source gives."""
+
+    source: SourceConfig
+    part: Part
+    queries: IntArray
+    positives: IntArray
+
+    @property
+    def task(self) -> str:
+        """Task that the pairs train."""
+        return self.source.task(self.part)
+
+
+def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> Rejects:
+    """Read all sources and write the stores into ``folder``, which must exist and be empty.
+
+    Run it inside ``files.atomic_folder``, followed by ``mining.mine``.
+
+    Parameters
+    ----------
+    config : PrepareConfig
+        Sources and choices.
+    folder : path
+        Where to write.
+    skip_bad : bool
+        Leave bad records out and count them, instead of stopping at the first.
+
+    Returns
+    -------
+    Rejects
+        What was left out; ``rejects.jsonl`` in the folder names every record.
+
+    Raises
+    ------
+    ConfigError
+        Before anything is read: an unknown task, an unset variable in ``root``.
+    DataError
+        If a file is missing, or at the first bad record.
+    """
+    config.check_tasks()
+    _check_files(config)
+    rejects = Rejects(skip_bad, folder / REJECTS_FILE)
+    counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
+    with TextStoreWriter(folder) as texts:
+        corpus = Corpus(texts, rejects)
+        raw, shown = _read_all(config, corpus, counts)
+    corpus.write_metadata(folder)
+    edges = [(part.queries, part.positives) for part in raw if part.part == "citations"]
+    _write_columns(folder, "citations", ("citing", "cited"), _unique_pairs(edges))
+    _write_columns(folder, "shown", ("query", "paper"), _unique_pairs(shown))
+    store = TextStore.open(folder)
+    entries = [
+        _write_pair_file(folder, pairs, part)
+        for part in raw
+        for pairs in _split_pairs(part, store, config)
+    ]
+    tasks = config.task_set().subset(list(dict.fromkeys(part.task for part in raw)))
+    manifest: dict[str, Any] = {
+        "version": VERSION,
+        "config": config.model_dump(mode="json"),
+        "tasks": [task.model_dump(mode="json") for task in tasks],
+        "texts": len(store),
+        "label_rows": {name: [r.start, r.stop] for name, r in corpus.label_rows.items()},
+        "sources": [
+            {"name": source.name, "namespace": source.space, "counts": counts[source.name]}
+            for source in config.sources
+        ],
+        "pairs": entries,
+        "rejects": dict(rejects.counts),
+    }
+    write_manifest(folder, manifest)
+    return rejects
+
+
+def _check_files(config: PrepareConfig) -> None:
+    """Fail before the work starts if a named file is not there."""
+    for source in config.sources:
+        for field in ("papers", "labels", "citations", "queries", *ANSWERS):
+            name = getattr(source, field)
+            if name is not None and not config.resolve(name).is_file():
+                raise DataError(
+                    f"{field} file of source {source.name!r} does not exist",
+                    path=config.resolve(name),
+                    fix="correct the path in the configuration, or the folder with --root",
+                )
+
+
+def _read_all(
+    config: PrepareConfig, corpus: Corpus, counts: dict[str, dict[str, int]]
+) -> tuple[list[RawPairs], list[tuple[IntArray, IntArray]]]:
+    """Read labels of all sources, then papers, then what pairs them."""
+    for source in config.sources:
+        if source.labels is not None:
+            found = read_labels(config.resolve(source.labels), source.space, corpus)
+            counts[source.name].update(found)
+    raw: list[RawPairs] = []
+    for source in progress(config.sources, "papers", unit="source"):
+        if source.papers is None:
+            continue
+        start = len(corpus.labels)
+        path = config.resolve(source.papers)
+        counts[source.name].update(read_papers(path, source.space, corpus))
+        if source.labels is not None:
+            labelled = _unique_pairs([corpus.labels.columns(start)])
+            if not len(labelled[0]):
+                fix = "give the papers a field 'labels' with a list of label ids"
+                raise DataError("no paper has a label that is defined", path=path, fix=fix)
+            raw.append(RawPairs(source, "labels", *labelled))
+    shown: list[tuple[IntArray, IntArray]] = []
+    for source in progress(config.sources, "pairs", unit="source"):
+        raw.extend(_read_citations(config, source, corpus, counts[source.name]))
+        raw.extend(_read_search(config, source, corpus, counts[source.name], shown))
+    return raw, shown
+
+
+def _read_citations(
+    config: PrepareConfig, source: SourceConfig, corpus: Corpus, counts: dict[str, int]
+) -> Iterator[RawPairs]:
+    if source.citations is None:
+        return
+    edges, found = read_citations(config.resolve(source.citations), source.space, corpus)
+    pairs = _unique_pairs([edges.columns()])
+    counts.update(found, **{"repeated citations": len(edges) - len(pairs[0])})
+    yield RawPairs(source, "citations", *pairs)
+
+
+def _read_search(
+    config: PrepareConfig,
+    source: SourceConfig,
+    corpus: Corpus,
+    counts: dict[str, int],
+    shown: list[tuple[IntArray, IntArray]],
+) -> Iterator[RawPairs]:
+    if source.queries is None:
+        return
+    path = config.resolve(source.queries)
+    queries, found = read_queries(path, source.name, corpus)
+    counts.update(found)
+    kind = next(name for name in ANSWERS if getattr(source, name) is not None)
+    answers, found = read_answers(
+        config.resolve(getattr(source, kind)),
+        kind,
+        source.name,
+        source.space,
+        corpus,
+        source.score_threshold,
+    )
+    reject_unanswered(path, queries, answers, corpus)
+    pairs = _unique_pairs([answers.positives.columns()])
+    counts.update(found, **{"repeated answers": len(answers.positives) - len(pairs[0])})
+    shown.append(answers.shown.columns())
+    yield RawPairs(source, "queries", *pairs)
+
+
+def _split_pairs(raw: RawPairs, store: TextStore, config: PrepareConfig) -> Iterator[PairFile]:
+    """Yield the train and the dev groups of one part of a source."""
+    unique, position = np.unique(raw.queries, return_inverse=True)
+    in_dev = dev_mask(store.ids_at(unique), config.dev_fraction, config.seed)[position]
+    for split in SPLITS:
+        inside = in_dev if split == "dev" else ~in_dev
+        queries, positives = raw.queries[inside], raw.positives[inside]
+        if raw.part == "citations":
+            groups = group_by_pair(queries, positives)
+        else:
+            kept = _kept_pairs(raw.part, split, positives, config)
+            groups = group_by_query(queries, positives, kept)
+        rows, grouped, unsampled = groups
+        yield PairFile(
+            raw.source.name, raw.task, split, rows, grouped, Ragged.empty(len(rows)), unsampled
+        )
+
+
+def _kept_pairs(
+    part: Part, split: Split, positives: IntArray, config: PrepareConfig
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Down-sample frequent labels in training; a dev query keeps all its labels."""
+    if part == "labels" and split == "train" and config.max_pairs_per_label is not None:
+        return sample_per_value(positives, config.max_pairs_per_label, config.seed)
+    return np.ones(len(positives), dtype=np.bool_)
+
+
+def _write_pair_file(folder: Path, pairs: PairFile, raw: RawPairs) -> dict[str, Any]:
+    """Write one pair file and return its entry in the manifest."""
+    name = pair_file_name(pairs.source, pairs.task, pairs.split)
+    write_pairs(folder / name, pairs)
+    return {
+        "file": name,
+        "source": pairs.source,
+        "namespace": raw.source.space,
+        "part": raw.part,
+        "task": pairs.task,
+        "split": pairs.split,
+        "queries": len(np.unique(pairs.queries)),
+        "groups": len(pairs),
+        "pairs": len(pairs.positives.values),
+        "unsampled": len(pairs.unsampled.values),
+    }
+
+
+def _unique_pairs(columns: list[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:
+    """Concatenate column pairs, sort them and drop repetitions."""
+    if not columns:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    first = np.concatenate([pair[0] for pair in columns])
+    second = np.concatenate([pair[1] for pair in columns])
+    grouped = Ragged.from_pairs(first, second, int(first.max(initial=-1)) + 1)
+    return grouped.owners, grouped.values
+
+
+def _write_columns(
+    folder: Path, what: str, names: tuple[str, str], columns: tuple[IntArray, IntArray]
+) -> None:
+    described = {"scimult.format": what, "scimult.version": VERSION}
+    table = pa.table(list(columns), names=list(names)).replace_schema_metadata(described)
+    with pa.ipc.new_file(str(folder / f"{what}.arrow"), table.schema) as writer:
+        writer.write_table(table)

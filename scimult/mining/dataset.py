@@ -1,0 +1,68 @@
+"""Raw files to a folder that is ready for training: prepare, mine, tokenise, all or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scimult.data.lines import Rejects
+from scimult.data.prepare import prepare
+from scimult.data.prepare_config import PrepareConfig
+from scimult.data.prepared import MANIFEST, PreparedData
+from scimult.data.text_store import FILE_NAME
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import StorageError
+from scimult.files import atomic_folder
+from scimult.mining.mine import MiningConfig, mine
+
+
+class DatasetConfig(PrepareConfig):
+    """Content of ``configs/data/*.yaml``: what to read, and which negatives to mine from it."""
+
+    mining: MiningConfig = MiningConfig()
+
+
+def build_dataset(
+    config: DatasetConfig,
+    folder: Path | str,
+    *,
+    tokenizer: TextTokenizer | None = None,
+    skip_bad: bool = False,
+) -> tuple[PreparedData, Rejects]:
+    """Prepare, mine and tokenise; ``folder`` appears only when everything is in it.
+
+    Parameters
+    ----------
+    config : DatasetConfig
+        Sources and choices.
+    folder : path
+        Where to write; an existing prepared folder is replaced.
+    tokenizer : TextTokenizer, optional
+        Tokenise now; otherwise training does it when it first needs the tokens.
+    skip_bad : bool
+        Leave bad records out and count them, instead of stopping at the first.
+
+    Raises
+    ------
+    ConfigError, DataError
+        See ``prepare`` and ``mine``; nothing is left behind.
+    StorageError
+        If the disk is full, or ``folder`` holds something that is not a prepared folder.
+    """
+    _refuse_to_overwrite(Path(folder))
+    with atomic_folder(folder) as temporary:
+        rejects = prepare(config, temporary, skip_bad=skip_bad)
+        mine(temporary, config.mining)
+        if tokenizer is not None:
+            PreparedData.open(temporary).tokens(tokenizer)
+    return PreparedData.open(folder), rejects
+
+
+def _refuse_to_overwrite(folder: Path) -> None:
+    """Only a prepared folder may be replaced: a wrong path must not delete anything else."""
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder)):
+        fix = "choose a new folder, or empty this one yourself"
+        raise StorageError("exists and is not a prepared folder", path=folder, fix=fix)
+
+
+def _is_ours(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file() and (folder / FILE_NAME).is_file()

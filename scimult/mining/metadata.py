@@ -1,0 +1,131 @@
+"""Hard negatives of classification from metadata (SciMult, section 3.4).
+
+A label of a paper close to the query paper (cited by it, by a common author, of the same
+venue) that is not a label of the query paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scimult.data.ragged import Ragged
+from scimult.mining.sampling import Membership, concatenate, hash_rows, sample_lists
+from scimult.types import IntArray
+
+QUERIES_PER_CHUNK = 1 << 10
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Papers that share something: an author, a venue.
+
+    Parameters
+    ----------
+    groups_of : Ragged
+        For every paper the groups it belongs to (its authors, its venue).
+    members_of : Ragged
+        For every group its papers.
+    """
+
+    groups_of: Ragged
+    members_of: Ragged
+
+    @classmethod
+    def from_groups(cls, groups_of: Ragged) -> Relation:
+        """Build both directions from the groups of every paper."""
+        count = int(groups_of.values.max(initial=-1)) + 1
+        members_of = Ragged.from_pairs(groups_of.values, groups_of.owners, count)
+        return cls(groups_of, members_of)
+
+    def neighbours(self, papers: IntArray, limit: int, seed: int) -> Ragged:
+        """Return papers that share a group with each paper; the paper itself may be among them.
+
+        At most ``limit`` groups of a paper are visited and ``limit`` members of a group drawn
+        (with replacement where it has more), so that a venue of a million papers or a paper
+        of three thousand authors costs no more than ``limit ** 2``.
+        """
+        groups = sample_lists(self.groups_of.take(papers), limit, seed, owners=papers)
+        sizes = self.members_of.lengths[groups.values]
+        draws = np.minimum(sizes, limit)
+        visit = np.repeat(np.arange(len(draws), dtype=np.int64), draws)
+        starts = np.cumsum(draws) - draws
+        draw = np.arange(len(visit), dtype=np.int64) - starts[visit]
+        owners, group, size = groups.owners[visit], groups.values[visit], sizes[visit]
+        drawn = (hash_rows(seed, papers[owners], group, draw) % size.astype(np.uint64)).astype(
+            np.int64
+        )
+        member = np.where(size > limit, drawn, draw)
+        found = self.members_of.values[self.members_of.offsets[group] + member]
+        return Ragged.from_pairs(owners, found, len(papers))
+
+
+@dataclass(frozen=True)
+class Links:
+    """Papers that a paper links to directly: those it cites.
+
+    Parameters
+    ----------
+    targets_of : Ragged
+        For every paper the papers it links to.
+    """
+
+    targets_of: Ragged
+
+    def neighbours(self, papers: IntArray, limit: int, seed: int) -> Ragged:
+        """Return at most ``limit`` papers that each paper links to."""
+        return sample_lists(self.targets_of.take(papers), limit, seed, owners=papers)
+
+
+def labels_of_neighbours(
+    queries: IntArray,
+    relations: Sequence[Relation | Links],
+    labels: Ragged,
+    label_space: range,
+    *,
+    limit: int,
+    max_neighbours: int,
+    seed: int,
+) -> Ragged:
+    """Return labels of papers close to each query paper that are not its own.
+
+    Parameters
+    ----------
+    queries : IntArray
+        Query paper of each group, shape ``(G,)``.
+    relations : sequence
+        What makes two papers close.
+    labels : Ragged
+        For every paper all its labels, sorted and unique.
+    label_space : range
+        Labels that may be returned: those that the query's source chooses from.
+    limit : int
+        Largest pool of a group; a larger one is sampled.
+    max_neighbours : int
+        Bounds the papers looked at per query, relation and group.
+    seed : int
+        Decides neighbours and pool.
+
+    Returns
+    -------
+    Ragged
+        ``G`` sorted lists; empty where no neighbour has another label.
+    """
+    is_own = Membership(labels)
+    parts = []
+    for start in range(0, len(queries), QUERIES_PER_CHUNK):
+        papers = queries[start : start + QUERIES_PER_CHUNK]
+        owners, candidates = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for relation in relations:
+            near = relation.neighbours(papers, max_neighbours, seed)
+            found = labels.take(near.values)
+            owners.append(near.owners[found.owners])
+            candidates.append(found.values)
+        owner, candidate = np.concatenate(owners), np.concatenate(candidates)
+        hard = (candidate >= label_space.start) & (candidate < label_space.stop)
+        hard &= ~is_own(papers[owner], candidate)
+        pools = Ragged.from_pairs(owner[hard], candidate[hard], len(papers))
+        parts.append(sample_lists(pools, limit, seed, owners=papers))
+    return concatenate(parts)
