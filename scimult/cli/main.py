@@ -13,6 +13,8 @@ from typer.core import TyperGroup
 
 from scimult import __version__
 from scimult.cli.encode import encode
+from scimult.cli.mine import mine
+from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
 from scimult.cli.search import search
@@ -61,7 +63,7 @@ def options(
 
 
 # In the order of a project: data, training, evaluation, use.
-VERBS = (pretrain, encode, search, recommend, tag)
+VERBS = (prepare, mine, pretrain, encode, search, recommend, tag)
 for verb in VERBS:
     app.command()(verb)
 
