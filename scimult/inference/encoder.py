@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
@@ -141,6 +142,8 @@ class SciMult:
         if isinstance(texts, (str, Text, Mapping)):
             raise DataError("texts is a single text", value=texts, fix="pass a list of texts")
         kind = self.kind(task, role)
+        if not len(texts):
+            return np.zeros((0, self.width), dtype=np.float32)
         wanted = [as_text(item, kind, place) for place, item in enumerate(texts)]
         tokens = self._pretrained.tokenizer.encode(wanted, self._pretrained.config.max_length)
         return embed_tokens(

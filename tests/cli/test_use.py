@@ -1,0 +1,186 @@
+"""encode, search, recommend and tag, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from scimult.inference import SciMult
+from scimult.inference.embeddings import load_embeddings
+from tests.tiny import save_tiny_model
+
+PAPERS = [
+    {"id": "p1", "title": "Drawing graphs", "abstract": "Layouts of large graphs."},
+    {"id": "p2", "title": "Folding proteins", "abstract": "A simulation of folding."},
+    {"id": "p3", "title": "Sparse matrices", "abstract": ""},
+    {"id": "p4", "title": "Drawing  Graphs", "abstract": "The same title in other letters."},
+]
+LABELS = [{"id": "l1", "name": "Geometry", "definition": "Shapes"}, {"id": "l2", "name": "Biology"}]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _write(tmp_path / "papers.jsonl", PAPERS)
+    _write(tmp_path / "labels.jsonl", LABELS)
+    return tmp_path
+
+
+def _write(path: Path, records: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in records), encoding="utf-8")
+
+
+def _run(verb: str, *arguments: object) -> Any:
+    return CliRunner().invoke(app, [verb, *map(str, arguments)])
+
+
+def _rows(result: Any) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def _error(result: Any) -> str:
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return str(result.stderr)
+
+
+def test_search_ranks_by_the_models_similarity(model: Path, folder: Path) -> None:
+    rows = _rows(_run("search", "graphs", "--model", model, "--papers", folder, "--json"))
+    encoder = SciMult.from_pretrained(model)
+    query_1D = encoder.encode(["graphs"], task="search")
+    papers_ND = encoder.encode(PAPERS, task="search", role="candidate")
+    scores_N = (papers_ND @ query_1D[0]).tolist()
+    best = sorted(range(len(PAPERS)), key=lambda row: -scores_N[row])
+    assert [row["id"] for row in rows] == [PAPERS[row]["id"] for row in best]
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4]
+    assert [row["score"] for row in rows] == pytest.approx(sorted(scores_N)[::-1], abs=1e-3)
+
+
+def test_search_prints_a_table(model: Path, folder: Path) -> None:
+    result = _run("search", "graphs", "--model", model, "--papers", folder, "--top", 2)
+    assert result.exit_code == 0
+    assert "title" in result.stdout
+    assert sum(f"p{number}" in result.stdout for number in (1, 2, 3, 4)) == 2
+
+
+def test_search_keeps_embeddings_in_the_cache(model: Path, folder: Path) -> None:
+    arguments = ("search", "graphs", "--model", model, "--papers", folder, "--json")
+    without = _rows(_run(*arguments, "--no-cache"))
+    assert not (folder / "cache").exists()
+    assert _rows(_run(*arguments)) == without
+    (kept,) = (folder / "cache" / "scimult" / "embeddings").iterdir()
+    assert load_embeddings(kept)[0] == ["p1", "p2", "p3", "p4"]
+    assert _rows(_run(*arguments)) == without
+
+
+def test_recommend_leaves_the_paper_itself_out(model: Path, folder: Path) -> None:
+    options = ("--model", model, "--papers", folder, "--json")
+    by_id = _rows(_run("recommend", "--id", "p2", *options))
+    assert sorted(row["id"] for row in by_id) == ["p1", "p3", "p4"]
+    assert _rows(_run("recommend", "--title", "folding PROTEINS", *options)) == by_id
+
+
+def test_recommend_for_a_new_paper(model: Path, folder: Path) -> None:
+    options = ("--model", model, "--papers", folder, "--json")
+    rows = _rows(_run("recommend", "--title", "Trees", "--abstract", "Drawn well", *options))
+    assert len(rows) == 4
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ((), "give either --id or --title"),
+        (("--id", "p1", "--title", "x"), "give either --id or --title"),
+        (("--id", "p9"), "no text has this id"),
+        (("--title", "Drawing graphs"), "several papers have this title (value: ['p1', 'p4'])"),
+    ],
+)
+def test_recommend_must_know_which_paper(
+    model: Path, folder: Path, which: tuple[str, ...], message: str
+) -> None:
+    result = _run("recommend", *which, "--model", model, "--papers", folder)
+    assert message in _error(result)
+
+
+def test_tag_ranks_labels_of_every_paper(model: Path, folder: Path) -> None:
+    options = ("--model", model, "--papers", folder, "--labels", folder, "--top", 1)
+    rows = _rows(_run("tag", *options, "--json"))
+    encoder = SciMult.from_pretrained(model)
+    papers_ND = encoder.encode(PAPERS, task="classification")
+    labels_CD = encoder.encode(LABELS, task="classification", role="candidate")
+    best = [LABELS[row]["id"] for row in (papers_ND @ labels_CD.T).argmax(axis=1)]
+    assert [row["labels"][0]["id"] for row in rows] == best
+    table = _run("tag", *options)
+    assert table.exit_code == 0
+    assert "Sparse matrices" in table.stdout
+    written = _run("tag", *options, "--output", folder / "tags.jsonl")
+    assert written.exit_code == 0
+    lines = (folder / "tags.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == rows
+
+
+def test_encode_writes_a_folder(model: Path, folder: Path) -> None:
+    options = ("--model", model, "--task", "link_prediction", "--output", folder / "e")
+    result = _run("encode", folder, *options)
+    assert result.exit_code == 0, result.output
+    assert "4 embeddings of width 16" in result.stdout
+    ids, embeddings_ND, meta = load_embeddings(folder / "e")
+    assert ids == ["p1", "p2", "p3", "p4"]
+    wanted_ND = SciMult.from_pretrained(model).encode(PAPERS, task="link_prediction")
+    np.testing.assert_allclose(embeddings_ND, wanted_ND, atol=1e-5)
+    assert meta["role"] == "candidate"
+    assert "exists already" in _error(_run("encode", folder, *options))
+    assert _run("encode", folder, *options, "--overwrite").exit_code == 0
+
+
+def test_encode_reads_labels_where_the_task_has_labels(model: Path, folder: Path) -> None:
+    options = ("--model", model, "--task", "classification", "--output", folder / "e")
+    assert _run("encode", folder, *options).exit_code == 0
+    assert load_embeddings(folder / "e")[0] == ["l1", "l2"]
+
+
+def test_encode_does_not_replace_a_folder_of_something_else(model: Path, folder: Path) -> None:
+    options = ("--model", model, "--task", "search", "--output", folder, "--overwrite")
+    assert "meta.json: file does not exist" in _error(_run("encode", folder, *options))
+    assert (folder / "papers.jsonl").exists()
+
+
+def test_an_unknown_task_lists_the_known_ones(model: Path, folder: Path) -> None:
+    result = _run("search", "x", "--model", model, "--papers", folder, "--task", "serach")
+    assert "use one of classification, link_prediction, search (did you mean" in _error(result)
+
+
+def test_bad_papers_are_named_or_counted(model: Path, folder: Path) -> None:
+    _write(folder / "papers.jsonl", [*PAPERS, {"id": "p1", "title": "Again"}, {"id": "p6"}])
+    options = ("search", "x", "--model", model, "--papers", folder, "--json")
+    assert "papers.jsonl:5: id is given twice" in _error(_run(*options))
+    result = _run(*options, "--skip-bad")
+    assert len(_rows(result)) == 4
+    assert "left out 1: id is given twice" in result.stderr
+    assert "left out 1: paper has no text" in result.stderr
+
+
+def test_wrong_paths_are_named(model: Path, folder: Path) -> None:
+    nowhere = folder / "nowhere"
+    missing_model = _run("search", "x", "--model", nowhere, "--papers", folder)
+    assert "nowhere: folder does not exist" in _error(missing_model)
+    missing_papers = _run("search", "x", "--model", model, "--papers", nowhere)
+    assert "nowhere: file does not exist" in _error(missing_papers)
+
+
+def test_an_empty_query_is_an_error(model: Path, folder: Path) -> None:
+    result = _run("search", " ", "--model", model, "--papers", folder)
+    assert "is empty" in _error(result)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scimult.data.lines import Rejects
+from scimult.errors import DataError
+from scimult.inference.collection import read_collection
+from scimult.types import Text
+
+
+def _write(path: Path, records: list[dict[str, Any]]) -> Path:
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["papers.jsonl", "papers.jsonl.gz", "corpus.jsonl.gz"])
+def test_papers_of_a_folder(tmp_path: Path, name: str) -> None:
+    _write(tmp_path / name, [{"id": "a", "title": "T", "abstract": "A"}, {"id": 2, "title": " U "}])
+    papers = read_collection(tmp_path, "paper", Rejects())
+    assert papers.ids == ["a", "2"]
+    assert papers.texts == [Text("paper", "T", "A"), Text("paper", "U")]
+    assert papers.row("2") == 1
+    assert len(papers) == 2
+
+
+def test_beir_fields_and_labels(tmp_path: Path) -> None:
+    file = _write(tmp_path / "x.jsonl", [{"_id": "a", "title": "T", "text": "A"}])
+    assert read_collection(file, "paper", Rejects()).texts == [Text("paper", "T", "A")]
+    file = _write(tmp_path / "l.jsonl", [{"id": "a", "name": "N", "definition": "D"}])
+    assert read_collection(file, "label", Rejects()).texts == [Text("label", "N", "D")]
+
+
+def test_titles_are_found_whatever_their_case(tmp_path: Path) -> None:
+    records = [{"id": str(number), "title": title} for number, title in enumerate("aAb")]
+    papers = read_collection(_write(tmp_path / "p.jsonl", records), "paper", Rejects())
+    assert papers.titled(" A ") == [0, 1]
+    assert papers.titled("c") == []
+
+
+def test_an_unknown_id_suggests(tmp_path: Path) -> None:
+    file = _write(tmp_path / "p.jsonl", [{"id": "P12-1001", "title": "T"}])
+    papers = read_collection(file, "paper", Rejects())
+    with pytest.raises(DataError, match=r"p\.jsonl: no text has this id.*did you mean 'P12-1001'"):
+        papers.row("P12-1010")
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"title": "T"}, r":2: missing field 'id'"),
+    ({"id": "a", "title": "U"}, r":2: id is given twice \(value: 'a'\)"),
+    ({"id": "b", "title": " ", "abstract": None}, r":2: paper has no text \(value: 'b'\)"),
+    ({"id": "b", "title": 3}, r":2: field 'title' is not a string"),
+    ({"id": "b\nc", "title": "T"}, r":2: id holds a line break"),
+]
+
+
+@pytest.mark.parametrize(("record", "message"), BAD)
+def test_bad_records_are_errors_or_counted(
+    tmp_path: Path, record: dict[str, Any], message: str
+) -> None:
+    file = _write(tmp_path / "p.jsonl", [{"id": "a", "title": "T"}, record])
+    with pytest.raises(DataError, match=message):
+        read_collection(file, "paper", Rejects())
+    rejects = Rejects(skip_bad=True)
+    assert read_collection(file, "paper", rejects).ids == ["a"]
+    assert rejects.counts.total() == 1
+
+
+def test_nothing_left_is_an_error_even_when_skipping(tmp_path: Path) -> None:
+    file = _write(tmp_path / "p.jsonl", [{"id": "a"}])
+    with pytest.raises(DataError, match="no paper is left"):
+        read_collection(file, "paper", Rejects(skip_bad=True))
+
+
+def test_which_file_must_be_clear(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"folder holds none of papers\.jsonl"):
+        read_collection(tmp_path, "paper", Rejects())
+    for name in ("papers.jsonl", "corpus.jsonl"):
+        _write(tmp_path / name, [{"id": "a", "title": "T"}])
+    with pytest.raises(DataError, match="folder holds 2 of"):
+        read_collection(tmp_path, "paper", Rejects())
+    with pytest.raises(DataError, match="file does not exist"):
+        read_collection(tmp_path / "none.jsonl", "paper", Rejects())

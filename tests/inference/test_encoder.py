@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scimult.errors import CheckpointError, ConfigError, DataError, UnknownNameError
+from scimult.inference import SciMult
+from scimult.types import Role, Text, TextEncoder
+from tests.tiny import save_tiny_model
+
+TASKS = ("search", "link_prediction", "classification")
+PAPERS = [
+    Text("paper", "A long title about graphs", "An abstract, " * 6),
+    Text("paper", "Short"),
+    Text("paper", "", "Only an abstract"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> SciMult:
+    return SciMult.from_pretrained(folder, device="cpu")
+
+
+def test_it_is_a_text_encoder(model: SciMult) -> None:
+    encoder: TextEncoder = model
+    assert (encoder.name, encoder.similarity) == ("tiny", "dot")
+    assert model.tasks.names == list(TASKS)
+    embeddings_ND = encoder.encode(PAPERS, task="search", role="candidate")
+    assert embeddings_ND.shape == (3, model.width)
+    assert embeddings_ND.dtype == np.float32
+
+
+def test_order_and_batch_do_not_matter(folder: Path, model: SciMult) -> None:
+    together_ND = model.encode(PAPERS, task="search")
+    backwards_ND = model.encode(PAPERS[::-1], task="search")
+    alone_ND = np.concatenate([model.encode([paper], task="search") for paper in PAPERS])
+    np.testing.assert_allclose(backwards_ND[::-1], together_ND, atol=1e-5)
+    np.testing.assert_allclose(alone_ND, together_ND, atol=1e-5)
+
+
+def test_every_task_has_its_own_expert(model: SciMult) -> None:
+    first, second, third = (model.encode(PAPERS, task=task) for task in TASKS)
+    for one_ND, other_ND in ((first, second), (first, third), (second, third)):
+        assert np.abs(one_ND - other_ND).max() > 1e-2
+
+
+def test_query_and_candidate_share_the_expert(model: SciMult) -> None:
+    sides = [model.encode(PAPERS, task="link_prediction", role=role) for role in _ROLES]
+    np.testing.assert_array_equal(*sides)
+
+
+_ROLES: tuple[Role, Role] = ("query", "candidate")
+
+
+@pytest.mark.parametrize(
+    ("item", "task", "role", "text"),
+    [
+        ("graph drawing", "search", "query", Text("query", "graph drawing")),
+        ("  A title ", "search", "candidate", Text("paper", "A title")),
+        ("Geometry", "classification", "candidate", Text("label", "Geometry")),
+        ({"title": "T", "abstract": "A"}, "link_prediction", "query", Text("paper", "T", "A")),
+        ({"title": "T", "text": "A", "id": 3}, "search", "candidate", Text("paper", "T", "A")),
+        ({"title": "T", "abstract": None}, "search", "candidate", Text("paper", "T")),
+        ({"abstract": "A"}, "search", "candidate", Text("paper", "", "A")),
+        ({"name": "N", "definition": "D"}, "classification", "candidate", Text("label", "N", "D")),
+        ({"text": "graphs"}, "search", "query", Text("query", "graphs")),
+    ],
+)
+def test_texts_are_formatted_for_the_user(
+    model: SciMult, item: Any, task: str, role: Role, text: Text
+) -> None:
+    given_1D = model.encode([item], task=task, role=role)
+    np.testing.assert_array_equal(given_1D, model.encode([text], task=task, role=role))
+
+
+def test_title_and_abstract_differ_from_one_string(model: SciMult) -> None:
+    apart_1D = model.encode([{"title": "graph", "abstract": "drawing"}], task="search")
+    assert np.abs(apart_1D - model.encode(["graph drawing"], task="search")).max() > 1e-3
+
+
+def test_no_texts_give_no_rows(model: SciMult) -> None:
+    assert model.encode([], task="search").shape == (0, model.width)
+
+
+def test_longer_than_the_model_is_cut(model: SciMult) -> None:
+    long = Text("paper", "graph " * 500)
+    cut = Text("paper", "graph " * 400)
+    np.testing.assert_array_equal(
+        model.encode([long], task="search"), model.encode([cut], task="search")
+    )
+
+
+def test_unknown_task_lists_the_known_ones(model: SciMult) -> None:
+    with pytest.raises(UnknownNameError, match="classification, link_prediction, search.*'search'"):
+        model.encode(["x"], task="serach")
+    with pytest.raises(UnknownNameError, match="classification"):
+        model.encode([], task="regression")
+
+
+def test_unknown_role_lists_the_known_ones(model: SciMult) -> None:
+    with pytest.raises(UnknownNameError, match="candidate, query"):
+        model.encode(["x"], task="search", role="document")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["graphs", "  "], r"text 1 \(query\) is empty"),
+        ([{"text": None}], r"text 0 \(query\) is empty"),
+        ([{"name": "graphs"}], r"none of the fields text, query, title \(value: \['name'\]\)"),
+        ([{"text": 3}], r"text 0 holds a int \(value: 3\)"),
+        ([3], r"text 0 is of type int"),
+        ("graphs", r"single text.*pass a list"),
+        ({"text": "graphs"}, r"single text.*pass a list"),
+    ],
+)
+def test_bad_texts_are_named(model: SciMult, texts: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        model.encode(texts, task="search")
+
+
+def test_settings_of_the_folder_hold_unless_replaced(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "m", pooling="mean", similarity="cosine", variant="vanilla")
+    own = SciMult.from_pretrained(tmp_path / "m")
+    replaced = SciMult.from_pretrained(tmp_path / "m", pooling="cls", similarity="l2", name="x")
+    assert (own.similarity, own.name) == ("cosine", "m")
+    assert (replaced.similarity, replaced.name) == ("l2", "x")
+    differences = own.encode(PAPERS, task="search") - replaced.encode(PAPERS, task="search")
+    assert np.abs(differences).max() > 1e-2
+    assert own.fingerprint != replaced.fingerprint
+
+
+def test_bfloat16_is_close_to_float32(folder: Path, model: SciMult) -> None:
+    half = SciMult.from_pretrained(folder, dtype="bfloat16")
+    half_ND, full_ND = half.encode(PAPERS, task="search"), model.encode(PAPERS, task="search")
+    assert half_ND.dtype == np.float32
+    assert 0 < np.abs(half_ND - full_ND).max() < 0.1
+
+
+def test_fingerprint_follows_the_weights(folder: Path, model: SciMult, tmp_path: Path) -> None:
+    same = SciMult.from_pretrained(folder)
+    other = SciMult.from_pretrained(save_tiny_model(tmp_path / "other", seed=1))
+    assert model.fingerprint == same.fingerprint != other.fingerprint
+
+
+def test_bad_settings_are_named(folder: Path) -> None:
+    with pytest.raises(UnknownNameError, match="bfloat16, float16, float32"):
+        SciMult.from_pretrained(folder, dtype="int8")
+    with pytest.raises(ConfigError, match="device cannot be used"):
+        SciMult.from_pretrained(folder, device="abacus")
+    with pytest.raises(CheckpointError, match="does not exist"):
+        SciMult.from_pretrained(folder / "nowhere")
+
+
+def test_a_real_checkpoint_finds_the_obvious(minilm: Path) -> None:
+    model = SciMult.from_pretrained(minilm, pooling="mean", similarity="cosine")
+    papers = ["Protein folding by molecular dynamics", "Sparse matrix factorisation on GPUs"]
+    papers_ND = model.encode(papers, task="search", role="candidate")
+    queries_ND = model.encode(["how do proteins fold", "fast linear algebra"], task="search")
+    papers_ND /= np.linalg.norm(papers_ND, axis=1, keepdims=True)
+    assert (queries_ND @ papers_ND.T).argmax(axis=1).tolist() == [0, 1]

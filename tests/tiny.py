@@ -1,0 +1,69 @@
+"""A tiny random model with experts, as a saved folder: for tests of what surrounds a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import ascii_lowercase, digits
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from scimult.checkpoints import PretrainedConfig, save_pretrained
+from scimult.data.tokenization import TextTokenizer
+from scimult.models import Encoder, EncoderConfig, variant_layout
+from scimult.models.config import Pooling
+from scimult.tasks import default_tasks
+from scimult.types import Similarity
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def tiny_tokenizer() -> TextTokenizer:
+    """Return an uncased WordPiece tokenizer that spells words letter by letter."""
+    letters = [*ascii_lowercase, *digits, ".", ",", "-"]
+    pieces = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    backend = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = BertPreTokenizer()
+    backend.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
+    )
+    names = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True))
+    tokens = {f"{name}_token": token for name, token in names.items()}
+    return TextTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, **tokens))
+
+
+def save_tiny_model(
+    folder: Path,
+    *,
+    variant: str = "mha_expert",
+    pooling: Pooling = "cls",
+    similarity: Similarity = "dot",
+    seed: int = 0,
+) -> Path:
+    """Save a random two-block encoder, whose experts all differ, and return its folder."""
+    tokenizer, tasks = tiny_tokenizer(), default_tasks()
+    encoder = EncoderConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_blocks=2,
+        num_heads=2,
+        intermediate_size=32,
+        max_positions=64,
+        initializer_range=0.5,
+        pooling=pooling,
+        experts=variant_layout(variant, len(tasks), 2),
+    )
+    model = Encoder(encoder)
+    model.initialise(seed)
+    config = PretrainedConfig(
+        encoder=encoder, tasks=list(tasks), similarity=similarity, max_length=64
+    )
+    save_pretrained(folder, model.state_dict(), tokenizer, config)
+    return folder
