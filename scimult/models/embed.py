@@ -14,7 +14,7 @@ from torch import nn
 from scimult import distributed
 from scimult.models.packing import pack
 from scimult.progress import bar
-from scimult.types import FloatArray, IntArray
+from scimult.types import FloatArray, IntArray, TokenIds
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[IntArray]:
@@ -36,7 +36,7 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[IntArray
 @torch.inference_mode()
 def embed_tokens(
     model: nn.Module,
-    tokens: Sequence[IntArray],
+    tokens: Sequence[TokenIds],
     *,
     expert: int = 0,
     max_tokens_per_batch: int = 8192,

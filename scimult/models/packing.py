@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scimult.types import IntArray
+from scimult.types import IntArray, TokenIds
 
 # A group of rows is padded to its longest row for attention; rows this much longer than
 # the group's shortest one start a new group. Between 1.1 and 1.5 speed hardly changes.
@@ -37,7 +37,7 @@ class PackedTexts:
         return len(self.lengths)
 
 
-def pack(rows: Sequence[IntArray]) -> PackedTexts:
+def pack(rows: Sequence[TokenIds]) -> PackedTexts:
     """Concatenate token id arrays into a packed batch."""
     tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
     return PackedTexts(torch.from_numpy(tokens.astype(np.int64)), [len(row) for row in rows])
