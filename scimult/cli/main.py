@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from scimult import __version__
 from scimult.cli.encode import encode
+from scimult.cli.evaluate import evaluate
 from scimult.cli.mine import mine
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
@@ -63,7 +64,7 @@ def options(
 
 
 # In the order of a project: data, training, evaluation, use.
-VERBS = (prepare, mine, pretrain, encode, search, recommend, tag)
+VERBS = (prepare, mine, pretrain, evaluate, encode, search, recommend, tag)
 for verb in VERBS:
     app.command()(verb)
 

@@ -1,0 +1,109 @@
+"""The protocols of SciMult's zero-shot evaluation, each a function of a data set and a ranker.
+
+Shape legend: Q queries, K listed results per query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from scimult.evaluation.datasets import Dataset
+from scimult.evaluation.metrics import MACRO_F1, Scores, compute, depth, judge, macro_f1
+from scimult.evaluation.name_matching import match_names, matched_first, words
+from scimult.evaluation.suites import Benchmark
+from scimult.evaluation.systems import Ranker, joined
+from scimult.registry import Registry
+from scimult.retrieval.runs import Ranking
+
+WITH_NAMES = "+names"
+"""Ending of the metrics that are taken after label-name matching."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a protocol found.
+
+    Attributes
+    ----------
+    scores : dict
+        Metric to its value over all queries.
+    per_query : dict
+        Column name to one value per query: every metric that has one, and for coarse
+        classification the label given and predicted.
+    rankings : dict
+        Name of a list (empty, or ``+names``) to the ranked lists.
+    """
+
+    scores: dict[str, float]
+    per_query: dict[str, list[float] | list[str]]
+    rankings: dict[str, Ranking]
+
+
+PROTOCOLS: Registry[Callable[[Benchmark, Dataset, Ranker], Outcome]] = Registry("protocol")
+
+
+@PROTOCOLS.register("classification_fine")
+def classification_fine(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Rank all labels for each paper; Recall@k without and with name matching (section 4.1)."""
+    rankings = {"": ranker.search(depth(benchmark.metrics))}
+    if benchmark.name_matching:
+        normalise = words if benchmark.name_matching == "words" else str.strip
+        texts = [normalise(joined(text)) for text in dataset.queries]
+        names = [[normalise(name) for name in synonyms] for synonyms in dataset.label_names]
+        matched = ranker.rank_listed(match_names(texts, names))
+        rankings[WITH_NAMES] = matched_first(rankings[""], matched)
+    return _scored(benchmark, dataset, rankings)
+
+
+@PROTOCOLS.register("classification_coarse")
+def classification_coarse(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Give each paper its best label; macro F1 (section 4.1). No label counts as wrong."""
+    ranking = ranker.search(1)
+    gold_Q, predicted_Q = dataset.qrels.rows.values, ranking.rows_QK[:, 0]
+    labels = dataset.candidate_ids
+    return Outcome(
+        scores={MACRO_F1: macro_f1(gold_Q, predicted_Q)},
+        per_query={
+            "correct": (gold_Q == predicted_Q).astype(float).tolist(),
+            "gold": [labels[row] for row in gold_Q],
+            "predicted": [labels[row] if row >= 0 else "" for row in predicted_Q],
+        },
+        rankings={"": ranking},
+    )
+
+
+@PROTOCOLS.register("link_retrieval")
+def link_retrieval(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Rank all papers for each query paper, which is left out except in mode ``paper``."""
+    exclude_Q = None if benchmark.mode == "paper" else dataset.own_rows
+    ranking = ranker.search(depth(benchmark.metrics), exclude_Q)
+    return _scored(benchmark, dataset, {"": ranking})
+
+
+@PROTOCOLS.register("rerank")
+def rerank(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Rank the candidates that each query lists, and no others."""
+    assert dataset.lists is not None, "the reader makes lists for this protocol"
+    return _scored(benchmark, dataset, {"": ranker.rank_listed(dataset.lists)})
+
+
+@PROTOCOLS.register("search")
+def search(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Rank the whole corpus for each query."""
+    return _scored(benchmark, dataset, {"": ranker.search(depth(benchmark.metrics))})
+
+
+def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]) -> Outcome:
+    """Compute every metric of the benchmark on every kind of list."""
+    columns: dict[str, Scores] = {}
+    for kind, ranking in rankings.items():
+        judged = judge(ranking, dataset.qrels)
+        columns.update({name + kind: compute(name, judged) for name in benchmark.metrics})
+    return Outcome(
+        scores={name: float(np.mean(scores_Q)) for name, scores_Q in columns.items()},
+        per_query={name: scores_Q.tolist() for name, scores_Q in columns.items()},
+        rankings=rankings,
+    )

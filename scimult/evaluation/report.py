@@ -1,0 +1,181 @@
+"""Tables of results: one row per data set and metric, one column per system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from scimult.errors import DataError
+from scimult.evaluation.results import Result, SetFacts, averages, load_results
+from scimult.files import write_text
+
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Scores of all systems under one metric; None where a system has none."""
+
+    task: str
+    name: str
+    metric: str
+    scores: list[float | None]
+
+    @property
+    def cells(self) -> list[str]:
+        """Scores × 100 with two decimals."""
+        return [ABSENT if score is None else f"{100 * score:.2f}" for score in self.scores]
+
+    @property
+    def best(self) -> list[bool]:
+        """Whether each system reaches the highest score, as it is shown."""
+        shown = [-1.0 if cell == ABSENT else float(cell) for cell in self.cells]
+        return [len(shown) > 1 and value == max(shown) and value >= 0 for value in shown]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Rows of a table, systems in column order, and what a reader has to know."""
+
+    title: str
+    systems: list[str]
+    rows: list[Row]
+    notes: list[str]
+
+
+def check_comparable(results: Iterable[Result], suite: str, facts: Mapping[str, SetFacts]) -> None:
+    """Refuse results of another suite, or of other data or settings than ``facts``.
+
+    Raises
+    ------
+    DataError
+        Naming the system, the data set and what differs.
+    """
+    for result in results:
+        if result.suite["name"] != suite:
+            raise DataError(
+                f"the result of {result.system} is not for suite {suite!r}",
+                value=result.suite["name"],
+                fix="use one --out folder per suite",
+            )
+        for name, entry in result.sets.items():
+            if name not in facts or entry.facts == facts[name]:
+                continue
+            ours, theirs = facts[name].model_dump(), entry.facts.model_dump()
+            differing = ", ".join(key for key in ours if ours[key] != theirs[key])
+            raise DataError(
+                f"the result of {result.system} on {name} differs in {differing}",
+                fix="evaluate the system again, or use another --out folder",
+            )
+
+
+def make_report(results: Sequence[Result]) -> Report:
+    """Arrange results of one suite as a table, systems in the order given.
+
+    Averages use the main metric of each set and only sets that every system has.
+
+    Raises
+    ------
+    DataError
+        If results cannot be compared; see :func:`check_comparable`.
+    """
+    suite = results[-1].suite
+    facts: dict[str, SetFacts] = {}
+    metrics: dict[str, dict[str, None]] = {}
+    for result in results:
+        for name, entry in result.sets.items():
+            facts.setdefault(name, entry.facts)
+            metrics.setdefault(name, {}).update(dict.fromkeys(entry.scores))
+    check_comparable(results, suite["name"], facts)
+    order = [name for name in suite["benchmarks"] if name in facts]
+    order += [name for name in facts if name not in order]
+    rows = [
+        Row(facts[name].task, name, metric, [_score(result, name, metric) for result in results])
+        for name in order
+        for metric in metrics[name]
+    ]
+    shared = [name for name in order if all(name in result.sets for result in results)]
+    return Report(
+        title=f"Suite {suite['name']}: {suite['description']}",
+        systems=[result.system for result in results],
+        rows=[*rows, *_averages(results, shared)],
+        notes=_notes(facts, len(shared)),
+    )
+
+
+def update_table(out: Path) -> Report:
+    """Write ``table.md`` from all results below ``out`` and return the report.
+
+    Raises
+    ------
+    DataError
+        If a result is damaged or cannot be compared with the others.
+    """
+    report = make_report(load_results(out))
+    write_text(out / "table.md", to_markdown(report))
+    return report
+
+
+def to_rich(report: Report) -> RichTable:
+    """Return the table for the terminal, best scores in bold."""
+    table = RichTable(title=Text(report.title), title_justify="left")
+    for column in ("task", "set", "metric"):
+        table.add_column(column, no_wrap=True)
+    for system in report.systems:
+        table.add_column(Text(system), justify="right")
+    previous = ("", "")
+    for row in report.rows:
+        cells = [
+            Text(cell, style="bold" if best else "")
+            for cell, best in zip(row.cells, row.best, strict=True)
+        ]
+        current = (row.task, row.name)
+        if row.name != previous[1] and previous[1]:
+            table.add_section()
+        labels = current if current != previous else ("", "")
+        table.add_row(*map(Text, (*labels, row.metric)), *cells)
+        previous = current
+    return table
+
+
+def to_markdown(report: Report) -> str:
+    """Return the table as Markdown, best scores in bold."""
+    lines = [f"# {report.title}", ""]
+    lines.append("| " + " | ".join(["task", "set", "metric", *report.systems]) + " |")
+    lines.append("|" + "---|" * 3 + "---:|" * len(report.systems))
+    for row in report.rows:
+        cells = [
+            f"**{cell}**" if best else cell for cell, best in zip(row.cells, row.best, strict=True)
+        ]
+        lines.append("| " + " | ".join([row.task, row.name, row.metric, *cells]) + " |")
+    return "\n".join([*lines, "", *(f"* {note}" for note in report.notes)]) + "\n"
+
+
+def _score(result: Result, name: str, metric: str) -> float | None:
+    return result.sets[name].scores.get(metric) if name in result.sets else None
+
+
+def _averages(results: Sequence[Result], shared: Sequence[str]) -> list[Row]:
+    if not shared:
+        return []
+    means = [averages({name: result.sets[name] for name in shared}) for result in results]
+    return [Row(task, "average", "main", [mean[task] for mean in means]) for task in means[0]]
+
+
+def _notes(facts: Mapping[str, SetFacts], shared: int) -> list[str]:
+    notes = [
+        "Scores × 100; the best of a row is bold. The first metric of a set is its main one.",
+        f"Averages are means of main metrics over {shared} of {len(facts)} sets: those that "
+        "every system has.",
+    ]
+    for name, entry in facts.items():
+        if entry.mode != "default":
+            notes.append(f"{name}: mode {entry.mode!r}.")
+        notes.extend(
+            f"{name}: left out {count}: {reason}." for reason, count in entry.left_out.items()
+        )
+    return notes

@@ -1,0 +1,260 @@
+"""Systems that rank candidates for queries: text encoders, stored embeddings and BM25.
+
+A system is asked for a ranker of one data set; protocols then ask the ranker for lists. So
+texts are encoded once per data set, however many lists a protocol needs.
+
+Shape legend: N texts, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from scimult.data.ragged import Ragged
+from scimult.errors import DataError
+from scimult.evaluation.datasets import Dataset
+from scimult.files import sha256
+from scimult.retrieval.bm25 import K1, TOKEN, B, BM25Index
+from scimult.retrieval.exact import ExactIndex
+from scimult.retrieval.runs import Ranking
+from scimult.types import FloatArray, IntArray, Role, Similarity, Text, TextEncoder
+
+
+class Ranker(Protocol):
+    """Ranks the candidates of one data set for its queries."""
+
+    def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
+        """Return the best ``k`` of all candidates, without one given row per query."""
+        ...
+
+    def rank_listed(self, lists: Ragged) -> Ranking:
+        """Rank, for each query, the candidate rows that ``lists`` gives it."""
+        ...
+
+
+class System(Protocol):
+    """Anything that can be evaluated."""
+
+    name: str
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a reader needs to run the same system again."""
+        ...
+
+    def ranker(self, dataset: Dataset) -> Ranker:
+        """Prepare the ranking of one data set."""
+        ...
+
+
+class DenseSystem:
+    """A text encoder with exact search; every distinct (text, task, role) is encoded once.
+
+    Parameters
+    ----------
+    encoder : TextEncoder
+        Any object with ``name``, ``similarity`` and ``encode``.
+    settings : mapping, optional
+        How the encoder was made, for the report.
+    device : str
+        Where products are taken.
+    show_progress : bool
+        Show progress bars.
+    """
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        settings: dict[str, Any] | None = None,
+        *,
+        device: str = "cpu",
+        show_progress: bool = False,
+    ) -> None:
+        self.name, self.encoder = encoder.name, encoder
+        self.settings, self.device, self.show_progress = settings or {}, device, show_progress
+        self._known: dict[tuple[str, Role], dict[Text, FloatArray]] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return kind, similarity and the settings given."""
+        return {"kind": "dense", "similarity": self.encoder.similarity, **self.settings}
+
+    def ranker(self, dataset: Dataset) -> Ranker:
+        """Encode queries and candidates that were not encoded before.
+
+        Raises
+        ------
+        DataError
+            If the encoder returns the wrong number of rows, or numbers that are not finite.
+        UnknownNameError
+            If the encoder does not know the task of the data set.
+        """
+        return _DenseRanker(
+            dataset.candidate_ids,
+            self.embed(dataset.queries, dataset.task, "query"),
+            self.embed(dataset.candidates, dataset.task, "candidate"),
+            self.encoder.similarity,
+            self.device,
+        )
+
+    def embed(self, texts: Sequence[Text], task: str, role: Role) -> FloatArray:
+        """Return embeddings of shape ``(N, D)``, encoding only texts that are new."""
+        known = self._known.setdefault((task, role), {})
+        new = [text for text in dict.fromkeys(texts) if text not in known]
+        if new:
+            encoded_ND = self.encoder.encode(
+                new, task=task, role=role, show_progress=self.show_progress
+            )
+            if encoded_ND.ndim != 2 or len(encoded_ND) != len(new):
+                raise DataError(
+                    f"{self.name} returned embeddings of shape {encoded_ND.shape} for "
+                    f"{len(new)} texts",
+                    fix="return one row per text",
+                )
+            known.update(zip(new, encoded_ND, strict=True))
+        return np.stack([known[text] for text in texts])
+
+
+class StoredSystem:
+    """Embeddings made elsewhere: one folder per data set with two ``.npz`` files.
+
+    ``<folder>/<data set>/queries.npz`` and ``candidates.npz`` each hold ``ids`` (strings, any
+    order) and ``embeddings`` (shape ``(N, D)``).
+
+    Parameters
+    ----------
+    name : str
+        Name that reports show.
+    folder : Path
+        Where the data sets' folders are.
+    similarity : {"dot", "cosine", "l2"}
+        How two embeddings are compared.
+    """
+
+    def __init__(self, name: str, folder: Path, similarity: Similarity, device: str = "cpu"):
+        self.name, self.folder = name, Path(folder)
+        self.similarity: Similarity = similarity
+        self.device = device
+
+    def describe(self) -> dict[str, Any]:
+        """Return kind, folder, similarity and the digests of the files."""
+        digests = {
+            str(path.relative_to(self.folder)): sha256(path)
+            for path in sorted(self.folder.glob("*/*.npz"))
+        }
+        folder = str(self.folder)
+        return {
+            "kind": "stored",
+            "folder": folder,
+            "similarity": self.similarity,
+            "sha256": digests,
+        }
+
+    def ranker(self, dataset: Dataset) -> Ranker:
+        """Look up the rows of the data set's queries and candidates.
+
+        Raises
+        ------
+        DataError
+            If a file is missing, is not of this form, repeats an id or lacks one.
+        """
+        folder = self.folder / dataset.name
+        return _DenseRanker(
+            dataset.candidate_ids,
+            read_embeddings(folder / "queries.npz", dataset.query_ids),
+            read_embeddings(folder / "candidates.npz", dataset.candidate_ids),
+            self.similarity,
+            self.device,
+        )
+
+
+class BM25System:
+    """BM25 on title and body joined by a space; labels by name and definition."""
+
+    name = "BM25"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings of the index."""
+        return {"kind": "bm25", "variant": "lucene", "k1": K1, "b": B, "tokens": TOKEN}
+
+    def ranker(self, dataset: Dataset) -> Ranker:
+        """Index the candidates."""
+        return _BM25Ranker(
+            BM25Index(dataset.candidate_ids, [joined(text) for text in dataset.candidates]),
+            [joined(text) for text in dataset.queries],
+        )
+
+
+def joined(text: Text) -> str:
+    """Return title and body joined by a space: the text that words are counted in."""
+    return f"{text.title} {text.body}".strip()
+
+
+def read_embeddings(path: Path, wanted: Sequence[str]) -> FloatArray:
+    """Read the rows of ``wanted`` ids from an ``.npz`` with ``ids`` and ``embeddings``.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or of another form, an id occurs twice, or one is not there.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            ids, embeddings_ND = arrays["ids"].tolist(), arrays["embeddings"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"cannot read embeddings: {error}",
+            path=path,
+            fix="write it with numpy.savez(path, ids=array of str, embeddings=float array)",
+        ) from error
+    if embeddings_ND.ndim != 2 or len(ids) != len(embeddings_ND):
+        raise DataError(
+            f"{len(ids)} ids for embeddings of shape {embeddings_ND.shape}",
+            path=path,
+            fix="write one row per id",
+        )
+    rows = {str(name): row for row, name in enumerate(ids)}
+    if len(rows) != len(ids):
+        raise DataError("an id occurs twice", path=path, fix="keep one row per id")
+    missing = [name for name in wanted if name not in rows]
+    if missing:
+        raise DataError(
+            f"{len(missing)} of {len(wanted)} ids have no embedding",
+            path=path,
+            value=missing[:3],
+            fix="encode every text of the data set",
+        )
+    chosen: FloatArray = embeddings_ND[[rows[name] for name in wanted]]
+    return chosen
+
+
+class _DenseRanker:
+    def __init__(
+        self,
+        ids: Sequence[str],
+        queries_QD: FloatArray,
+        candidates_CD: FloatArray,
+        similarity: Similarity,
+        device: str,
+    ) -> None:
+        self._queries_QD = queries_QD
+        self._index = ExactIndex(ids, candidates_CD, similarity, device=device)
+
+    def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
+        return self._index.search(self._queries_QD, k, exclude_Q=exclude_Q)
+
+    def rank_listed(self, lists: Ragged) -> Ranking:
+        return self._index.rank_listed(self._queries_QD, lists)
+
+
+class _BM25Ranker:
+    def __init__(self, index: BM25Index, queries: Sequence[str]) -> None:
+        self._index, self._queries = index, queries
+
+    def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
+        return self._index.search(self._queries, k, exclude_Q=exclude_Q)
+
+    def rank_listed(self, lists: Ragged) -> Ranking:
+        return self._index.rank_listed(self._queries, lists)

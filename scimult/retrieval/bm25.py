@@ -1,0 +1,116 @@
+"""BM25 over short texts (bm25s), with the selection and tie rule of the dense search.
+
+Settings are those of common Lucene baselines: ``k1 = 0.9``, ``b = 0.4``, lower case, tokens of
+two or more word characters, no stop words, no stemming.
+
+Shape legend: Q queries, C candidates, K results per query, B queries of one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import bm25s
+import numpy as np
+import torch
+
+from scimult.data.ragged import Ragged
+from scimult.errors import DataError
+from scimult.progress import progress
+from scimult.retrieval.exact import TopK
+from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
+from scimult.types import FloatArray, IntArray
+
+K1, B = 0.9, 0.4
+TOKEN = r"(?u)\b\w\w+\b"
+_QUERY_ROWS = 256
+
+
+class BM25Index:
+    """An inverted index over candidates.
+
+    Parameters
+    ----------
+    ids : sequence of str
+        One distinct id per candidate; they break ties.
+    texts : sequence of str
+        One text per candidate.
+
+    Raises
+    ------
+    DataError
+        If ids repeat, there is not one per text, or no text has a token.
+    """
+
+    def __init__(self, ids: Sequence[str], texts: Sequence[str]) -> None:
+        if len(ids) != len(texts):
+            raise DataError(f"{len(ids)} candidate ids for {len(texts)} texts")
+        self.ids, self.order_C = ids, id_order(ids)
+        self.place_C = places_of(self.order_C)
+        tokens = _tokenise([texts[row] for row in self.order_C])
+        if not any(tokens):
+            raise DataError("no candidate has a token of two word characters", fix="add texts")
+        self._model = bm25s.BM25(method="lucene", k1=K1, b=B)
+        self._model.index(tokens, show_progress=False)
+
+    def search(
+        self,
+        queries: Sequence[str],
+        k: int,
+        *,
+        exclude_Q: IntArray | None = None,
+        show_progress: bool = False,
+    ) -> Ranking:
+        """Return the best ``k`` candidates that share a token with the query.
+
+        Parameters
+        ----------
+        queries : sequence of str
+            Q texts.
+        k : int
+            Length of the lists.
+        exclude_Q : IntArray, optional
+            One candidate row per query to leave out of its list; -1 for none.
+        """
+        best = TopK(len(queries), min(k, len(self.ids)))
+        starts = range(0, len(queries), _QUERY_ROWS)
+        for start in progress(starts, "BM25", unit="block", show=show_progress):
+            scores_BC = self._scores(queries[start : start + _QUERY_ROWS])
+            scores_BC[scores_BC <= 0] = -np.inf
+            if exclude_Q is not None:
+                excluded_B = exclude_Q[start : start + len(scores_BC)]
+                rows = np.flatnonzero(excluded_B >= 0)
+                scores_BC[rows, self.place_C[excluded_B[rows]]] = -np.inf
+            best.add(start, 0, torch.from_numpy(scores_BC))
+        return best.ranking(self.order_C)
+
+    def rank_listed(self, queries: Sequence[str], lists: Ragged) -> Ranking:
+        """Rank, for each query, all candidate rows that ``lists`` gives it."""
+        scores = [np.empty(0, dtype=np.float32)]
+        for query, rows in zip(queries, lists, strict=True):
+            if len(rows):
+                scores.append(self._scores([query])[0, self.place_C[rows]])
+        return ranking_of_pairs(
+            lists.owners, lists.values, np.concatenate(scores), len(lists), self.place_C
+        )
+
+    def _scores(self, queries: Sequence[str]) -> FloatArray:
+        """Return float32 scores, shape ``(len(queries), C)``, columns by descending id."""
+        scores_BC = np.zeros((len(queries), len(self.ids)), dtype=np.float32)
+        for row, tokens in enumerate(_tokenise(queries)):
+            if tokens:
+                scores_BC[row] = self._model.get_scores(tokens)
+        return scores_BC
+
+
+def _tokenise(texts: Sequence[str]) -> list[list[str]]:
+    tokens: list[list[str]] = bm25s.tokenize(
+        list(texts),
+        lower=True,
+        token_pattern=TOKEN,
+        stopwords=None,
+        stemmer=None,
+        return_ids=False,
+        show_progress=False,
+    )
+    return tokens

@@ -1,0 +1,245 @@
+"""Ranked lists and judgments as arrays, and their TREC files.
+
+Order of a ranked list, everywhere in the toolkit: higher score first; equal float32 scores
+by *descending* document id. That is trec_eval's rule, which ignores the rank column of a run
+file, so a list keeps its order, and its metrics, when it is written as a TREC run.
+
+Shape legend: Q queries, C candidates, K listed results per query (short lists padded with -1).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from scimult.data.ragged import Ragged
+from scimult.errors import DataError
+from scimult.files import atomic_file
+from scimult.types import FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The best candidates of each query, best first.
+
+    Attributes
+    ----------
+    rows_QK : IntArray
+        Candidate rows; -1 pads lists shorter than K, always at their end.
+    scores_QK : FloatArray
+        Their scores, float32; -inf where a row is -1.
+    """
+
+    rows_QK: IntArray
+    scores_QK: FloatArray
+
+    def __post_init__(self) -> None:
+        assert self.rows_QK.shape == self.scores_QK.shape, "rows and scores differ in shape"
+
+    def __len__(self) -> int:
+        return len(self.rows_QK)
+
+
+@dataclass(frozen=True)
+class Qrels:
+    """Graded relevance judgments of Q queries over a fixed list of candidates.
+
+    Attributes
+    ----------
+    rows : Ragged
+        Judged candidate rows of each query.
+    grades : Ragged
+        Their grades, aligned with ``rows``; 1 and above is relevant, 0 and below is not.
+    candidates : int
+        How many candidates there are.
+    """
+
+    rows: Ragged
+    grades: Ragged
+    candidates: int
+
+    def __post_init__(self) -> None:
+        assert np.array_equal(self.rows.offsets, self.grades.offsets), "rows and grades differ"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def relevant_Q(self) -> IntArray:
+        """Number of relevant candidates of each query."""
+        relevant = self.rows.owners[self.grades.values > 0]
+        return np.bincount(relevant, minlength=len(self)).astype(np.int64)
+
+    def grades_of(self, rows_QK: IntArray) -> IntArray:
+        """Look up the grade of every listed candidate; 0 for unjudged ones and for padding.
+
+        Parameters
+        ----------
+        rows_QK : IntArray
+            Candidate rows, -1 for padding.
+        """
+        keys = self.rows.owners * self.candidates + self.rows.values
+        order = np.argsort(keys, kind="stable")
+        keys, grades = np.append(keys[order], -1), np.append(self.grades.values[order], 0)
+        wanted_QK = np.arange(len(rows_QK), dtype=np.int64)[:, None] * self.candidates + rows_QK
+        places_QK = np.searchsorted(keys[:-1], wanted_QK)
+        judged_QK = (keys[places_QK] == wanted_QK) & (rows_QK >= 0)
+        return np.where(judged_QK, grades[places_QK], 0)
+
+
+def id_order(ids: Sequence[str]) -> IntArray:
+    """Return the rows of ``ids`` by descending id: the order of candidates with equal scores.
+
+    Raises
+    ------
+    DataError
+        If an id occurs twice.
+    """
+    order = sorted(range(len(ids)), key=ids.__getitem__, reverse=True)
+    for previous, row in itertools.pairwise(order):
+        if ids[previous] == ids[row]:
+            raise DataError(
+                f"candidates {row} and {previous} have the same id",
+                value=ids[row],
+                fix="give every candidate its own id",
+            )
+    return np.array(order, dtype=np.int64)
+
+
+def places_of(order_C: IntArray) -> IntArray:
+    """Invert an order of rows: the place of each row in it."""
+    place_C = np.empty(len(order_C), dtype=np.int64)
+    place_C[order_C] = np.arange(len(order_C))
+    return place_C
+
+
+def write_run(
+    path: Path | str,
+    ranking: Ranking,
+    query_ids: Sequence[str],
+    candidate_ids: Sequence[str],
+    tag: str,
+) -> None:
+    """Write ranked lists as a TREC run (``qid Q0 docid rank score tag``), atomically.
+
+    Scores are written so that the same float32 is read back. White space, which separates the
+    columns, and the per cent sign are percent-encoded in ids.
+    """
+    names = [_column(name) for name in candidate_ids]
+    with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        for query, rows_K, scores_K in zip(
+            query_ids, ranking.rows_QK, ranking.scores_QK, strict=True
+        ):
+            for rank, (row, score) in enumerate(zip(rows_K, scores_K, strict=True), start=1):
+                if row >= 0:
+                    columns = _column(query), "Q0", names[row], rank, f"{score:.9g}", _column(tag)
+                    file.write(" ".join(map(str, columns)) + "\n")
+
+
+def read_run(path: Path | str, query_ids: Sequence[str], candidate_ids: Sequence[str]) -> Ranking:
+    """Read a TREC run over known queries and candidates, ordered by score and id.
+
+    Queries that the run does not name get an empty list, which every metric counts as zero.
+
+    Raises
+    ------
+    DataError
+        If a line has not six columns, names an unknown id, repeats a document or holds a score
+        that is not a finite number; the message has file and line.
+    """
+    query_rows = {name: row for row, name in enumerate(query_ids)}
+    candidate_rows = {name: row for row, name in enumerate(candidate_ids)}
+    found: dict[tuple[int, int], float] = {}
+    for line, text in enumerate(_lines(path), start=1):
+        columns = text.split()
+        if len(columns) != 6:
+            raise DataError(
+                "expected 6 columns: query, Q0, document, rank, score, tag",
+                path=path,
+                line=line,
+                value=text,
+                fix="write the run in TREC format",
+            )
+        query = _known(unquote(columns[0]), query_rows, "query", path, line)
+        candidate = _known(unquote(columns[2]), candidate_rows, "document", path, line)
+        if (query, candidate) in found:
+            raise DataError(
+                f"document {columns[2]!r} is listed twice for query {columns[0]!r}",
+                path=path,
+                line=line,
+                fix="keep one of the lines",
+            )
+        found[query, candidate] = _score(columns[4], path, line)
+    pairs = np.array(list(found), dtype=np.int64).reshape(-1, 2)
+    scores = np.array(list(found.values()), dtype=np.float32)
+    places = places_of(id_order(candidate_ids))
+    return ranking_of_pairs(pairs[:, 0], pairs[:, 1], scores, len(query_ids), places)
+
+
+def ranking_of_pairs(
+    queries_P: IntArray,
+    rows_P: IntArray,
+    scores_P: FloatArray,
+    n_queries: int,
+    place_C: IntArray,
+) -> Ranking:
+    """Order P scored pairs, which come in any order, into one list per query.
+
+    Parameters
+    ----------
+    queries_P, rows_P, scores_P : array
+        Query row, candidate row and float32 score of each pair.
+    n_queries : int
+        Number of lists; queries without a pair get an empty one.
+    place_C : IntArray
+        Place of each candidate among equal scores.
+    """
+    order = np.lexsort((place_C[rows_P], -scores_P, queries_P))
+    queries_P, rows_P, scores_P = queries_P[order], rows_P[order], scores_P[order]
+    lengths_Q = np.bincount(queries_P, minlength=n_queries)
+    columns_P = np.arange(len(queries_P)) - np.repeat(np.cumsum(lengths_Q) - lengths_Q, lengths_Q)
+    width = int(lengths_Q.max(initial=0))
+    rows_QK = np.full((n_queries, width), -1, dtype=np.int64)
+    scores_QK = np.full((n_queries, width), -np.inf, dtype=np.float32)
+    rows_QK[queries_P, columns_P] = rows_P
+    scores_QK[queries_P, columns_P] = scores_P
+    return Ranking(rows_QK, scores_QK)
+
+
+def _column(name: str) -> str:
+    return re.sub(r"[%\s]", lambda match: quote(match[0]), name)
+
+
+def _lines(path: Path | str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read the run: {error}", path=path, fix="check the file") from None
+
+
+def _known(name: str, rows: dict[str, int], what: str, path: Path | str, line: int) -> int:
+    if name not in rows:
+        raise DataError(
+            f"unknown {what}",
+            path=path,
+            line=line,
+            value=name,
+            fix="use the run of this data set",
+        )
+    return rows[name]
+
+
+def _score(text: str, path: Path | str, line: int) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = float("nan")
+    if not np.isfinite(score):
+        raise DataError("score is not a finite number", path=path, line=line, value=text)
+    return score
