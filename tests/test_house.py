@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -86,6 +87,19 @@ def test_citation_names_the_five_papers(repository: Path) -> None:
     for paper in citation["references"]:
         assert paper["title"]
         assert all(author["family-names"] for author in paper["authors"])
+
+
+def test_documents_name_files_that_exist(repository: Path) -> None:
+    pages = [repository / "README.md", *(repository / "docs").rglob("*.md")]
+    named: list[tuple[str, Path]] = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
+        paths = re.findall(r"`((?:scimult|tests|configs|launch|docs)/[\w/.-]+)`", text)
+        named += [(page.name, page.parent / link) for link in links]
+        named += [(page.name, repository / path) for path in paths]
+    assert len(named) > 20
+    assert [(page, str(path)) for page, path in named if not path.exists()] == []
 
 
 def test_ci_script_can_be_run(repository: Path) -> None:
