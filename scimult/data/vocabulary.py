@@ -1,0 +1,192 @@
+"""Trains a WordPiece vocabulary of one's own: uncased, in the manner of BERT, deterministic.
+
+The pieces are found by byte-pair merges, as the ``tokenizers`` library does for WordPiece.
+Its own WordPiece trainer numbers the ``##`` characters in the order of a hash map, so that
+equal counts are broken differently in each run (huggingface/tokenizers, issue 1794). Here
+every character that continues a word is replaced by a private one before training: the
+alphabet is then known, and sorted, before the first merge, and the result is always the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.text_store import FILE_NAME as TEXTS_FILE
+from scimult.data.text_store import TextStore
+from scimult.errors import ConfigError, DataError
+from scimult.files import atomic_folder
+from scimult.progress import progress
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+TEXT_FIELDS = ("title", "abstract", "text", "name", "definition")
+_CONTINUES = "##"
+_FIRST_PRIVATE = 0xF0000
+_MOST_CHARACTERS = 2000
+_TEXTS_PER_BATCH = 4096
+
+
+def read_texts(path: Path | str) -> list[str]:
+    """Return the texts of a prepared folder, or of a JSON lines file of papers or the like.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or a record has none of the known text fields.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if not (path / TEXTS_FILE).exists():
+            fix = "name a folder made by scimult prepare, or a JSON lines file"
+            raise DataError("folder is not a prepared one", path=path, fix=fix)
+        store = TextStore.open(path)
+        batches = (
+            store.slice(i, i + _TEXTS_PER_BATCH) for i in range(0, len(store), _TEXTS_PER_BATCH)
+        )
+        return [f"{text.title} {text.body}" for batch in batches for text in batch]
+    rejects = Rejects(skip_bad=False)
+    return [_record_text(record) for record in read_jsonl(path, rejects)]
+
+
+def train_wordpiece(texts: Sequence[str], vocab_size: int, *, min_count: int = 2) -> Tokenizer:
+    """Train an uncased WordPiece tokenizer; the same texts give the same tokenizer.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        Training texts; their order does not matter.
+    vocab_size : int
+        Number of tokens, the special ones included; fewer if the texts hold no more.
+    min_count : int
+        Two pieces that stand side by side less often than this are not merged.
+
+    Raises
+    ------
+    ConfigError
+        If ``vocab_size`` does not even hold the characters of the texts.
+    DataError
+        If the texts hold no word.
+    """
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    for text in progress(texts, "count words", total=len(texts), unit="text"):
+        words = splitter.pre_tokenize_str(normalizer.normalize_str(text))
+        counts.update(word for word, _ in words)
+    tokenizer = Tokenizer(
+        models.WordPiece(_pieces(counts, vocab_size, min_count), unk_token="[UNK]")
+    )
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.WordPiece(prefix=_CONTINUES)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, SPECIAL_TOKENS.index(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, max_length: int = 512) -> None:
+    """Write the files from which Hugging Face's ``AutoTokenizer`` makes a BERT tokenizer.
+
+    Raises
+    ------
+    StorageError
+        If the folder cannot be written; nothing half-written is left.
+    """
+    config = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": True,
+        "model_max_length": max_length,
+        **{f"{name.strip('[]').lower()}_token": name for name in SPECIAL_TOKENS},
+    }
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    with atomic_folder(folder) as temporary:
+        tokenizer.save(str(temporary / "tokenizer.json"))
+        (temporary / "vocab.txt").write_text(
+            "".join(f"{token}\n" for token, _ in vocabulary), encoding="utf-8"
+        )
+        (temporary / "tokenizer_config.json").write_text(
+            json.dumps(config, indent=2) + "\n", encoding="utf-8"
+        )
+
+
+def _record_text(record: Record) -> str:
+    present = [name for name in TEXT_FIELDS if name in record.fields]
+    if not present:
+        fix = f"give it one of {', '.join(TEXT_FIELDS)}"
+        raise record.error("record has no text field", value=sorted(record.fields), fix=fix)
+    return " ".join(record.text(name, "") for name in present)
+
+
+def _pieces(counts: Counter[str], vocab_size: int, min_count: int) -> dict[str, int]:
+    """Return the vocabulary: special tokens, characters, then pieces in order of merging."""
+    characters = _alphabet(counts)
+    private = {character: chr(_FIRST_PRIVATE + i) for i, character in enumerate(characters)}
+    public = {code: _CONTINUES + character for character, code in private.items()}
+    marked = {
+        word[0] + "".join(private[character] for character in word[1:]): count
+        for word, count in sorted(counts.items())
+        if private.keys() >= set(word)
+    }
+    least = len(SPECIAL_TOKENS) + len({character for word in marked for character in word})
+    if vocab_size < least:
+        raise ConfigError(
+            "vocabulary is too small for the characters of the texts",
+            value=vocab_size,
+            fix=f"use --vocab-size {least} or more",
+        )
+    model = Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_count,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    model.train_from_iterator(_repeated(marked), trainer)
+    return {_public(token, public): number for token, number in model.get_vocab().items()}
+
+
+def _alphabet(counts: Counter[str]) -> list[str]:
+    """Return the characters of the words, sorted; the rarest are left out if there are many."""
+    characters: Counter[str] = Counter()
+    for word, count in counts.items():
+        for character in word:
+            characters[character] += count
+    if not characters:
+        raise DataError("the texts hold no word", fix="name a file or folder with texts")
+    by_count = sorted(characters, key=lambda character: (-characters[character], character))
+    return sorted(by_count[:_MOST_CHARACTERS])
+
+
+def _repeated(words: dict[str, int]) -> Iterable[str]:
+    """Yield each word as often as it was counted."""
+    for word, count in words.items():
+        for start in range(0, count, _TEXTS_PER_BATCH):
+            yield " ".join([word] * min(_TEXTS_PER_BATCH, count - start))
+
+
+def _public(token: str, public: dict[str, str]) -> str:
+    """Write a piece the way WordPiece does: ``##`` marks one that continues a word."""
+    if token in SPECIAL_TOKENS:
+        return token
+    plain = "".join(
+        public.get(character, character).removeprefix(_CONTINUES) for character in token
+    )
+    return _CONTINUES + plain if token[0] in public else plain
