@@ -30,7 +30,7 @@ $(READY): setup.cfg pyproject.toml
 	         '(Debian, Ubuntu: apt install python3-venv) or choose another with make PYTHON=...' >&2; \
 	    exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
-	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,eval,dev]'
 	@touch $@
 
