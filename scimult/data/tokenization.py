@@ -92,7 +92,7 @@ class TextTokenizer:
             tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
         except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
             fix = "name a folder with tokenizer.json and tokenizer_config.json"
-            raise CheckpointError(f"no usable tokenizer: {error}", path=path, fix=fix) from error
+            raise CheckpointError("holds no usable tokenizer", path=path, fix=fix) from error
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             fix = "convert it to a tokenizer.json file"
             raise CheckpointError("not a fast tokenizer", path=path, fix=fix)

@@ -1,0 +1,161 @@
+"""Input files: every defect is located, and skipped and counted on request."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from scimult.data.lines import Record, Rejects, read_jsonl, read_table
+from scimult.errors import DataError
+
+GOOD = b'{"id": "a", "n": 1}\n'
+
+
+def _read(path: Path, rejects: Rejects) -> list[Record]:
+    if ".jsonl" in path.name:
+        return list(read_jsonl(path, rejects))
+    return list(read_table(path, ("x", "y"), rejects))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "problem"),
+    [
+        ("f.jsonl", GOOD + b'{"id": "b", "ti\n' + GOOD, 2, "line is not valid JSON"),
+        ("f.jsonl", GOOD + b'{"id": "caf\xe9"}\n' + GOOD, 2, "line is not UTF-8"),
+        ("f.jsonl", GOOD + b"[1, 2]\n" + GOOD, 2, "line is not an object"),
+        ("f.jsonl", GOOD + b"[" * 100_000 + b"\n" + GOOD, 2, "line is not valid JSON"),
+        ("f.tsv", b"x\ty\n1\t2\n3\n4\t5\n", 3, "wrong number of values"),
+        ("f.csv", b"x,y\n1,2\n3,4,5\n6,7\n", 3, "wrong number of values"),
+    ],
+)
+def test_a_bad_line_is_located_or_skipped(
+    tmp_path: Path, name: str, content: bytes, line: int, problem: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=problem) as caught:
+        _read(path, Rejects())
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert "value: " in str(caught.value)
+    assert "Fix: " in str(caught.value)
+
+    rejects = Rejects(skip_bad=True)
+    assert len(_read(path, rejects)) == 2
+    assert rejects.counts == {problem: 1}
+    assert f"{path}:{line}" in rejects.summary()
+
+
+@pytest.mark.parametrize("name", ["f.jsonl", "f.tsv", "f.jsonl.gz"])
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+def test_an_empty_file(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DataError, match=r"file is empty.*Fix: "):
+        _read(path, Rejects())
+    rejects = Rejects(skip_bad=True)
+    assert _read(path, rejects) == []
+    assert rejects.counts == {"file is empty": 1}
+
+
+@pytest.mark.parametrize("keep", [30, 400])
+def test_a_truncated_gzip(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "f.jsonl.gz"
+    rows = "".join(json.dumps({"id": hash(i * 7919)}) + "\n" for i in range(300))
+    path.write_bytes(gzip.compress(rows.encode())[:keep])
+    with pytest.raises(DataError, match=r"f\.jsonl\.gz:\d+: gzip file is cut off.*Fix: copy"):
+        _read(path, Rejects())
+    rejects = Rejects(skip_bad=True)
+    assert len(_read(path, rejects)) < 300
+    assert rejects.counts["gzip file is cut off or damaged"] == 1
+
+
+def test_a_file_that_is_no_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl.gz"
+    path.write_bytes(GOOD)
+    with pytest.raises(DataError, match="cut off or damaged"):
+        _read(path, Rejects())
+
+
+def test_a_missing_file_or_column_cannot_be_skipped(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="file does not exist"):
+        _read(tmp_path / "f.jsonl", Rejects(skip_bad=True))
+    (tmp_path / "f.tsv").write_text("x\tz\n1\t2\n")
+    with pytest.raises(DataError, match=r"f\.tsv:1: header lacks y.*\['x', 'z'\].*header line"):
+        _read(tmp_path / "f.tsv", Rejects(skip_bad=True))
+    with pytest.raises(DataError, match="cannot be read"):
+        _read(tmp_path, Rejects(skip_bad=True))
+
+
+def test_tables_take_alternative_names_quotes_and_more_columns(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text('q,corpus-id,note\n1,"a, b",x\n\n2,c,y\n', encoding="utf-8-sig")
+    records = list(read_table(path, ("q", "paper-id|corpus-id"), Rejects()))
+    assert [record.fields for record in records] == [
+        {"q": "1", "paper-id": "a, b", "note": "x"},
+        {"q": "2", "paper-id": "c", "note": "y"},
+    ]
+    assert [record.line for record in records] == [2, 4]
+
+
+def test_unusual_line_ends_stay_inside_a_value(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    path.write_bytes('{"id": "a\u2028b\x85"}\r\n{"id": "c"}'.encode())
+    assert [r.fields["id"] for r in read_jsonl(path, Rejects())] == ["a\u2028b\x85", "c"]
+
+
+def _record(**fields: object) -> Record:
+    return Record(Path("f.jsonl"), 7, dict(fields))
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: _record(a=1).text("a"), "field 'a' is not a string"),
+        (lambda: _record(a=None).text("a"), "missing field 'a'"),
+        (lambda: _record(b="x").text("a"), "missing field 'a'"),
+        (lambda: _record(a="\ud800").text("a"), "field 'a' is not valid Unicode"),
+        (lambda: _record(a=" ").identifier("a"), "field 'a' is empty"),
+        (lambda: _record(a=True).identifier("a"), "field 'a' is not a string"),
+        (lambda: _record(a="x").strings("a"), "field 'a' is not a list of strings"),
+        (lambda: _record(a=["x", 1]).strings("a"), "field 'a' is not a list of strings"),
+        (lambda: _record(a="1.5").integer("a"), "field 'a' is not an integer"),
+        (lambda: _record(a=True).integer("a"), "field 'a' is not an integer"),
+        (lambda: _record(a="nan").number("a"), "field 'a' is not a finite number"),
+        (lambda: _record(a=[]).number("a"), "field 'a' is not a finite number"),
+        (lambda: _record(a=False).number("a"), "field 'a' is not a finite number"),
+    ],
+)
+def test_typed_access_names_the_field(call: object, problem: str) -> None:
+    with pytest.raises(DataError, match=rf"^f\.jsonl:7: {problem}.*Fix: "):
+        call()  # type: ignore[operator]
+
+
+def test_typed_access_returns_values_and_defaults() -> None:
+    record = _record(a="x", n=3, s=["u", "v"], f="2.5", empty="")
+    assert record.text("a") == "x"
+    assert record.text("empty", "default") == ""
+    assert record.text("none", "default") == "default"
+    assert record.identifier("n") == "3"
+    assert record.strings("s") == ["u", "v"]
+    assert record.strings("none", ()) == []
+    assert (record.integer("n"), record.integer("none", 4)) == (3, 4)
+    assert (record.number("f"), record.number("n")) == (2.5, 3.0)
+
+
+def test_every_reject_is_logged_but_only_some_are_shown(tmp_path: Path) -> None:
+    rejects = Rejects(skip_bad=True, log=tmp_path / "rejects.jsonl")
+    records = [Record(Path("f"), i, {"id": i}) for i in range(10)]
+    assert list(rejects.keep(records, lambda record: record.text("id"))) == []
+    logged = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
+    assert [entry["line"] for entry in logged] == list(range(10))
+    assert logged[3] == {
+        "reason": "field 'id' is not a string",
+        "file": "f",
+        "line": 3,
+        "value": "3",
+    }
+    assert "left out 10: field 'id' is not a string" in rejects.summary()
+    assert rejects.summary().count("e.g.") == 3

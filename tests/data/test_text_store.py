@@ -1,0 +1,75 @@
+"""The text store returns what was added, row by row, and refuses other files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scimult.data import text_store
+from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.errors import DataError
+from scimult.types import Text
+
+TEXTS = {
+    "ns:1": Text("paper", "Title", "Body"),
+    "ns/label:x": Text("label", "Name"),
+    "s/query:1": Text("query", "what is α → β?\t"),
+    "ns:2": Text("paper", "", "Only a body"),
+}
+
+
+def _write(folder: Path) -> TextStore:
+    with TextStoreWriter(folder) as writer:
+        for row, (identifier, text) in enumerate(TEXTS.items()):
+            assert writer.add(identifier, text) == row
+        assert writer.row("ns:2") == 3
+        assert writer.row("ns:3") is None
+    return TextStore.open(folder)
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 3, 100])
+def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_batch: int) -> None:
+    monkeypatch.setattr(text_store, "ROWS_PER_BATCH", rows_per_batch)
+    store = _write(tmp_path)
+    texts = list(TEXTS.values())
+    assert len(store) == 4
+    assert store.slice(0, 4) == texts
+    assert store.slice(1, 3) == texts[1:3]
+    assert store.texts([3, 0, 3]) == [texts[3], texts[0], texts[3]]
+    assert store.ids == list(TEXTS)
+    assert store.ids_at(np.array([2, 0])) == ["s/query:1", "ns:1"]
+    assert store.kinds == ["paper", "label", "query", "paper"]
+    assert [store.row(identifier) for identifier in TEXTS] == [0, 1, 2, 3]
+
+
+def test_unknown_id(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"texts\.arrow: unknown text id.*'ns:9'.*Fix: "):
+        _write(tmp_path).row("ns:9")
+
+
+def test_fingerprint_follows_the_content(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first = _write(tmp_path / "a")
+    assert _write(tmp_path / "b").fingerprint == first.fingerprint
+    with TextStoreWriter(tmp_path / "b") as writer:
+        writer.add("ns:1", Text("paper", "Another", "Body"))
+    assert TextStore.open(tmp_path / "b").fingerprint != first.fingerprint
+
+
+def test_absent_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"texts\.arrow: file does not exist.*scimult prepare"):
+        TextStore.open(tmp_path)
+    _write(tmp_path)
+    path = tmp_path / "texts.arrow"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match="not a readable Arrow file"):
+        TextStore.open(tmp_path)
+    table = pa.table({"id": ["x"]})
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match="expected a texts file of version 1"):
+        TextStore.open(tmp_path)

@@ -1,0 +1,82 @@
+"""The token store equals direct tokenisation and refuses what does not belong to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scimult.data import token_store
+from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.token_store import TokenStore, build_token_store
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import DataError
+from scimult.files import read_json, write_json
+from scimult.types import Text
+
+TEXTS = [
+    Text("paper", f"Title {i}", "some words about graphs and proteins " * i) for i in range(12)
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(minilm: Path) -> TextTokenizer:
+    return TextTokenizer.from_folder(minilm)
+
+
+def _texts(folder: Path, texts: list[Text]) -> TextStore:
+    folder.mkdir(exist_ok=True)
+    with TextStoreWriter(folder) as writer:
+        for i, text in enumerate(texts):
+            writer.add(f"ns:{i}", text)
+    return TextStore.open(folder)
+
+
+@pytest.fixture
+def built(tmp_path: Path, tokenizer: TextTokenizer) -> TokenStore:
+    return build_token_store(_texts(tmp_path / "texts", TEXTS), tokenizer, tmp_path / "tokens", 48)
+
+
+@pytest.mark.parametrize("texts_per_chunk", [1, 5, 100])
+def test_equals_direct_tokenisation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: TextTokenizer, texts_per_chunk: int
+) -> None:
+    monkeypatch.setattr(token_store, "TEXTS_PER_CHUNK", texts_per_chunk)
+    store = build_token_store(_texts(tmp_path / "t", TEXTS), tokenizer, tmp_path / "tokens", 48)
+    for max_length in (3, 10, 48):
+        direct = tokenizer.encode(TEXTS, max_length)
+        for row, expected in enumerate(direct):
+            assert store.tokens(row, max_length).tolist() == expected.tolist()
+    assert store.tokens(0, 48).dtype == np.int64
+    assert store.lengths_N.tolist() == [len(ids) for ids in tokenizer.encode(TEXTS, 48)]
+    assert store.lengths_N.dtype == np.int32
+    assert store.meta["dtype"] == "uint16"
+
+
+def test_other_texts_are_refused(built: TokenStore, tmp_path: Path) -> None:
+    others = _texts(tmp_path / "others", TEXTS[:3])
+    with pytest.raises(DataError, match=r"tokens: token store belongs to other texts.*delete"):
+        TokenStore.open(tmp_path / "tokens", texts=others)
+
+
+def test_a_store_that_was_cut_shorter_is_refused(built: TokenStore, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cut at 48 tokens, 49 are wanted"):
+        TokenStore.open(tmp_path / "tokens", max_length=49)
+
+
+def test_damaged_stores_are_refused(built: TokenStore, tmp_path: Path) -> None:
+    folder = tmp_path / "tokens"
+    tokens = (folder / "tokens.bin").read_bytes()
+    (folder / "tokens.bin").write_bytes(tokens[:-2])
+    with pytest.raises(DataError, match="damaged token store: sizes disagree"):
+        TokenStore.open(folder)
+    (folder / "tokens.bin").write_bytes(b"")
+    with pytest.raises(DataError, match="damaged token store"):
+        TokenStore.open(folder)
+    write_json(folder / "meta.json", {**read_json(folder / "meta.json"), "version": "0"})
+    with pytest.raises(DataError, match="of another version"):
+        TokenStore.open(folder)
+    (folder / "meta.json").unlink()
+    with pytest.raises(DataError, match="does not exist"):
+        TokenStore.open(folder)

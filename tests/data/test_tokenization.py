@@ -1,0 +1,133 @@
+"""Texts become ``[CLS] title [SEP] body [SEP]``, cut as the tokenizer itself cuts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from scimult.data.tokenization import TextTokenizer, cut
+from scimult.errors import CheckpointError, ConfigError
+from scimult.types import Text
+
+PAPER = Text("paper", "Graph Attention", "We study Graphs.")
+WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "Graph", "graph", "Deep", "deep"]
+
+
+@pytest.fixture(scope="module")
+def uncased(minilm: Path) -> TextTokenizer:
+    return TextTokenizer.from_folder(minilm)
+
+
+@pytest.fixture
+def cased(tmp_path: Path) -> Path:
+    """Return the folder of a cased word-level tokenizer."""
+    backend = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, "[UNK]"))
+    backend.pre_tokenizer = Whitespace()
+    backend.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", **names)
+    tokenizer.save_pretrained(tmp_path / "cased")
+    return tmp_path / "cased"
+
+
+def test_layout_of_papers_labels_and_queries(uncased: TextTokenizer, minilm: Path) -> None:
+    plain = AutoTokenizer.from_pretrained(str(minilm))
+    ids = [
+        plain(words, add_special_tokens=False)["input_ids"]
+        for words in ("graph attention", "we study graphs.")
+    ]
+    cls, sep = uncased.cls_id, uncased.sep_id
+    both = [cls, *ids[0], sep, *ids[1], sep]
+    texts = [
+        PAPER,
+        Text("label", PAPER.title, PAPER.body),
+        Text("query", PAPER.title),
+        Text("paper", PAPER.title, ""),
+        Text("paper", "", PAPER.body),
+    ]
+    first = [cls, *ids[0], sep]
+    encoded = [array.tolist() for array in uncased.encode(texts, 64)]
+    assert encoded == [both, both, first, first, [cls, *ids[1], sep]]
+    assert uncased.encode([], 64) == []
+
+
+def test_a_literal_separator_stays_special(uncased: TextTokenizer, cased: Path) -> None:
+    joined = uncased.encode([Text("query", "Graph Attention [SEP] We study Graphs.")], 64)[0]
+    assert joined.tolist() == uncased.encode([PAPER], 64)[0].tolist()
+    lowering = TextTokenizer.from_folder(cased, lowercase=True)
+    assert lowering.encode([Text("query", "Deep [SEP] Graph")], 64)[0].tolist() == [1, 7, 2, 5, 2]
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    words=st.lists(
+        st.sampled_from(["graph", "hyperparameterization", "a", "[SEP]", "é"]), max_size=20
+    )
+)
+@pytest.mark.parametrize("max_length", [3, 8, 16])
+def test_cutting_equals_the_tokenizers_own(
+    uncased: TextTokenizer, minilm: Path, words: list[str], max_length: int
+) -> None:
+    text = Text("paper", "title words here", " ".join(words))
+    reference = AutoTokenizer.from_pretrained(str(minilm))(
+        uncased.format(text), truncation=True, max_length=max_length
+    )
+    assert set(reference["token_type_ids"]) == {0}
+    direct = uncased.encode([text], max_length)[0]
+    later = cut(uncased.encode([text], 512)[0], max_length, uncased.sep_id)
+    assert direct.tolist() == later.tolist() == reference["input_ids"]
+
+
+def test_lower_casing_is_on_for_uncased_and_an_option_for_cased(
+    uncased: TextTokenizer, cased: Path
+) -> None:
+    assert uncased.lowercase
+    text = Text("query", "Deep graph")
+    keeping, lowering = (
+        TextTokenizer.from_folder(cased),
+        TextTokenizer.from_folder(cased, lowercase=True),
+    )
+    assert (keeping.lowercase, lowering.lowercase) == (False, True)
+    assert keeping.encode([text], 9)[0].tolist() == [1, 6, 5, 2]
+    assert lowering.encode([text], 9)[0].tolist() == [1, 7, 5, 2]
+    assert keeping.fingerprint != lowering.fingerprint
+
+
+def test_an_uncased_tokenizer_cannot_keep_case(minilm: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lowercase=False, but this tokenizer is uncased.*Fix"):
+        TextTokenizer.from_folder(minilm, lowercase=False)
+
+
+@pytest.mark.parametrize("lowercase", [None, True])
+def test_save_and_load_give_an_equal_tokenizer(
+    tmp_path: Path, cased: Path, lowercase: bool | None
+) -> None:
+    before = TextTokenizer.from_folder(cased, lowercase=lowercase)
+    before.encode([PAPER], 8)
+    before.save(tmp_path / "saved")
+    after = TextTokenizer.from_folder(tmp_path / "saved")
+    assert after.fingerprint == before.fingerprint
+    assert after.lowercase == before.lowercase
+    assert after.vocab_size == before.vocab_size == len(WORDS)
+    assert (after.pad_id, after.cls_id, after.sep_id) == (0, 1, 2)
+
+
+def test_folders_without_a_usable_tokenizer(tmp_path: Path, cased: Path) -> None:
+    with pytest.raises(CheckpointError, match="tokenizer folder does not exist"):
+        TextTokenizer.from_folder(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"empty: holds no usable tokenizer.*Fix"):
+        TextTokenizer.from_folder(tmp_path / "empty")
+    backend = Tokenizer.from_file(str(cased / "tokenizer.json"))
+    with pytest.raises(CheckpointError, match="tokenizer has no cls token"):
+        TextTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
