@@ -14,12 +14,14 @@ from typer.core import TyperGroup
 from scimult import __version__
 from scimult.cli.encode import encode
 from scimult.cli.evaluate import evaluate
+from scimult.cli.generate import generate
 from scimult.cli.mine import mine
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
 from scimult.cli.search import search
 from scimult.cli.tag import tag
+from scimult.cli.train_tokenizer import train_tokenizer
 from scimult.errors import SciMultError
 
 
@@ -64,7 +66,7 @@ def options(
 
 
 # In the order of a project: data, training, evaluation, use.
-VERBS = (prepare, mine, pretrain, evaluate, encode, search, recommend, tag)
+VERBS = (generate, train_tokenizer, prepare, mine, pretrain, evaluate, encode, search, recommend, tag)
 for verb in VERBS:
     app.command()(verb)
 
