@@ -16,7 +16,7 @@ def encode(
         Path, typer.Argument(help="JSON lines (.gz) of papers or labels, or their folder.")
     ],
     model: Model,
-    output: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
     task: Annotated[str, typer.Option(help="Task that the embeddings are for.")],
     role: Annotated[
         Literal["query", "candidate"], typer.Option(help="Side of the task.")
@@ -34,17 +34,15 @@ def encode(
     from scimult.inference import SciMult
     from scimult.inference.embeddings import load_embeddings, provenance, save_embeddings
 
-    if output.exists():
+    if out.exists():
         if not overwrite:
-            raise DataError(
-                "output exists already", path=output, fix="choose another or --overwrite"
-            )
-        load_embeddings(output)  # whatever else stands there is not ours to replace
+            raise DataError("output exists already", path=out, fix="choose another or --overwrite")
+        load_embeddings(out)  # whatever else stands there is not ours to replace
     encoder = SciMult.from_pretrained(
         model, device=device, dtype=dtype, pooling=pooling, similarity=similarity
     )
     collection = open_collection(texts, encoder.kind(task, role), skip_bad)
     embeddings_ND = encoder.encode(collection.texts, task=task, role=role, show_progress=True)
     made_by = provenance(encoder, collection, task, role)
-    save_embeddings(output, collection, embeddings_ND, made_by, encoder)
-    typer.echo(f"{output}: {len(collection):,} embeddings of width {encoder.width}")
+    save_embeddings(out, collection, embeddings_ND, made_by, encoder)
+    typer.echo(f"{out}: {len(collection):,} embeddings of width {encoder.width}")

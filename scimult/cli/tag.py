@@ -32,7 +32,7 @@ def tag(
         Path,
         typer.Option(help="JSON lines with id, name and definition.", show_default=False),
     ],
-    output: Annotated[
+    out: Annotated[
         Path | None, typer.Option(help="Write JSON lines here instead of printing.")
     ] = None,
     top: Top = 5,
@@ -58,9 +58,9 @@ def tag(
         {"id": name, "title": text.title, "labels": found}
         for name, text, found in zip(queries.ids, queries.texts, lists, strict=True)
     ]
-    if output is not None:
-        write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in tagged))
-        typer.echo(f"{output}: {top} labels for each of {len(tagged):,} papers")
+    if out is not None:
+        write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in tagged))
+        typer.echo(f"{out}: {top} labels for each of {len(tagged):,} papers")
     elif as_json:
         show_list(tagged, "", as_json=True)
     else:

@@ -126,14 +126,14 @@ def test_tag_ranks_labels_of_every_paper(model: Path, folder: Path) -> None:
     table = _run("tag", *options)
     assert table.exit_code == 0
     assert "Sparse matrices" in table.stdout
-    written = _run("tag", *options, "--output", folder / "tags.jsonl")
+    written = _run("tag", *options, "--out", folder / "tags.jsonl")
     assert written.exit_code == 0
     lines = (folder / "tags.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == rows
 
 
 def test_encode_writes_a_folder(model: Path, folder: Path) -> None:
-    options = ("--model", model, "--task", "link_prediction", "--output", folder / "e")
+    options = ("--model", model, "--task", "link_prediction", "--out", folder / "e")
     result = _run("encode", folder, *options)
     assert result.exit_code == 0, result.output
     assert "4 embeddings of width 16" in result.stdout
@@ -147,13 +147,13 @@ def test_encode_writes_a_folder(model: Path, folder: Path) -> None:
 
 
 def test_encode_reads_labels_where_the_task_has_labels(model: Path, folder: Path) -> None:
-    options = ("--model", model, "--task", "classification", "--output", folder / "e")
+    options = ("--model", model, "--task", "classification", "--out", folder / "e")
     assert _run("encode", folder, *options).exit_code == 0
     assert load_embeddings(folder / "e")[0] == ["l1", "l2"]
 
 
 def test_encode_does_not_replace_a_folder_of_something_else(model: Path, folder: Path) -> None:
-    options = ("--model", model, "--task", "search", "--output", folder, "--overwrite")
+    options = ("--model", model, "--task", "search", "--out", folder, "--overwrite")
     assert "meta.json: file does not exist" in _error(_run("encode", folder, *options))
     assert (folder / "papers.jsonl").exists()
 

@@ -1,0 +1,43 @@
+"""Every configuration file that we ship loads with the schema of its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scimult.config import StrictConfig, load_config
+from scimult.errors import ConfigError
+from scimult.files import read_json
+from scimult.mining.dataset import DatasetConfig
+from scimult.training.config import PretrainConfig
+from tests.conftest import REPOSITORY
+
+SCHEMAS: dict[str, type[StrictConfig]] = {
+    "data": DatasetConfig,
+    "demo": PretrainConfig,
+    "pretrain": PretrainConfig,
+}
+CONFIGS = REPOSITORY / "configs"
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(CONFIGS).as_posix()
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=_name)
+def test_yaml_loads(path: Path) -> None:
+    schema = SCHEMAS[path.relative_to(CONFIGS).parts[0]]
+    assert load_config(schema, path)
+    with pytest.raises(ConfigError, match="no_such_key: unknown key"):
+        load_config(schema, path, ["no_such_key=1"])
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.json")), ids=_name)
+def test_json_loads(path: Path) -> None:
+    assert path.parent.name == "deepspeed"
+    assert "zero_optimization" in read_json(path)
+
+
+def test_every_schema_has_a_file() -> None:
+    assert {folder for folder in SCHEMAS if not any((CONFIGS / folder).rglob("*.yaml"))} == set()
