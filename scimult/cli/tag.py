@@ -60,7 +60,7 @@ def tag(
     ]
     if out is not None:
         write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in tagged))
-        typer.echo(f"{out}: {top} labels for each of {len(tagged):,} papers")
+        typer.echo(f"{out}: {min(top, len(space))} labels for each of {len(tagged):,} papers")
     elif as_json:
         show_list(tagged, "", as_json=True)
     else:
