@@ -26,7 +26,7 @@ LABELS = [
     {"id": f"l{i}", "name": f"Label {i}", "definition": f"About {i}." if i else ""}
     for i in range(5)
 ]
-CITATIONS = [(f"p{i}", f"p{j}") for i in range(20) for j in range(i) if (i * 7 + j * 3) % 5 == 0]
+CITATIONS = [(f"p{i}", f"p{j}") for i in range(20) for j in range(i) if (i + j) % 5 == 0]
 QUERIES = [{"id": f"q{i}", "text": f"find topic {i}"} for i in range(6)]
 CLICKS = [(f"q{i}", f"p{(i * 3 + k) % 20}", int(k == 0)) for i in range(6) for k in range(4)]
 

@@ -21,18 +21,17 @@ def print_prepared(data: PreparedData) -> None:
     console.print(sources)
     pairs = Table(box=box.SIMPLE)
     for name in ("source", "task", "split"):
-        pairs.add_column(name)
-    for name in ("queries", "groups", "pairs", "down-sampled", "with hard negative"):
+        pairs.add_column(name, no_wrap=True)
+    names = ["queries", "groups", "pairs"]
+    if any(entry["unsampled"] for entry in data.manifest["pairs"]):
+        names.append("unsampled")
+    for name in (*names, "mined"):
         pairs.add_column(name, justify="right")
     for entry in data.manifest["pairs"]:
-        share = entry["with_negatives"] / max(entry["groups"], 1)
-        pairs.add_row(
-            entry["source"],
-            entry["task"],
-            entry["split"],
-            *(f"{entry[name]:,}" for name in ("queries", "groups", "pairs", "unsampled")),
-            f"{share:.1%}",
-        )
+        mined = entry["with_negatives"] / max(entry["groups"], 1)
+        counts = [f"{entry[name]:,}" for name in names]
+        pairs.add_row(entry["source"], entry["task"], entry["split"], *counts, f"{mined:.1%}")
     console.print(pairs)
+    console.print("mined: groups with at least one hard negative", highlight=False)
     for reason, count in data.manifest["rejects"].items():
         console.print(f"left out {count:,}: {reason}", highlight=False, markup=False)
