@@ -79,7 +79,7 @@ def evaluate(
     from scimult.evaluation.harness import evaluate as score
     from scimult.evaluation.harness import load_sets
     from scimult.evaluation.report import check_comparable, update_table
-    from scimult.evaluation.results import load_results
+    from scimult.evaluation.results import folder_of, load_results
     from scimult.evaluation.suites import load_suite
 
     makers = _systems(bm25, embeddings or [], model or [], device)
@@ -87,6 +87,8 @@ def evaluate(
     loaded = load_sets(chosen, data, sets or [], skip_bad=skip_bad)
     others = [result for result in load_results(out) if result.system not in makers]
     check_comparable(others, chosen.name, {name: entry.facts for name, entry in loaded.items()})
+    for name in makers:
+        folder_of(out, name)
     for name, make in makers.items():
         score(make(), chosen, loaded, out, save_runs=save_runs, on_set=partial(_tell, name))
     _show_report(update_table(out))
@@ -188,7 +190,7 @@ def _model(spec: SystemSpec, device: str | None) -> System:
 
 
 def _show_suites(chosen: str, data: Path) -> None:
-    """Print every suite: its sets, how they are scored, whose they are, and whether they are here."""
+    """Print every suite: its sets, how they are scored, their origin, whether they are here."""
     from scimult.evaluation.datasets import missing_files
     from scimult.evaluation.suites import load_suite, suite_names
 

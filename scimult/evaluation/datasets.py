@@ -286,9 +286,9 @@ def _known_labels(
         if label not in labels:
             rejects.reject(
                 DataError(
-                    f"paper {paper!r} has a label that the label file does not name",
+                    "paper has a label that the label file does not name",
                     path=paths[0],
-                    value=label,
+                    value=(paper, label),
                     fix=f"add it to {paths[1]}",
                 )
             )
@@ -320,9 +320,9 @@ def _single_label(
         if len(judgments[paper]) > 1:
             rejects.reject(
                 DataError(
-                    f"paper {paper!r} has several labels, coarse classification takes one",
+                    "paper has several labels, coarse classification takes one",
                     path=path,
-                    value=list(judgments[paper]),
+                    value=(paper, list(judgments[paper])),
                     fix="keep one label or use the protocol classification_fine",
                 )
             )

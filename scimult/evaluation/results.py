@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 import scimult
 from scimult.config import StrictConfig
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.files import read_json, write_json, write_text
 
 LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "bm25s", "pydantic")
@@ -118,8 +118,18 @@ def provenance() -> dict[str, Any]:
 
 
 def folder_of(out: Path, system: str) -> Path:
-    """Return the folder of a system's files; odd characters of its name become ``-``."""
-    return out / (re.sub(r"[^\w.+-]+", "-", system).strip("-.") or "system")
+    """Return the folder of a system's files.
+
+    Raises
+    ------
+    ConfigError
+        If the name cannot be a folder's.
+    """
+    if not re.fullmatch(r"\w[\w.+-]*", system):
+        raise ConfigError(
+            "a system's name is also a folder's", value=system, fix="use letters, digits, . _ + -"
+        )
+    return out / system
 
 
 def save_result(result: Result, out: Path) -> Path:

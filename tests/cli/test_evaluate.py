@@ -1,0 +1,159 @@
+"""``scimult evaluate``, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from scimult.cli.evaluate import MODEL_OPTIONS, parse_system
+from scimult.cli.main import app
+from scimult.errors import ConfigError, UnknownNameError
+from scimult.evaluation.suites import Benchmark
+from tests.benchmarks import (
+    CORPUS,
+    QUERY_PAPERS,
+    WordEncoder,
+    write_coarse,
+    write_fields,
+    write_links,
+    write_rerank,
+    write_search,
+)
+from tests.tiny import save_tiny_model
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """Write data of every protocol and a suite of one's own; return the suite's file."""
+    data = tmp_path / "data"
+    made = [write(data) for write in (write_fields, write_coarse, write_rerank, write_links)]
+    made.append(write_search(data))
+    tree = {
+        "name": "own",
+        "description": "Mine",
+        "how_to_get": "ask me",
+        "benchmarks": {entry.folder: _plain(entry) for entry in made},
+    }
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return path
+
+
+def _plain(entry: Benchmark) -> dict[str, object]:
+    tree: dict[str, object] = entry.model_dump(mode="json")
+    return tree
+
+
+def _evaluate(suite: Path, *arguments: str) -> Result:
+    data, out = suite.parent / "data", suite.parent / "out"
+    options = ["--suite", str(suite), "--data", str(data), "--out", str(out)]
+    return CliRunner().invoke(app, ["evaluate", *options, *arguments])
+
+
+def _stored(suite: Path) -> Path:
+    """Store embeddings of the links set only."""
+    encoder, folder = WordEncoder(), suite.parent / "stored/links"
+    folder.mkdir(parents=True)
+    for name, records in (("candidates", CORPUS), ("queries", QUERY_PAPERS)):
+        vectors = np.stack([encoder._vector(str(record)) for record in records])
+        np.savez(folder / f"{name}.npz", ids=[r["_id"] for r in records], embeddings=vectors)
+    return suite.parent / "stored"
+
+
+def test_bm25_a_model_and_stored_embeddings_stand_in_one_table(suite: Path) -> None:
+    model, out = save_tiny_model(suite.parent / "model"), suite.parent / "out"
+    first = _evaluate(suite, "--bm25", "--model", f"tiny={model},pooling=mean,similarity=cosine")
+    assert first.exit_code == 0, first.output
+    assert "BM25" in first.stdout
+    second = _evaluate(
+        suite, "--embeddings", f"mine={_stored(suite)},similarity=l2", "--sets", "links"
+    )
+    assert second.exit_code == 0, second.output
+    header = (out / "table.md").read_text().splitlines()[2]
+    assert header == "| task | set | metric | BM25 | tiny | mine |"
+    settings = json.loads((out / "tiny/result.json").read_text())["settings"]
+    assert settings["pooling"] == "mean"
+    assert settings["similarity"] == "cosine"
+    assert len(settings["fingerprint"]) == 16
+
+
+def test_overrides_change_the_suite(suite: Path) -> None:
+    result = _evaluate(suite, "--bm25", "--save-runs", "benchmarks.links.mode=paper")
+    assert result.exit_code == 0, result.output
+    assert "links: mode 'paper'." in result.stdout
+    run = (suite.parent / "out/BM25/runs/links.run").read_text()
+    assert run.splitlines()[0].startswith("d1 Q0 d1 1 ")
+
+
+def test_other_data_in_the_same_folder_is_refused_before_any_work(suite: Path) -> None:
+    assert _evaluate(suite, "--bm25").exit_code == 0
+    with (suite.parent / "data/search/qrels/test.tsv").open("a") as file:
+        file.write("q3\td1\t1\n")
+    result = _evaluate(suite, "--embeddings", "mine=nowhere")
+    assert result.exit_code == 1
+    assert "the result of BM25 on search differs in counts, files" in result.stderr
+
+
+def test_list_shows_suites_and_whether_their_data_is_here(suite: Path) -> None:
+    (suite.parent / "data/coarse/papers.jsonl").unlink()
+    arguments = ["--list", "--suite", str(suite), "--data", str(suite.parent / "data")]
+    result = CliRunner().invoke(app, ["evaluate", *arguments])
+    assert result.exit_code == 0, result.output
+    for line in ("own: Mine", "  data: ask me", "  coarse [missing]: ", "  links [here]: "):
+        assert line in result.stdout
+    assert "first: " in result.stdout
+    assert "  cacm [missing]: search, search" in result.stdout
+
+
+def test_only_rank_0_works(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = _evaluate(suite, "--bm25")
+    assert result.exit_code == 0
+    assert result.output == ""
+    assert not (suite.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to evaluate"),
+        (["--bm25", "--sets", "cisi"], "unknown benchmark (value: 'cisi')"),
+        (["--bm25", "benchmarks.links.mod=paper"], "did you mean 'mode'?"),
+        (["--model", "path/to/model"], "a system is NAME=FOLDER"),
+        (["--bm25", "--embeddings", "BM25=x"], "two systems have the same name"),
+        (["--embeddings", "my model=x"], "a system's name is also a folder's"),
+        (["--embeddings", "mine=x"], "cannot read embeddings"),
+        (["--model", "m=x,pool=mean"], "unknown option of a system (value: 'pool')"),
+        (["--bm25", "benchmarks.links.folder=gone"], "data of links is not there: "),
+    ],
+)
+def test_mistakes_are_one_line(suite: Path, arguments: list[str], message: str) -> None:
+    result = _evaluate(suite, *arguments)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+    assert not list((suite.parent / "out").rglob("result.json"))
+
+
+def test_out_is_needed(suite: Path) -> None:
+    arguments = ["evaluate", "--suite", str(suite), "--data", str(suite.parent), "--bm25"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert "no folder for the results" in result.stderr
+
+
+def test_a_system_is_a_name_a_folder_and_options() -> None:
+    spec = parse_system("base=models/a=b,pooling=mean,dtype=bfloat16", MODEL_OPTIONS)
+    assert (spec.name, spec.folder) == ("base", Path("models/a=b"))
+    assert spec.options == {"pooling": "mean", "dtype": "bfloat16"}
+    with pytest.raises(UnknownNameError, match="use one of cls, mean"):
+        parse_system("base=x,pooling=max", MODEL_OPTIONS)
+    for text in ("base", "=x", "base="):
+        with pytest.raises(ConfigError, match="a system is NAME=FOLDER"):
+            parse_system(text, MODEL_OPTIONS)

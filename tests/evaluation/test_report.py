@@ -1,0 +1,182 @@
+"""Results on disk, averages, and tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from scimult.errors import ConfigError, DataError
+from scimult.evaluation.harness import LoadedSet, evaluate, load_sets
+from scimult.evaluation.report import make_report, to_markdown, to_rich, update_table
+from scimult.evaluation.results import Result, averages, folder_of, load_results
+from scimult.evaluation.suites import Suite
+from scimult.evaluation.systems import BM25System, DenseSystem
+from scimult.files import sha256
+from scimult.retrieval.runs import read_run
+from tests.benchmarks import (
+    PAPERS,
+    WordEncoder,
+    write_coarse,
+    write_fields,
+    write_jsonl,
+    write_links,
+    write_rerank,
+    write_search,
+)
+
+Prepared = tuple[Suite, dict[str, LoadedSet], Path]
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    writers = (write_fields, write_coarse, write_rerank, write_links, write_search)
+    benchmarks = {}
+    for write in writers:
+        made = write(tmp_path / "data")
+        benchmarks[made.folder] = made
+    suite = Suite(name="tiny", description="Tests", how_to_get="", benchmarks=benchmarks)
+    return suite, load_sets(suite, tmp_path / "data"), tmp_path / "out"
+
+
+def _evaluate_both(prepared: Prepared) -> list[Result]:
+    suite, sets, out = prepared
+    return [
+        evaluate(BM25System(), suite, sets, out, save_runs=True),
+        evaluate(DenseSystem(WordEncoder(), {"folder": "x"}), suite, sets, out, save_runs=True),
+    ]
+
+
+def test_a_result_holds_scores_and_provenance(prepared: Prepared, tmp_path: Path) -> None:
+    results = _evaluate_both(prepared)
+    assert load_results(prepared[2]) == results
+    written = json.loads((prepared[2] / "words/result.json").read_text())
+    assert written["settings"] == {"kind": "dense", "similarity": "dot", "folder": "x"}
+    assert set(written["sets"]) == {"fields", "coarse", "rerank", "links", "search"}
+    search = written["sets"]["search"]
+    assert search["counts"] == {"queries": 3, "candidates": 5, "relevant": 4}
+    corpus = tmp_path / "data/search/corpus.jsonl"
+    assert search["files"]["search/corpus.jsonl"] == sha256(corpus)
+    assert {"command", "date", "scimult", "git", "hardware", "libraries", "seed"} <= set(
+        written["provenance"]
+    )
+    assert written["suite"]["benchmarks"]["search"]["metrics"] == ["ndcg@10", "recall@2"]
+
+
+def test_the_same_run_twice_gives_the_same_scores(prepared: Prepared) -> None:
+    first, second = _evaluate_both(prepared), _evaluate_both(prepared)
+    for one, other in zip(first, second, strict=True):
+        for name, entry in one.sets.items():
+            assert entry.scores == other.sets[name].scores
+    assert len(load_results(prepared[2])) == 2
+
+
+def test_scores_are_means_of_the_scores_kept_per_query(prepared: Prepared) -> None:
+    for result in _evaluate_both(prepared):
+        for name, entry in result.sets.items():
+            path = folder_of(prepared[2], result.system) / "per_query" / f"{name}.tsv"
+            header, *lines = (line.split("\t") for line in path.read_text().splitlines())
+            assert header[0] == "query-id"
+            assert [line[0] for line in lines] == prepared[1][name].dataset.query_ids
+            for metric, score in entry.scores.items():
+                if metric != "macro_f1":
+                    column = [float(line[header.index(metric)]) for line in lines]
+                    assert np.mean(column) == pytest.approx(score, abs=1e-12)
+
+
+def test_runs_are_those_that_were_scored(prepared: Prepared) -> None:
+    _evaluate_both(prepared)
+    for name in ("links", "rerank", "search", "fields", "fields+names"):
+        dataset = prepared[1][name.removesuffix("+names")].dataset
+        path = prepared[2] / "words/runs" / f"{name}.run"
+        assert len(read_run(path, dataset.query_ids, dataset.candidate_ids)) == 3
+
+
+def test_averages_are_means_of_main_metrics_per_task_and_over_all_sets(prepared: Prepared) -> None:
+    result = _evaluate_both(prepared)[1]
+    main = {name: entry.scores[entry.main_metric] for name, entry in result.sets.items()}
+    assert result.averages == {
+        "classification": pytest.approx((main["fields"] + main["coarse"]) / 2),
+        "link_prediction": pytest.approx((main["rerank"] + main["links"]) / 2),
+        "search": pytest.approx(main["search"]),
+        "all": pytest.approx(sum(main.values()) / 5),
+    }
+    assert averages(result.sets) == result.averages
+
+
+def test_the_table_has_a_row_per_metric_and_a_column_per_system(prepared: Prepared) -> None:
+    results = _evaluate_both(prepared)
+    report = update_table(prepared[2])
+    assert report.systems == ["BM25", "words"]
+    assert len(report.rows) == 4 + 1 + 3 + 2 + 2 + 4
+    text = to_markdown(report)
+    assert (prepared[2] / "table.md").read_text() == text
+    row = next(line for line in text.splitlines() if "| rerank | map |" in line)
+    scores = [result.sets["rerank"].scores["map"] for result in results]
+    shown = [f"{100 * score:.2f}" for score in scores]
+    best = max(shown, key=float)
+    wanted = [f"**{cell}**" if cell == best else cell for cell in shown]
+    assert row == f"| link_prediction | rerank | map | {wanted[0]} | {wanted[1]} |"
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(to_rich(report))
+    printed = console.export_text()
+    for cell in shown:
+        assert cell in printed
+
+
+def test_averages_of_the_table_use_only_shared_sets(prepared: Prepared) -> None:
+    suite, sets, out = prepared
+    whole = evaluate(BM25System(), suite, sets, out)
+    part = evaluate(DenseSystem(WordEncoder()), suite, {"search": sets["search"]}, out)
+    report = make_report([whole, part])
+    rows = {(row.name, row.metric, row.task): row for row in report.rows}
+    assert rows["links", "recall@1", "link_prediction"].cells[1] == "–"
+    overall = rows["average", "main", "all"]
+    assert overall.scores == [entry.sets["search"].scores["ndcg@10"] for entry in (whole, part)]
+    assert "1 of 5 sets" in report.notes[1]
+
+
+def test_left_out_records_and_modes_are_noted(tmp_path: Path) -> None:
+    fields = write_fields(tmp_path)
+    unknown = [{**PAPERS[0], "labels": ["l1", "l9"]}, *PAPERS[1:]]
+    write_jsonl(tmp_path / "fields/papers.jsonl", unknown)
+    links = write_links(tmp_path).model_copy(update={"mode": "paper"})
+    benchmarks = {"fields": fields, "links": links}
+    suite = Suite(name="tiny", description="Tests", how_to_get="", benchmarks=benchmarks)
+    sets = load_sets(suite, tmp_path, skip_bad=True)
+    result = evaluate(BM25System(), suite, sets, tmp_path / "out")
+    text = to_markdown(make_report([result]))
+    assert "fields: left out 1: paper has a label that the label file does not name." in text
+    assert "links: mode 'paper'." in text
+
+
+def test_results_that_cannot_be_compared(prepared: Prepared, tmp_path: Path) -> None:
+    suite, sets, out = prepared
+    evaluate(BM25System(), suite, sets, out)
+    with (tmp_path / "data/search/qrels/test.tsv").open("a") as file:
+        file.write("q3\td1\t1\n")
+    other = load_sets(suite, tmp_path / "data")
+    evaluate(DenseSystem(WordEncoder()), suite, other, out)
+    with pytest.raises(DataError, match="words on search differs in counts, files"):
+        update_table(out)
+    renamed = suite.model_copy(update={"name": "other"})
+    evaluate(DenseSystem(WordEncoder()), renamed, sets, out)
+    with pytest.raises(DataError, match="use one --out folder per suite"):
+        update_table(out)
+
+
+def test_a_damaged_result(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/result.json").write_text('{"system": "x"}')
+    with pytest.raises(DataError, match="not a result of scimult evaluate"):
+        load_results(tmp_path)
+
+
+def test_names_of_systems_are_folders(tmp_path: Path) -> None:
+    assert folder_of(tmp_path, "mha_expert-2.1") == tmp_path / "mha_expert-2.1"
+    for name in ("../mine", "my model", "", ".hidden"):
+        with pytest.raises(ConfigError, match="a system's name is also a folder's"):
+            folder_of(tmp_path, name)

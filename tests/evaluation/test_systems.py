@@ -1,0 +1,120 @@
+"""Systems: encode once, stored embeddings, and what an encoder may not return."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scimult.data.lines import Rejects
+from scimult.errors import DataError
+from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.systems import BM25System, DenseSystem, StoredSystem, joined
+from scimult.retrieval.runs import Ranking
+from scimult.types import FloatArray, Text
+from tests.benchmarks import WordEncoder, write_links, write_rerank, write_search
+
+
+@pytest.fixture
+def links(tmp_path: Path) -> Dataset:
+    return read_dataset("links", write_links(tmp_path), tmp_path, "", Rejects())
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Dataset:
+    return read_dataset("search", write_search(tmp_path), tmp_path, "", Rejects())
+
+
+def _assert_same(left: Ranking, right: Ranking) -> None:
+    assert np.array_equal(left.rows_QK, right.rows_QK)
+    assert np.array_equal(left.scores_QK, right.scores_QK)
+
+
+def test_each_text_of_a_task_and_role_is_encoded_once(tmp_path: Path, search: Dataset) -> None:
+    encoder = WordEncoder()
+    system = DenseSystem(encoder)
+    sets = [
+        read_dataset("rerank", write_rerank(tmp_path), tmp_path, "", Rejects()),
+        read_dataset("links", write_links(tmp_path), tmp_path, "", Rejects()),
+        search,
+    ]
+    cached = [system.ranker(data).search(5) for data in (*sets, *sets)]
+    assert len(encoder.encoded) == len(set(encoder.encoded))
+    assert len(encoder.encoded) == 2 * 5 + 3 + 3
+    for data, ranking in zip((*sets, *sets), cached, strict=True):
+        _assert_same(ranking, DenseSystem(WordEncoder()).ranker(data).search(5))
+
+
+def test_stored_embeddings_rank_as_the_encoder_that_made_them(
+    tmp_path: Path, links: Dataset
+) -> None:
+    encoder = WordEncoder("cosine")
+    folder = tmp_path / "stored/links"
+    folder.mkdir(parents=True)
+    for name, ids, texts in (
+        ("queries", links.query_ids, links.queries),
+        ("candidates", links.candidate_ids, links.candidates),
+    ):
+        rows = np.random.default_rng(0).permutation(len(ids))
+        embeddings = encoder.encode(texts, task="search", role="query")[rows]
+        np.savez(folder / f"{name}.npz", ids=np.array(ids)[rows], embeddings=embeddings)
+    stored = StoredSystem("mine", tmp_path / "stored", "cosine")
+    _assert_same(stored.ranker(links).search(5), DenseSystem(encoder).ranker(links).search(5))
+    described = stored.describe()
+    assert described["similarity"] == "cosine"
+    assert set(described["sha256"]) == {"links/queries.npz", "links/candidates.npz"}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"ids": ["d1", "x1"], "embeddings": np.zeros((2, 3))}, "1 of 3 ids have no embedding"),
+        ({"ids": ["d1", "d1"], "embeddings": np.zeros((2, 3))}, "an id occurs twice"),
+        ({"ids": ["d1", "x1"], "embeddings": np.zeros((3, 3))}, "2 ids for embeddings of shape"),
+        ({"ids": ["d1", "x1"], "embeddings": np.zeros(2)}, "2 ids for embeddings of shape (2,)"),
+        ({"ids": ["d1"]}, "cannot read embeddings"),
+        ({"ids": np.array(["d1"], object), "embeddings": np.zeros((1, 3))}, "cannot read"),
+    ],
+)
+def test_bad_stored_embeddings(
+    tmp_path: Path, links: Dataset, arrays: dict[str, object], message: str
+) -> None:
+    (tmp_path / "links").mkdir(exist_ok=True)
+    path = tmp_path / "links/queries.npz"
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    with pytest.raises(DataError) as caught:
+        StoredSystem("mine", tmp_path, "dot").ranker(links)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+def test_missing_and_damaged_stored_embeddings(tmp_path: Path, links: Dataset) -> None:
+    with pytest.raises(DataError, match="cannot read embeddings"):
+        StoredSystem("mine", tmp_path / "nowhere", "dot").ranker(links)
+    (tmp_path / "links/queries.npz").write_bytes(b"not an archive")
+    with pytest.raises(DataError, match="cannot read embeddings"):
+        StoredSystem("mine", tmp_path, "dot").ranker(links)
+
+
+class _Broken(WordEncoder):
+    def encode(self, *args: object, **kwargs: object) -> FloatArray:
+        return super().encode(*args, **kwargs)[1:]  # type: ignore[arg-type]
+
+
+class _NotANumber(WordEncoder):
+    def encode(self, *args: object, **kwargs: object) -> FloatArray:
+        return super().encode(*args, **kwargs) * np.float32("nan")  # type: ignore[arg-type]
+
+
+def test_an_encoder_that_loses_rows_or_returns_nan(links: Dataset) -> None:
+    with pytest.raises(DataError, match=r"words returned embeddings of shape \(2, 16\) for 3"):
+        DenseSystem(_Broken()).ranker(links)
+    with pytest.raises(DataError, match="a query embedding is not finite"):
+        DenseSystem(_NotANumber()).ranker(links).search(3)
+
+
+def test_bm25_counts_words_of_title_and_body() -> None:
+    assert joined(Text("label", "Proteins", "folding")) == "Proteins folding"
+    assert joined(Text("query", "water")) == "water"
+    assert BM25System().describe()["k1"] == 0.9

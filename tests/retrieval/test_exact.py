@@ -1,0 +1,189 @@
+"""Shape legend: Q queries, C candidates, D width, K results, P listed pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scimult.data.ragged import Ragged
+from scimult.errors import DataError
+from scimult.retrieval.exact import ExactIndex, stable_top_k
+from scimult.retrieval.runs import Ranking
+from scimult.types import FloatArray, IntArray
+
+
+def _ids(count: int, rng: np.random.Generator) -> list[str]:
+    """Return distinct ids whose alphabetical order is not their row order."""
+    return [f"d{number}" for number in rng.permutation(count)]
+
+
+def _literal(
+    queries_QD: FloatArray, candidates_CD: FloatArray, ids: list[str], k: int, left_out: IntArray
+) -> list[list[int]]:
+    """Sort one whole matrix product in Python: higher score, then descending id."""
+    scores_QC = queries_QD @ candidates_CD.T
+    lists = []
+    for query, scores_C in enumerate(scores_QC):
+        rows = [row for row in range(len(ids)) if row != left_out[query]]
+        rows.sort(key=lambda row: ids[row], reverse=True)
+        rows.sort(key=lambda row: -scores_C[row])
+        lists.append(rows[:k])
+    return lists
+
+
+def _lists(ranking: Ranking) -> list[list[int]]:
+    return [[int(row) for row in rows if row >= 0] for rows in ranking.rows_QK]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    n_queries=st.integers(1, 7),
+    n_candidates=st.integers(1, 40),
+    width=st.integers(1, 4),
+    spread=st.integers(0, 2),
+    k=st.integers(1, 45),
+    query_rows=st.integers(1, 8),
+    block_rows=st.integers(1, 50),
+)
+def test_search_is_one_matrix_product_ties_included(
+    seed: int,
+    n_queries: int,
+    n_candidates: int,
+    width: int,
+    spread: int,
+    k: int,
+    query_rows: int,
+    block_rows: int,
+) -> None:
+    """Small integers make products exact, so equal scores are equal however blocks are cut."""
+    rng = np.random.default_rng(seed)
+    queries_QD = rng.integers(-spread, spread + 1, (n_queries, width)).astype(np.float32)
+    candidates_CD = rng.integers(-spread, spread + 1, (n_candidates, width)).astype(np.float32)
+    left_out_Q = rng.integers(-1, n_candidates, n_queries)
+    ids = _ids(n_candidates, rng)
+    index = ExactIndex(ids, candidates_CD, "dot", query_rows=query_rows, block_rows=block_rows)
+    ranking = index.search(queries_QD, k, exclude_Q=left_out_Q)
+    assert _lists(ranking) == _literal(queries_QD, candidates_CD, ids, k, left_out_Q)
+    filled_QK = ranking.rows_QK >= 0
+    assert np.array_equal(filled_QK, np.isfinite(ranking.scores_QK))
+    products_QK = np.take_along_axis(queries_QD @ candidates_CD.T, ranking.rows_QK, axis=1)
+    assert np.array_equal(ranking.scores_QK[filled_QK], products_QK[filled_QK])
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "l2"])
+def test_other_similarities_equal_their_direct_form(similarity: str) -> None:
+    rng = np.random.default_rng(0)
+    queries_QD = rng.normal(size=(20, 16)).astype(np.float32)
+    candidates_CD = (rng.normal(size=(300, 16)) * rng.uniform(0.2, 4, (300, 1))).astype(np.float32)
+    if similarity == "cosine":
+        norms = np.linalg.norm(queries_QD, axis=1)[:, None] * np.linalg.norm(candidates_CD, axis=1)
+        direct_QC = queries_QD @ candidates_CD.T / norms
+    else:
+        direct_QC = -np.linalg.norm(queries_QD[:, None] - candidates_CD[None], axis=2)
+    index = ExactIndex(_ids(300, rng), candidates_CD, similarity, block_rows=70)  # type: ignore[arg-type]
+    ranking = index.search(queries_QD, 50)
+    assert np.array_equal(ranking.rows_QK, np.argsort(-direct_QC, axis=1)[:, :50])
+    if similarity == "cosine":
+        wanted_QK = np.take_along_axis(direct_QC, ranking.rows_QK, axis=1)
+        np.testing.assert_allclose(ranking.scores_QK, wanted_QK, atol=1e-6)
+
+
+def test_listed_candidates_are_ranked_as_in_the_whole_list() -> None:
+    rng = np.random.default_rng(1)
+    queries_QD = rng.integers(-2, 3, (9, 3)).astype(np.float32)
+    candidates_CD = rng.integers(-2, 3, (40, 3)).astype(np.float32)
+    ids = _ids(40, rng)
+    listed = [rng.choice(40, size, replace=False).tolist() for size in (3, 0, 40, 1, 7, 7, 2, 5, 0)]
+    index = ExactIndex(ids, candidates_CD, "dot")
+    everything = _lists(index.search(queries_QD, 40))
+    wanted = [
+        [row for row in rows if row in chosen]
+        for rows, chosen in zip(everything, listed, strict=True)
+    ]
+    assert _lists(index.rank_listed(queries_QD, Ragged.from_lists(listed))) == wanted
+
+
+def test_a_zero_vector_has_cosine_zero() -> None:
+    index = ExactIndex(["a", "b"], np.array([[0.0, 0.0], [-1.0, 0.0]], np.float32), "cosine")
+    ranking = index.search(np.array([[2.0, 0.0]], np.float32), 2)
+    assert ranking.scores_QK.tolist() == [[0.0, -1.0]]
+
+
+def test_half_precision_candidates_are_multiplied_in_float32() -> None:
+    rng = np.random.default_rng(2)
+    candidates_CD = rng.normal(size=(30, 8)).astype(np.float16)
+    queries_QD = rng.normal(size=(4, 8)).astype(np.float32)
+    half = ExactIndex(_ids(30, rng), candidates_CD, "dot")  # type: ignore[arg-type]
+    whole_QC = queries_QD @ candidates_CD.astype(np.float32).T
+    ranking = half.search(queries_QD, 30)
+    assert np.array_equal(ranking.rows_QK, np.argsort(-whole_QC, axis=1))
+
+
+def test_memory_is_one_buffer_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    product = torch.mm
+
+    def noted(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        sizes.append(out.untyped_storage().nbytes())
+        addresses.add(out.untyped_storage().data_ptr())
+        return product(left, right, out=out)
+
+    addresses: set[int] = set()
+    monkeypatch.setattr(torch, "mm", noted)
+    candidates_CD = np.ones((1000, 2), np.float32)
+    index = ExactIndex(
+        [str(row) for row in range(1000)], candidates_CD, "dot", query_rows=16, block_rows=64
+    )
+    index.search(np.ones((100, 2), np.float32), 5)
+    assert len(sizes) == 7 * 16
+    assert set(sizes) == {16 * 64 * 4}
+    assert len(addresses) == 1
+
+
+def test_top_k_sorts_whole_rows_only_where_ties_are_cut() -> None:
+    scores_QB = torch.tensor([[1.0, 3.0, 3.0, 3.0, 2.0], [5.0, 1.0, 4.0, 4.0, 0.0]])
+    scores, columns = stable_top_k(scores_QB, 2)
+    assert columns.tolist() == [[1, 2], [0, 2]]
+    assert scores.tolist() == [[3.0, 3.0], [5.0, 4.0]]
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("queries", "candidates", "message"),
+    [
+        ([[1.0, NAN]], [[1.0, 1.0]], "a query embedding is not finite in 1 of 2 numbers"),
+        ([[1.0, 1.0]], [[1.0, INF]], "a candidate embedding is not finite in 1 of 2 numbers"),
+        ([[1e30, 1.0]], [[1e30, 1.0]], "a score is not finite"),
+        ([[1.0]], [[1.0, 1.0]], "of shape (1, 1) against candidates of width 2"),
+    ],
+)
+def test_embeddings_that_cannot_be_ranked(
+    queries: list[list[float]], candidates: list[list[float]], message: str
+) -> None:
+    index = ExactIndex(["a"], np.array(candidates, np.float32), "dot")
+    with pytest.raises(DataError) as caught:
+        index.search(np.array(queries, np.float32), 1)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ids", "shape", "message"),
+    [
+        (["a", "b", "a"], (3, 2), "have the same id (value: 'a')"),
+        (["a", "b"], (3, 2), "2 candidate ids for embeddings of shape (3, 2)"),
+        (["a", "b"], (2,), "2 candidate ids for embeddings of shape (2,)"),
+        ([], (0, 2), "0 candidate ids"),
+    ],
+)
+def test_candidates_that_cannot_be_indexed(
+    ids: list[str], shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        ExactIndex(ids, np.zeros(shape, np.float32), "dot")
+    assert message in str(caught.value)
