@@ -34,7 +34,7 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def initialise(backend: str, timeout_seconds: float) -> None:
+def initialise(backend: str, timeout_seconds: float) -> bool:
     """Join the process group that the launcher describes, or make one of a single process.
 
     Parameters
@@ -43,17 +43,23 @@ def initialise(backend: str, timeout_seconds: float) -> None:
         ``gloo`` or ``nccl``.
     timeout_seconds : float
         A collective that waits longer than this ends the job instead of hanging it.
+
+    Returns
+    -------
+    bool
+        Whether this call made the group, and so its caller should leave it.
     """
     if _initialised():
-        return
+        return False
     timeout = datetime.timedelta(seconds=timeout_seconds)
     if "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
         dist.init_process_group(backend, timeout=timeout)
-        return
+        return True
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=timeout)  # type: ignore[attr-defined]
     os.environ["MASTER_PORT"] = str(store.port)
     dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+    return True
 
 
 def shut_down() -> None:

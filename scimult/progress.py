@@ -41,3 +41,9 @@ def bar(
         dynamic_ncols=True,
         unit_scale=True,
     )
+
+
+def note(message: str) -> None:
+    """Print one line on stderr, on the main rank only and beside any running bar."""
+    if distributed.is_main():
+        tqdm.write(message, file=sys.stderr)

@@ -9,28 +9,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scimult import distributed
 from scimult.files import storage_error
-from scimult.progress import bar
-from scimult.training.loop import StepReport
+from scimult.progress import bar, note
+from scimult.training.loop import Callback, StepReport
 
 
-class DevScores:
+class DevScores(Callback):
     """Adds the scores of ``evaluate`` to the report every ``every`` steps and at the last."""
 
     def __init__(self, evaluate: Callable[[], dict[str, float]], every: int, steps: int) -> None:
         self._evaluate, self._every, self._steps = evaluate, every, steps
+
+    def on_start(self, metrics: dict[str, float]) -> None:
+        """Evaluate the untrained model, against which the run is read."""
+        metrics |= self._evaluate()
 
     def on_step(self, report: StepReport) -> None:
         """Evaluate if it is time."""
         if report.step % self._every == 0 or report.step == self._steps:
             report.metrics |= self._evaluate()
 
-    def on_end(self) -> None:
-        """Nothing is left to do."""
 
-
-class Checkpoints:
+class Checkpoints(Callback):
     """Calls ``save`` every ``every`` steps and after the last."""
 
     def __init__(self, save: Callable[[int], None], every: int, steps: int) -> None:
@@ -41,11 +41,8 @@ class Checkpoints:
         if report.step % self._every == 0 or report.step == self._steps:
             self._save(report.step)
 
-    def on_end(self) -> None:
-        """Nothing is left to do."""
 
-
-class MetricsFile:
+class MetricsFile(Callback):
     """Appends one JSON line per step to ``metrics.jsonl``.
 
     Lines of steps that a resumed run does again are dropped first, so that every step
@@ -63,10 +60,17 @@ class MetricsFile:
             path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
 
+    def on_start(self, metrics: dict[str, float]) -> None:
+        """Write the line of step 0, which has scores only."""
+        self._write({"step": 0, "metrics": metrics})
+
     def on_step(self, report: StepReport) -> None:
         """Write the step's line and flush it."""
+        self._write(vars(report))
+
+    def _write(self, line: dict[str, Any]) -> None:
         try:
-            self._file.write(json.dumps(vars(report)) + "\n")
+            self._file.write(json.dumps(line) + "\n")
             self._file.flush()
         except OSError as error:
             raise storage_error(error, self._path) from error
@@ -83,7 +87,7 @@ def _step_of(line: str, otherwise: int) -> int:
         return otherwise
 
 
-class TensorBoard:
+class TensorBoard(Callback):
     """Writes scalars for TensorBoard."""
 
     def __init__(self, folder: Path, every: int) -> None:
@@ -91,6 +95,11 @@ class TensorBoard:
 
         self._writer: Any = SummaryWriter(str(folder))
         self._every = every
+
+    def on_start(self, metrics: dict[str, float]) -> None:
+        """Write the scores of the untrained model."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, 0)
 
     def on_step(self, report: StepReport) -> None:
         """Write loss by task, accuracy, rate of learning and throughput."""
@@ -115,34 +124,37 @@ class TensorBoard:
         self._writer.close()
 
 
-class Console:
+class Console(Callback):
     """A progress bar on a terminal; a line every ``every`` steps in a pipe or log file."""
 
     def __init__(self, first_step: int, steps: int, every: int) -> None:
         self._steps, self._every = steps, every
         self._first_step, self._started = first_step, time.perf_counter()
-        self._tokens, self._losses = 0, [0.0, 0.0]
+        self._tokens, self._seconds, self._losses = 0, 0.0, [0.0, 0.0]
         self._bar = bar("pretrain", total=steps, unit="step", initial=first_step)
+
+    def on_start(self, metrics: dict[str, float]) -> None:
+        """Print the scores of the untrained model."""
+        _print_scores(0, metrics)
 
     def on_step(self, report: StepReport) -> None:
         """Advance the bar; print a line if it is time."""
         self._tokens += report.tokens
+        self._seconds += report.seconds
         self._losses = [self._losses[0] + report.loss, self._losses[1] + 1]
         self._bar.update(1)
-        if report.metrics:
-            shown = "  ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())
-            self._print(f"step {report.step}: {shown}")
+        _print_scores(report.step, report.metrics)
         if report.step % self._every and report.step != self._steps:
             return
         elapsed = time.perf_counter() - self._started
-        rate = self._tokens / elapsed
+        rate = self._tokens / self._seconds
         loss = self._losses[0] / self._losses[1]
         self._losses = [0.0, 0.0]
         self._bar.set_postfix_str(f"loss {loss:.3f} {rate:,.0f} tok/s")
         if not sys.stderr.isatty():
             done = report.step - self._first_step
             left = elapsed / done * (self._steps - report.step)
-            self._print(
+            note(
                 f"step {report.step}/{self._steps}  loss {loss:.4f}  lr {report.lr:.2e}  "
                 f"grad {report.gradient_norm:.2f}  {rate:,.0f} tok/s  {_clock(left)} left"
             )
@@ -151,9 +163,11 @@ class Console:
         """Close the bar."""
         self._bar.close()
 
-    def _print(self, line: str) -> None:
-        if distributed.is_main():
-            self._bar.write(line, file=sys.stderr)
+
+def _print_scores(step: int, metrics: dict[str, float]) -> None:
+    if metrics:
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        note(f"step {step}: {shown}")
 
 
 def _clock(seconds: float) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,16 +23,33 @@ Precision = Literal["fp32", "bf16", "fp16"]
 _STATE = "state"
 
 
-def initialise_distributed(timeout_seconds: float) -> torch.device:
-    """Join the process group of the launcher, or make one, and return this rank's device."""
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-        distributed.initialise("gloo", timeout_seconds)
-        return torch.device("cpu")
-    device = torch.device("cuda", distributed.local_rank())
-    torch.cuda.set_device(device)
-    distributed.initialise("nccl", timeout_seconds)
-    return device
+@contextmanager
+def process_group(timeout_seconds: float) -> Iterator[torch.device]:
+    """Join the process group of the launcher, or make one; yield this rank's device.
+
+    The group is left at the end, cleanly, unless it was there before.
+    """
+    if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda":
+        device = torch.device("cuda", distributed.local_rank())
+        torch.cuda.set_device(device)
+        made = distributed.initialise("nccl", timeout_seconds)
+    else:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        device = torch.device("cpu")
+        made = distributed.initialise("gloo", timeout_seconds)
+        _share_cores()
+    try:
+        yield device
+    finally:
+        if made:
+            distributed.shut_down()
+
+
+def _share_cores() -> None:
+    """Divide the cores among the ranks of this machine, unless the user has decided."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", distributed.world_size()))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_here))
 
 
 def resolve_deepspeed(
@@ -133,10 +153,13 @@ class DeepSpeedEngine:
     ) -> None:
         import deepspeed
 
-        logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+        # DeepSpeed calls collectives by names that newer torch versions warn about.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         self._optimizer = optimizer
         self._schedule = schedule
-        self.settings = settings
+        # DeepSpeed reports the norm of sharded and of half-precision gradients only.
+        self._unsharded_norm = float("nan")
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=optimizer,
@@ -169,6 +192,9 @@ class DeepSpeedEngine:
             Experts that saw rows, on any rank, since the last update.
         """
         self._optimizer.active = active_experts
+        if self._engine.zero_optimization_stage() == 0:
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            self._unsharded_norm = float(torch.nn.utils.get_total_norm(gradients))
         self._engine.step()
 
     @property
@@ -180,7 +206,7 @@ class DeepSpeedEngine:
     def gradient_norm(self) -> float:
         """Norm of the last update's gradient before clipping; NaN before the first."""
         norm = self._engine.get_global_grad_norm()
-        return float("nan") if norm is None else float(norm)
+        return self._unsharded_norm if norm is None else float(norm)
 
     @property
     def skipped_steps(self) -> int:

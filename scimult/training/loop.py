@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -35,16 +34,17 @@ class StepReport:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-class Callback(Protocol):
-    """Reacts to steps; every rank calls every callback."""
+class Callback:
+    """Reacts to the course of a run; every rank calls its callbacks in the same order."""
+
+    def on_start(self, metrics: dict[str, float]) -> None:
+        """Run before the first step of a new run; may add to ``metrics``."""
 
     def on_step(self, report: StepReport) -> None:
         """Run after the step that ``report`` describes; may add to ``report.metrics``."""
-        ...
 
     def on_end(self) -> None:
         """Run once, after the last step."""
-        ...
 
 
 class NonFiniteLossError(SciMultError):
@@ -99,6 +99,10 @@ class Trainer:
         NonFiniteLossError
             On every rank, if the loss of a step is not finite.
         """
+        if first_step == 0:
+            metrics: dict[str, float] = {}
+            for callback in self._callbacks:
+                callback.on_start(metrics)
         for step in range(first_step, steps):
             report = self._step(step)
             for callback in self._callbacks:

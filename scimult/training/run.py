@@ -14,6 +14,7 @@ from scimult.data.pairs import KnownPositives, PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.token_store import TokenStore
 from scimult.errors import CheckpointError, ConfigError
+from scimult.progress import note
 from scimult.tasks import TaskSet
 from scimult.training import build, dev
 from scimult.training.callbacks import (
@@ -24,7 +25,7 @@ from scimult.training.callbacks import (
     TensorBoard,
 )
 from scimult.training.config import PretrainConfig
-from scimult.training.engine import DeepSpeedEngine, initialise_distributed, resolve_deepspeed
+from scimult.training.engine import DeepSpeedEngine, process_group, resolve_deepspeed
 from scimult.training.loop import Callback, Trainer
 from scimult.training.objective import ContrastiveObjective
 from scimult.training.state import Checkpoint, CheckpointStore
@@ -60,8 +61,7 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     length = build.run_length(config, sources)
     sampler = build.build_sampler(config, sources, length)
     pretrained = build.build_model(config)
-    device = initialise_distributed(config.engine.timeout_minutes * 60)
-    try:
+    with process_group(config.engine.timeout_minutes * 60) as device:
         settings = _deepspeed_settings(config)
         run = _RunFolder(config, data.fingerprint, settings)
         checkpoint = run.open(resume)
@@ -72,6 +72,7 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         if checkpoint is not None:
             engine.load(checkpoint.path)
             first_step = checkpoint.step
+            note(f"resuming after step {first_step} from {checkpoint.path}")
         known = all_known_positives(data)
         builder = BatchBuilder(
             sources,
@@ -106,8 +107,6 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         distributed.barrier()
         engine.close()
         return run.model
-    finally:
-        distributed.shut_down()
 
 
 def _deepspeed_settings(config: PretrainConfig) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ from typing import Any
 from scimult import distributed
 from scimult.errors import CheckpointError, SciMultError
 from scimult.files import publish_folder, read_json, sha256, storage_error, write_json
+from scimult.progress import note
 
 _MANIFEST = "manifest.json"
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class CheckpointStore:
             try:
                 return _verify(path)
             except SciMultError as error:
-                _log.warning("checkpoint is damaged and passed over: %s", error)
+                note(f"checkpoint {path.name} is damaged and passed over: {error}")
         return None
 
     def _together(self, work: Callable[[], None], path: Path) -> None:

@@ -1,0 +1,178 @@
+"""Routing: each row runs through its own task's layers, and nothing else is touched."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from scimult.checkpoints import warm_start
+from scimult.errors import CheckpointError, SciMultError
+from scimult.models import Encoder, EncoderConfig, pack, variant_layout
+from scimult.models.config import VARIANTS
+
+EXPERTS = [name for name in VARIANTS if name != "vanilla"]
+LENGTHS = (9, 3, 30, 17, 17, 1, 24, 8)
+ROUTES = (2, 0, 1, 1, 2, 0, 0, 2)
+
+
+def config(variant: str, **changes: object) -> EncoderConfig:
+    sizes: dict[str, object] = {
+        "vocab_size": 50,
+        "hidden_size": 24,
+        "num_blocks": 4,
+        "num_heads": 3,
+        "intermediate_size": 40,
+        "max_positions": 32,
+        "initializer_range": 0.3,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "experts": variant_layout(variant, 3, 4),
+    }
+    return EncoderConfig.model_validate(sizes | changes)
+
+
+def encoder(variant: str, seed: int = 0) -> Encoder:
+    model = Encoder(config(variant))
+    model.initialise(seed)
+    return model
+
+
+def rows() -> list[np.ndarray]:
+    rng = np.random.default_rng(1)
+    return [rng.integers(0, 50, size=length) for length in LENGTHS]
+
+
+def single_task(model: Encoder, expert: int) -> Encoder:
+    """Build a vanilla encoder by hand from the shared weights and those of one expert."""
+    source = model.state_dict()
+    vanilla = Encoder(config("vanilla"))
+    weights = {}
+    for key in vanilla.state_dict():
+        own = key.replace(".experts.0.", f".experts.{expert}.")
+        weights[key] = source.get(own, source[key])
+    vanilla.load_state_dict(weights)
+    return vanilla
+
+
+@pytest.mark.parametrize("variant", EXPERTS)
+def test_identical_experts_equal_vanilla(variant: str) -> None:
+    vanilla = encoder("vanilla")
+    routed = Encoder(config(variant))
+    warm_start(routed, vanilla.state_dict())
+    expected = vanilla(pack(rows()))
+    for expert in range(3):
+        # The same products in the same order: bit-equal.
+        assert torch.equal(routed(pack(rows()), expert), expected)
+    # Slices change how the products are blocked: last bits may differ.
+    torch.testing.assert_close(routed(pack(rows()), ROUTES), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", EXPERTS)
+@pytest.mark.parametrize("routes", [ROUTES, 0, 1, 2])
+def test_each_row_equals_a_hand_built_single_task_model(
+    variant: str, routes: tuple[int, ...] | int
+) -> None:
+    model = encoder(variant)
+    embedded = model(pack(rows()), routes)
+    per_row = [routes] * len(LENGTHS) if isinstance(routes, int) else routes
+    for i, (row, expert) in enumerate(zip(rows(), per_row, strict=True)):
+        alone = single_task(model, expert)(pack([row]))[0]
+        torch.testing.assert_close(embedded[i], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", EXPERTS)
+def test_only_the_routed_expert_gets_a_gradient(variant: str) -> None:
+    model = encoder(variant)
+    model(pack(rows()), 1).sum().backward()
+    for name, parameter in model.named_parameters():
+        other = ".experts.0." in name or ".experts.2." in name
+        shared = name.replace(".experts.0.", ".experts.1.") not in model.state_dict()
+        assert (parameter.grad is None) == (other and not shared), name
+
+
+@pytest.mark.parametrize("variant", EXPERTS)
+def test_mixed_batch_gives_the_gradients_of_separate_ones(variant: str) -> None:
+    mixed = encoder(variant)
+    separate = copy.deepcopy(mixed)
+    weights = torch.randn(len(LENGTHS), 24, generator=torch.Generator().manual_seed(0))
+    (mixed(pack(rows()), ROUTES) * weights).sum().backward()
+    for row, expert, weight in zip(rows(), ROUTES, weights, strict=True):
+        (separate(pack([row]), expert)[0] * weight).sum().backward()
+    for (name, one), other in zip(mixed.named_parameters(), separate.parameters(), strict=True):
+        scale = max(1.0, float(other.grad.abs().max()))
+        assert (one.grad - other.grad).abs().max() <= 1e-5 * scale, name
+
+
+def test_experts_sit_in_the_blocks_of_the_released_model() -> None:
+    layout = variant_layout("mha_expert", 3, 12)
+    assert layout is not None
+    assert layout.blocks == [1, 3, 5, 7, 9, 11]
+    names = Encoder(config("mha_expert")).state_dict()
+    # Q, K, V and output per expert; one LayerNorm for all; the feed-forward is shared.
+    assert "blocks.1.attention.qkv.experts.2.weight" in names
+    assert "blocks.1.attention.output.experts.2.bias" in names
+    assert "blocks.1.attention.norm.weight" in names
+    assert "blocks.1.feed_forward.experts.1.intermediate.weight" not in names
+    assert "blocks.0.attention.qkv.experts.1.weight" not in names
+    names = Encoder(config("ffn_expert")).state_dict()
+    assert "blocks.3.feed_forward.experts.2.norm.weight" in names
+
+
+@pytest.mark.parametrize(
+    ("variant", "parameters"),
+    # The released models' counts with the unused pooler (768 * 769 weights), which we drop.
+    [("vanilla", 109_482_240 - 590_592), ("mha_expert", 137_830_656 - 590_592)],
+)
+def test_parameter_counts_equal_the_released_models(variant: str, parameters: int) -> None:
+    sizes = config(
+        variant,
+        vocab_size=30522,
+        hidden_size=768,
+        num_blocks=12,
+        num_heads=12,
+        intermediate_size=3072,
+        max_positions=512,
+        experts=variant_layout(variant, 3, 12),
+    )
+    with torch.device("meta"):
+        model = Encoder(sizes)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("blocks", "chosen"),
+    [
+        ("every:2", [1, 3, 5]),
+        ("every:3", [2, 5]),
+        ("first:2", [0, 1]),
+        ("last:2", [4, 5]),
+        ([5, 0], [0, 5]),
+    ],
+)
+def test_expert_blocks_are_configuration(blocks: str | list[int], chosen: list[int]) -> None:
+    layout = variant_layout("ffn_expert", 2, 6, blocks)
+    assert layout is not None
+    assert layout.blocks == chosen
+
+
+@pytest.mark.parametrize("blocks", ["odd", "every:0", [6], [-1], "last:7", "every:9", []])
+def test_expert_blocks_that_do_not_exist_are_refused(blocks: str | list[int]) -> None:
+    with pytest.raises(SciMultError, match="expert_blocks"):
+        variant_layout("ffn_expert", 2, 6, blocks)
+
+
+def test_unknown_variant_lists_the_known_ones() -> None:
+    with pytest.raises(SciMultError, match="ffn_expert, mha_expert.*did you mean 'mha_expert'"):
+        variant_layout("mha_experts", 3, 4)
+
+
+def test_warm_start_refuses_another_number_of_experts() -> None:
+    source = encoder("mha_expert").state_dict()
+    with pytest.raises(CheckpointError, match="experts that the model does not"):
+        warm_start(Encoder(config("vanilla")), source)
+    two = Encoder(config("mha_expert", experts=variant_layout("mha_expert", 2, 4)))
+    with pytest.raises(CheckpointError, match="experts that the model does not"):
+        warm_start(two, source)

@@ -1,0 +1,101 @@
+"""A handful of papers, labels, citations and clicks, prepared for training tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scimult.config import validate
+from scimult.mining.dataset import DatasetConfig, build_dataset
+from scimult.training.config import PretrainConfig
+from tests.tiny import save_tiny_model, tiny_tokenizer
+
+WORDS = "graph node edge cell gene virus model data query index field star dust light".split()
+
+
+def write_corpus(folder: Path, papers: int = 60) -> Path:
+    """Write raw files of one source that trains all three tasks."""
+    rng = np.random.default_rng(0)
+
+    def words(count: int) -> str:
+        return " ".join(rng.choice(WORDS, size=count))
+
+    rows = [
+        {
+            "id": f"p{i}",
+            "title": words(4),
+            "abstract": words(int(rng.integers(3, 9))),
+            "authors": [f"a{rng.integers(8)}"],
+            "venue": f"v{rng.integers(3)}",
+            "labels": [f"l{k}" for k in rng.choice(6, size=2, replace=False)],
+        }
+        for i in range(papers)
+    ]
+    labels = [{"id": f"l{k}", "name": WORDS[k], "definition": words(3)} for k in range(6)]
+    queries = [{"id": f"q{i}", "text": words(3)} for i in range(papers // 2)]
+    _lines(folder / "papers.jsonl", rows)
+    _lines(folder / "labels.jsonl", labels)
+    _lines(folder / "queries.jsonl", queries)
+    edges = sorted({(i, int(j)) for i in range(5, papers) for j in rng.choice(i, size=3)})
+    _table(folder / "citations.tsv", "citing\tcited", [f"p{i}\tp{j}" for i, j in edges])
+    clicks = [
+        f"q{i}\tp{paper}\t{int(place < 1)}"
+        for i in range(papers // 2)
+        for place, paper in enumerate(rng.choice(papers, size=4, replace=False))
+    ]
+    _table(folder / "clicks.tsv", "query-id\tpaper-id\tclicked", clicks)
+    return folder
+
+
+def prepare_corpus(folder: Path) -> Path:
+    """Prepare ``write_corpus`` below ``folder`` and return the prepared folder."""
+    source = {name: f"{name}.jsonl" for name in ("papers", "labels", "queries")}
+    source |= {"name": "world", "citations": "citations.tsv", "clicks": "clicks.tsv"}
+    raw = write_corpus(folder / "raw")
+    settings = {"root": str(raw), "sources": [source], "dev_fraction": 0.1}
+    prepared = folder / "prepared"
+    build_dataset(validate(DatasetConfig, settings), prepared, tokenizer=tiny_tokenizer())
+    return prepared
+
+
+def run_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
+    """Return the configuration of a tiny run on ``prepare_corpus(folder)``.
+
+    ``sections`` are merged over the defaults, section by section.
+    """
+    base = folder / "base"
+    if not base.exists():
+        save_tiny_model(base, variant="vanilla")
+    tree: dict[str, Any] = {
+        "output": str(folder / name),
+        "data": {"prepared": str(folder / "prepared"), "max_length": 32, "sampling": "equal_tasks"},
+        "model": {"base": str(base), "variant": "mha_expert", "dropout": 0.1},
+        "optimizer": {"lr": 1e-3},
+        "schedule": {"steps": 6},
+        "batch": {"pairs_per_step": 8},
+        "engine": {"precision": "fp32", "deepspeed": {"zero_optimization": {"stage": 1}}},
+        "checkpoint": {"every": 3},
+        "dev": {"every": 3, "queries": 5, "candidates": 20},
+        "log": {"tensorboard": False},
+    }
+    for section, values in sections.items():
+        tree[section] = {**tree.get(section, {}), **values} if isinstance(values, dict) else values
+    return validate(PretrainConfig, tree)
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's ``metrics.jsonl``, from step 1."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [parsed for line in lines if (parsed := json.loads(line))["step"] > 0]
+
+
+def _lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _table(path: Path, header: str, rows: list[str]) -> None:
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")

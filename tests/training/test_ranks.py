@@ -1,0 +1,132 @@
+"""Two ranks against one process: gradients without DeepSpeed, whole runs under ZeRO 0 to 3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from scimult import distributed
+from scimult.data.batches import BatchBuilder, all_known_positives
+from scimult.data.prepared import PreparedData
+from scimult.data.sampler import PlannedRows
+from scimult.training import build
+from scimult.training.objective import ContrastiveObjective
+from scimult.training.run import pretrain
+from tests.ranks import run_ranks
+from tests.training.corpus import metrics, prepare_corpus, run_config
+
+STAGES = (0, 1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ranks")
+    prepare_corpus(path)
+    return path
+
+
+def unit_gradients(folder: Path, similarity: str, duplicates: bool) -> dict[str, Any]:
+    """Return this rank's share of loss and gradients of three units, averaged over ranks."""
+    config = run_config(
+        folder, "unused", model={"similarity": similarity, "dropout": 0.0, "attention_dropout": 0.0}
+    )
+    data = PreparedData.open(config.data.prepared)
+    sources = data.pairs("train")
+    pretrained = build.build_model(config)
+    tokens = data.tokens(pretrained.tokenizer, 32)
+    builder = BatchBuilder(sources, tokens, all_known_positives(data), max_length=32)
+    sampler = build.build_sampler(config, sources, build.run_length(config, sources))
+    objective = ContrastiveObjective(config.model.similarity, 0.7)
+    losses, masked = [], 0
+    for unit in range(3):
+        planned = sampler.plan(unit)
+        if duplicates:
+            planned = _repeat_positives(planned)
+        batch = builder.build(planned.shard(distributed.rank(), distributed.world_size()))
+        expert = pretrained.expert(batch.task)
+        result = objective(pretrained.model, batch, expert, len(planned.queries_R))
+        result.loss.backward()
+        losses.append(float(result.loss.detach()))
+        masked += result.masked
+    ranks = distributed.world_size()
+    gradients = {}
+    for name, parameter in pretrained.model.named_parameters():
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        if ranks > 1:
+            torch.distributed.all_reduce(gradient)
+        gradients[name] = gradient / ranks
+    return {"losses": losses, "gradients": gradients, "masked": masked}
+
+
+def _repeat_positives(planned: PlannedRows) -> PlannedRows:
+    """Give the second half of the rows, which rank 1 holds, the pairs of the first."""
+    half = len(planned.queries_R) // 2
+    columns = (planned.queries_R, planned.positives_R, planned.negatives_R)
+    return PlannedRows(planned.source, *(np.tile(column[:half], 2) for column in columns))
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("duplicates", [False, True])
+def test_two_ranks_give_the_gradient_of_one_process(
+    folder: Path, tmp_path: Path, similarity: str, duplicates: bool
+) -> None:
+    one = unit_gradients(folder, similarity, duplicates)
+    two = run_ranks(unit_gradients, 2, tmp_path, folder, similarity, duplicates)
+    mean_losses = np.mean([rank["losses"] for rank in two], axis=0)
+    assert mean_losses == pytest.approx(one["losses"], abs=1e-6)
+    assert sum(rank["masked"] for rank in two) == one["masked"]
+    if duplicates:
+        assert one["masked"] >= 3 * 8
+    for name, gradient in one["gradients"].items():
+        # Float32 sums in another order: relative to the tensor's largest entry.
+        scale = max(1.0, float(gradient.abs().max()))
+        assert (two[0]["gradients"][name] - gradient).abs().max() <= 1e-6 * scale, name
+
+
+def run_every_stage(folder: Path, ranks: int) -> dict[int, dict[str, Any]]:
+    """Pre-train under every ZeRO stage in this process; return losses, scores and weights."""
+    results = {}
+    for stage in STAGES:
+        name = f"ranks{ranks}-stage{stage}"
+        config = run_config(
+            folder,
+            name,
+            model={"dropout": 0.0, "attention_dropout": 0.0},
+            engine={"deepspeed": {"zero_optimization": {"stage": stage}}},
+        )
+        model = pretrain(config)
+        if distributed.is_main():
+            from scimult.checkpoints import load_pretrained
+
+            lines = metrics(folder / name)
+            results[stage] = {
+                "losses": [line["loss"] for line in lines],
+                "norms": [line["gradient_norm"] for line in lines],
+                "scores": [line["metrics"] for line in lines if line["metrics"]],
+                "weights": load_pretrained(model).model.state_dict(),
+            }
+    return results
+
+
+def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
+    """Whole runs of DeepSpeed: 2 ranks under ZeRO 0 to 3 against one rank under each."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one = run_ranks(run_every_stage, 1, tmp_path / "one", folder, 1)[0]
+    two = run_ranks(run_every_stage, 2, tmp_path / "two", folder, 2)[0]
+    reference = one[0]
+    assert len(reference["losses"]) == 6
+    assert len(reference["scores"]) == 2
+    for results in (one, two):
+        for stage in STAGES:
+            # Float32 rounding, carried through six Adam steps.
+            assert results[stage]["losses"] == pytest.approx(reference["losses"], abs=1e-4), stage
+            assert results[stage]["norms"] == pytest.approx(reference["norms"], rel=1e-3), stage
+            for ours, theirs in zip(results[stage]["scores"], reference["scores"], strict=True):
+                assert ours == pytest.approx(theirs, abs=0.05), stage
+            for name, weight in results[stage]["weights"].items():
+                assert (weight - reference["weights"][name]).abs().max() <= 2e-4, (stage, name)

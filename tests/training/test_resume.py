@@ -1,0 +1,164 @@
+"""Resumed equals uninterrupted: after a clean stop, after kill -9, after damage."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scimult.checkpoints import load_pretrained
+from scimult.config import save_config
+from scimult.training.config import PretrainConfig
+from tests.training.corpus import metrics, prepare_corpus, run_config
+
+STEPS = 8
+KEPT = ("step", "tasks", "loss", "accuracy", "masked", "tokens", "lr", "gradient_norm", "metrics")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("resume")
+    prepare_corpus(path)
+    return path
+
+
+def launch(config: PretrainConfig, repository: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start ``python launch/pretrain.py`` as a user would, in a process of its own."""
+    file = Path(config.output).with_suffix(".yaml")
+    save_config(config, file)
+    return subprocess.Popen(
+        [sys.executable, "launch/pretrain.py", "--config", str(file), *arguments],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def finish(config: PretrainConfig, repository: Path, *arguments: str) -> str:
+    process = launch(config, repository, *arguments)
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, printed
+    return printed
+
+
+def kill_after(config: PretrainConfig, repository: Path, step: int) -> None:
+    """Start the run and SIGKILL it as soon as ``step`` stands in its metrics file."""
+    process = launch(config, repository)
+    file = Path(config.output) / "metrics.jsonl"
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        if file.exists() and len(file.read_text(encoding="utf-8").splitlines()) >= step:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return
+        time.sleep(0.005)
+    pytest.fail(f"the run never reached step {step}: {process.stdout and process.stdout.read()}")
+
+
+def told(output: Path) -> list[dict[str, Any]]:
+    """Return what the metrics file says, without times."""
+    return [{key: line[key] for key in KEPT} for line in metrics(output)]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Bit-equal on the CPU: the same batches, dropout masks, losses and weights."""
+    assert json.dumps(told(one)) == json.dumps(told(other))
+    theirs = load_pretrained(other).model.state_dict()
+    for name, weight in load_pretrained(one).model.state_dict().items():
+        assert torch.equal(weight, theirs[name]), name
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(folder: Path, repository: Path) -> Path:
+    config = resume_config(folder, "uninterrupted")
+    finish(config, repository)
+    return Path(config.output)
+
+
+def resume_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
+    # Slow steps: a kill must be able to hit the run between two checkpoints.
+    settings = {"schedule": {"steps": STEPS}, "checkpoint": {"every": 3}, "dev": {"every": 4}}
+    return run_config(folder, name, **{**settings, **sections})
+
+
+def test_kill_between_checkpoints_then_resume(
+    folder: Path, repository: Path, uninterrupted: Path
+) -> None:
+    config = resume_config(folder, "killed")
+    kill_after(config, repository, step=5)
+    done = len(metrics(Path(config.output)))
+    assert done < STEPS, "the run ended before it could be killed"
+    printed = finish(config, repository)
+    assert "resuming after step 3" in printed or "resuming after step 6" in printed
+    assert_same_run(uninterrupted, Path(config.output))
+
+
+def test_damaged_newest_checkpoint_is_passed_over(
+    folder: Path, repository: Path, uninterrupted: Path
+) -> None:
+    output = folder / "damaged"
+    shutil.copytree(uninterrupted, output)
+    shutil.rmtree(output / "model")
+    newest = max((output / "checkpoints").glob("step-*"))
+    victim = max((file for file in newest.rglob("*.pt")), key=lambda file: file.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    printed = finish(resume_config(folder, "damaged"), repository)
+    assert f"{newest.name}" in printed
+    assert "has changed since it was written" in printed
+    assert "resuming after step 6" in printed
+    assert_same_run(uninterrupted, output)
+
+
+def test_half_written_checkpoint_is_never_seen(
+    folder: Path, repository: Path, uninterrupted: Path
+) -> None:
+    output = folder / "half"
+    shutil.copytree(uninterrupted, output)
+    newest = max((output / "checkpoints").glob("step-*"))
+    newest.rename(newest.with_name(f".{newest.name}.tmp"))
+    finish(resume_config(folder, "half"), repository)
+    assert_same_run(uninterrupted, output)
+
+
+@pytest.mark.parametrize(
+    ("sections", "arguments", "message"),
+    [
+        ({"seed": 7}, (), "started with another seed"),
+        ({"optimizer": {"lr": 0.5}}, (), "started with another optimizer"),
+        (
+            {"engine": {"deepspeed": {"zero_optimization": {"stage": 2}}}},
+            (),
+            "written with zero_stage 1, this run has 2",
+        ),
+        ({}, ("--fresh",), "folder already holds a run"),
+    ],
+)
+def test_another_run_in_the_folder_is_refused(
+    folder: Path,
+    repository: Path,
+    uninterrupted: Path,
+    sections: dict[str, Any],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    config = resume_config(folder, uninterrupted.name, **sections)
+    before = (uninterrupted / "config.yaml").read_bytes()
+    process = launch(config, repository, *arguments)
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == 1
+    assert message in printed
+    assert "Traceback" not in printed
+    assert (uninterrupted / "config.yaml").read_bytes() == before
