@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,6 @@ def train_tokenizer(
     """Train an uncased WordPiece tokenizer that Hugging Face's AutoTokenizer can load."""
     from scimult.data.vocabulary import read_texts, save_tokenizer, train_wordpiece
 
-    tokenizer = train_wordpiece([text for path in texts for text in read_texts(path)], vocab_size)
+    tokenizer = train_wordpiece(chain.from_iterable(map(read_texts, texts)), vocab_size)
     save_tokenizer(tokenizer, out)
     typer.echo(f"{tokenizer.get_vocab_size():,} tokens saved in {out}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import (
@@ -39,8 +39,8 @@ _MOST_CHARACTERS = 2000
 _TEXTS_PER_BATCH = 4096
 
 
-def read_texts(path: Path | str) -> list[str]:
-    """Return the texts of a prepared folder, or of a JSON lines file of papers or the like.
+def read_texts(path: Path | str) -> Iterator[str]:
+    """Yield the texts of a prepared folder, or of a JSON lines file of papers or the like.
 
     Raises
     ------
@@ -53,20 +53,19 @@ def read_texts(path: Path | str) -> list[str]:
             fix = "name a folder made by scimult prepare, or a JSON lines file"
             raise DataError("folder is not a prepared one", path=path, fix=fix)
         store = TextStore.open(path)
-        batches = (
-            store.slice(i, i + _TEXTS_PER_BATCH) for i in range(0, len(store), _TEXTS_PER_BATCH)
-        )
-        return [f"{text.title} {text.body}" for batch in batches for text in batch]
-    rejects = Rejects(skip_bad=False)
-    return [_record_text(record) for record in read_jsonl(path, rejects)]
+        for start in range(0, len(store), _TEXTS_PER_BATCH):
+            for text in store.slice(start, start + _TEXTS_PER_BATCH):
+                yield f"{text.title} {text.body}"
+    else:
+        yield from map(_record_text, read_jsonl(path, Rejects(skip_bad=False)))
 
 
-def train_wordpiece(texts: Sequence[str], vocab_size: int, *, min_count: int = 2) -> Tokenizer:
+def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2) -> Tokenizer:
     """Train an uncased WordPiece tokenizer; the same texts give the same tokenizer.
 
     Parameters
     ----------
-    texts : sequence of str
+    texts : iterable of str
         Training texts; their order does not matter.
     vocab_size : int
         Number of tokens, the special ones included; fewer if the texts hold no more.
@@ -83,7 +82,7 @@ def train_wordpiece(texts: Sequence[str], vocab_size: int, *, min_count: int = 2
     normalizer = normalizers.BertNormalizer(lowercase=True)
     splitter = pre_tokenizers.BertPreTokenizer()
     counts: Counter[str] = Counter()
-    for text in progress(texts, "count words", total=len(texts), unit="text"):
+    for text in progress(texts, "count words", unit="text"):
         words = splitter.pre_tokenize_str(normalizer.normalize_str(text))
         counts.update(word for word, _ in words)
     tokenizer = Tokenizer(

@@ -77,7 +77,7 @@ class OptimizerConfig(StrictConfig):
 class ScheduleConfig(StrictConfig):
     """Length of training and shape of the learning rate."""
 
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=0, description="0 saves the model as it starts")
     epochs: float | None = Field(None, gt=0)
     name: Literal["linear", "cosine", "constant"] = "linear"
     warmup: float = Field(0.05, ge=0, description="share of the steps below 1, else steps")

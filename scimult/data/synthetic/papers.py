@@ -42,6 +42,10 @@ class _PaperMaker:
         self._settings, self._tree = settings, tree
         self._rng = stream(settings, "papers")
         self._fine = tree.level(FINE)
+        self._below = {
+            node: [field for field in self._fine if node in tree.lineage(field)]
+            for node in (*tree.level(COARSE), *tree.level(MIDDLE))
+        }
         popularity = 1.0 / np.sqrt(3.0 + self._rng.permutation(len(self._fine)))
         self._popularity = popularity / popularity.sum()
         authors = max(4, round(settings.papers * _AUTHORS_PER_PAPER / len(self._fine)))
@@ -79,13 +83,11 @@ class _PaperMaker:
 
     def _other_fields(self, main: int) -> list[int]:
         """Return 0 to 2 further fields, mostly from the same branch or area."""
+        _, middle, coarse = self._tree.lineage(main)
+        choices = (self._below[middle], self._below[coarse], self._fine)
         others: list[int] = []
         for _ in range(self._rng.choice(3, p=(0.45, 0.4, 0.15))):
-            ancestor_level = self._rng.choice((MIDDLE, COARSE, -1), p=(0.5, 0.3, 0.2))
-            ancestor = (
-                self._tree.lineage(main)[FINE - ancestor_level] if ancestor_level >= 0 else None
-            )
-            near = [field for field in self._fine if ancestor in (None, *self._tree.lineage(field))]
+            near = choices[self._rng.choice(3, p=(0.5, 0.3, 0.2))]
             field = int(self._rng.choice(near))
             if field != main and field not in others:
                 others.append(field)
