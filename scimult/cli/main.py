@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from scimult import __version__
+from scimult.cli.demo import demo
 from scimult.cli.encode import encode
 from scimult.cli.evaluate import evaluate
 from scimult.cli.generate import generate
@@ -66,7 +67,18 @@ def options(
 
 
 # In the order of a project: data, training, evaluation, use.
-VERBS = (generate, train_tokenizer, prepare, mine, pretrain, evaluate, encode, search, recommend, tag)
+VERBS = (
+    generate,
+    train_tokenizer,
+    prepare,
+    mine,
+    pretrain,
+    evaluate,
+    encode,
+    search,
+    recommend,
+    tag,
+)
 for verb in VERBS:
     app.command()(verb)
 

@@ -1,0 +1,99 @@
+"""``scimult demo``: the whole job on a generated world, as commands that can be run by hand."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scimult.errors import ConfigError, SciMultError
+
+# One thread per rank, or the ranks fight over the cores; no GPU, so that every machine agrees.
+ENVIRONMENT = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+CONFIGS = Path("configs")
+LAUNCHER = Path("launch/pretrain.py")
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path(
+        "runs/demo"
+    ),
+    ranks: Annotated[int, typer.Option(min=1, help="Processes of the training runs.")] = 2,
+) -> None:
+    """Generate a world, pre-train vanilla then experts under DeepSpeed, evaluate beside BM25.
+
+    Takes about five minutes on two cores. Run it in a checkout of the project; run it again
+    to continue where it was interrupted.
+    """
+    for path in (LAUNCHER, CONFIGS / "demo"):
+        if not path.exists():
+            fix = "change to the folder of a checkout, where configs/ and launch/ are"
+            raise ConfigError("the demo needs files of the project", path=path, fix=fix)
+    environment = os.environ | ENVIRONMENT
+    # The commands say `scimult` and `deepspeed`: those of this Python, activated or not.
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    for name, value in ENVIRONMENT.items():
+        typer.secho(f"$ export {name}={value}", bold=True)
+    started = time.perf_counter()
+    for command in commands(out, ranks, _free_port()):
+        _run(command, environment)
+    minutes, seconds = divmod(round(time.perf_counter() - started), 60)
+    typer.echo(f"done in {minutes} min {seconds} s; delete {out} to start from nothing")
+
+
+def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
+    """Return the commands of the demo, in order."""
+    world, prepared, tokenizer = out / "world", out / "prepared", out / "tokenizer"
+    untrained, vanilla, experts = out / "untrained", out / "vanilla", out / "mha_expert"
+    launch = f"deepspeed --num_gpus {ranks} --master_port {port} {LAUNCHER}".split()
+    data = f"data.prepared={prepared}"
+    from_nothing = [
+        "--config",
+        f"{CONFIGS}/demo/vanilla.yaml",
+        data,
+        f"model.tokenizer={tokenizer}",
+    ]
+    from_vanilla = ["--config", f"{CONFIGS}/demo/mha_expert.yaml", data, f"model.base={vanilla}"]
+    raw = ["--config", f"{CONFIGS}/data/world.yaml", "--root", f"{world}/train"]
+    benchmarks = ["--suite", "demo", "--data", f"{world}/eval", "--out", f"{out}/results"]
+    models = [part for run in (untrained, vanilla, experts) for part in ("--model", _named(run))]
+    return [
+        ["scimult", "generate", "--out", f"{world}"],
+        ["scimult", "prepare", *raw, "--out", f"{prepared}"],
+        ["scimult", "train-tokenizer", "--texts", f"{prepared}", "--vocab-size", "4000"]
+        + ["--out", f"{tokenizer}"],
+        ["scimult", "pretrain", *from_nothing, f"output={untrained}", "schedule.steps=0"],
+        [*launch, *from_nothing, f"output={vanilla}"],
+        [*launch, *from_vanilla, f"output={experts}"],
+        ["scimult", "evaluate", *benchmarks, "--bm25", *models],
+    ]
+
+
+def _named(run: Path) -> str:
+    return f"{run.name}={run}"
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    """Print a command, run it and wait; its output goes where ours goes."""
+    shown = shlex.join(command)
+    typer.secho(f"\n$ {shown}", bold=True)
+    started = time.perf_counter()
+    code = subprocess.run(command, env=environment, check=False).returncode
+    if code != 0:
+        fix = "read its last lines; it can be run by hand, and the demo continues from there"
+        raise SciMultError(f"command failed with exit code {code}", value=shown, fix=fix)
+    typer.echo(f"({time.perf_counter() - started:.0f} s)")
+
+
+def _free_port() -> int:
+    """Return a port that nobody listens on: DeepSpeed's own default may be taken."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
