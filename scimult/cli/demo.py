@@ -62,13 +62,13 @@ def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
     ]
     from_vanilla = ["--config", f"{CONFIGS}/demo/mha_expert.yaml", data, f"model.base={vanilla}"]
     raw = ["--config", f"{CONFIGS}/data/world.yaml", "--root", f"{world}/train"]
+    vocabulary = ["--texts", f"{prepared}", "--vocab-size", "4000"]
     benchmarks = ["--suite", "demo", "--data", f"{world}/eval", "--out", f"{out}/results"]
     models = [part for run in (untrained, vanilla, experts) for part in ("--model", _named(run))]
     return [
         ["scimult", "generate", "--out", f"{world}"],
         ["scimult", "prepare", *raw, "--out", f"{prepared}"],
-        ["scimult", "train-tokenizer", "--texts", f"{prepared}", "--vocab-size", "4000"]
-        + ["--out", f"{tokenizer}"],
+        ["scimult", "train-tokenizer", *vocabulary, "--out", f"{tokenizer}"],
         ["scimult", "pretrain", *from_nothing, f"output={untrained}", "schedule.steps=0"],
         [*launch, *from_nothing, f"output={vanilla}"],
         [*launch, *from_vanilla, f"output={experts}"],

@@ -68,6 +68,7 @@ def options(
 
 # In the order of a project: data, training, evaluation, use.
 VERBS = (
+    demo,
     generate,
     train_tokenizer,
     prepare,
