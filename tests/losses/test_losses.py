@@ -18,7 +18,7 @@ def batches(draw: st.DrawFn) -> tuple[list[int], list[int], list[list[int]]]:
     """Candidate ids with duplicates, the column of each positive, known positives per query."""
     candidates = draw(st.lists(st.integers(0, 6), min_size=1, max_size=12))
     targets = draw(st.lists(st.integers(0, len(candidates) - 1), min_size=1, max_size=6))
-    known = [draw(st.lists(st.integers(0, 8), max_size=5)) + [candidates[t]] for t in targets]
+    known = [[*draw(st.lists(st.integers(0, 8), max_size=5)), candidates[t]] for t in targets]
     return candidates, targets, known
 
 

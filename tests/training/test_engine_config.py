@@ -1,0 +1,70 @@
+"""The DeepSpeed configuration: 'auto' is filled in, contradictions are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scimult.errors import ConfigError
+from scimult.training.engine import resolve_deepspeed
+
+RUN: dict[str, Any] = {
+    "pairs_per_step": 48,
+    "accumulation": 2,
+    "world_size": 3,
+    "precision": "bf16",
+    "clip": 0.0,
+}
+
+
+def test_auto_and_absent_values_are_filled_in() -> None:
+    given = {"train_batch_size": "auto", "fp16": {"enabled": "auto", "initial_scale_power": 8}}
+    resolved = resolve_deepspeed({**given, "zero_optimization": {"stage": 2}}, **RUN)
+    assert resolved["train_batch_size"] == 48
+    assert resolved["train_micro_batch_size_per_gpu"] == 8
+    assert resolved["gradient_accumulation_steps"] == 2
+    assert resolved["bf16"] == {"enabled": True}
+    assert resolved["fp16"] == {"enabled": False, "initial_scale_power": 8}
+    # Absent would mean 1.0 to DeepSpeed.
+    assert resolved["gradient_clipping"] == 0.0
+    assert resolved["zero_optimization"] == {"stage": 2}
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_shipped_files_resolve(repository: Path, stage: int) -> None:
+    file = repository / "configs" / "deepspeed" / f"zero{stage}.json"
+    resolved = resolve_deepspeed(str(file), **RUN)
+    assert resolved["zero_optimization"]["stage"] == stage
+    assert "auto" not in json.dumps(resolved)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"train_batch_size": 64}, "train_batch_size .* contradicts the run, which needs 48"),
+        ({"bf16": {"enabled": False}}, r"bf16\.enabled .* needs True"),
+        ({"fp16": {"enabled": True}}, r"fp16\.enabled .* needs False"),
+        ({"optimizer": {"type": "AdamW"}}, "optimizer in the DeepSpeed configuration is not used"),
+        ({"scheduler": {"type": "WarmupLR"}}, "scheduler .* is not used"),
+    ],
+)
+def test_contradictions_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve_deepspeed(given, **RUN)
+
+
+def test_batch_that_ranks_cannot_share_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"48 cannot be split over 5 ranks.*multiple of 10"):
+        resolve_deepspeed({}, **{**RUN, "world_size": 5})
+
+
+def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"absent\.json: file does not exist"):
+        resolve_deepspeed(str(tmp_path / "absent.json"), **RUN)
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    with pytest.raises(ValueError, match=r"broken\.json: not a valid JSON file"):
+        resolve_deepspeed(str(broken), **RUN)
