@@ -1,0 +1,161 @@
+"""Folders of models: round trip, and clear refusals of what does not fit."""
+
+from __future__ import annotations
+
+import errno
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from scimult.checkpoints import load_pretrained, pretrained, save_pretrained
+from scimult.errors import CheckpointError, ConfigError, SciMultError, StorageError
+from tests.tiny import save_tiny_model
+
+
+def change_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    file = folder / "config.json"
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("variant", ["vanilla", "mha_expert", "ffn_expert"])
+def test_saved_and_loaded_again_is_the_same(tmp_path: Path, variant: str) -> None:
+    first = load_pretrained(save_tiny_model(tmp_path / "one", variant=variant, pooling="mean"))
+    save_pretrained(tmp_path / "two", first.model.state_dict(), first.tokenizer, first.config)
+    second = load_pretrained(tmp_path / "two")
+    assert second.config == first.config
+    assert second.tokenizer.fingerprint == first.tokenizer.fingerprint
+    weights = second.model.state_dict()
+    for name, weight in first.model.state_dict().items():
+        assert torch.equal(weights[name], weight), name
+    assert second.expert("classification") == (0 if variant == "vanilla" else 2)
+
+
+def test_run_folder_stands_for_its_model(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "run" / "model")
+    assert load_pretrained(tmp_path / "run").tasks.names[0] == "search"
+
+
+def test_unknown_task_lists_the_known_ones(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m"))
+    with pytest.raises(SciMultError, match="classification, link_prediction, search"):
+        model.expert("tagging")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("embeddings.norm.bias"), r"missing: embeddings\.norm\.bias"),
+        (lambda w: w.update(extra=torch.zeros(1)), "not expected: extra"),
+        (
+            lambda w: w.update({"embeddings.words.weight": torch.zeros(3, 16)}),
+            r"shape: embeddings\.words\.weight \(3, 16\) instead of",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(
+    tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], object], message: str
+) -> None:
+    folder = save_tiny_model(tmp_path / "m")
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        load_pretrained(folder)
+
+
+def test_truncated_weights_are_refused(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "m")
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: file is damaged"):
+        load_pretrained(folder)
+
+
+class RunsCode:
+    """A pickle of this would call ``print`` when it is opened carelessly."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("arbitrary code ran",))
+
+
+def test_pickle_that_wants_to_run_code_is_refused(
+    minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(minilm, folder)
+    (folder / "model.safetensors").unlink()
+    with (folder / "pytorch_model.bin").open("wb") as file:
+        pickle.dump({"weights": RunsCode()}, file)
+    with pytest.raises(CheckpointError, match="damaged or holds more than tensors"):
+        load_pretrained(folder)
+    assert "arbitrary code ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("model_type", "roberta"), ("hidden_act", "relu"), ("position_embedding_type", "relative")],
+)
+def test_other_architectures_are_refused(
+    minilm: Path, tmp_path: Path, key: str, value: str
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(minilm, folder)
+    change_config(folder, lambda content: content.update({key: value}))
+    with pytest.raises(CheckpointError, match=f"{key} of this checkpoint.*{value}"):
+        load_pretrained(folder)
+
+
+def test_config_of_another_version_or_with_unknown_keys_is_refused(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "m")
+    change_config(folder, lambda content: content["encoder"].update(hidden_sise=1))
+    with pytest.raises(ConfigError, match=r"encoder\.hidden_sise: unknown key.*'hidden_size'"):
+        load_pretrained(folder)
+
+
+def test_expert_block_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "m")
+    change_config(folder, lambda content: content["encoder"]["experts"].update(blocks=[7]))
+    with pytest.raises(ConfigError, match="names a block that does not exist; blocks are 0 to 1"):
+        load_pretrained(folder)
+
+
+def test_tokenizer_with_more_tokens_than_the_model_is_refused(minilm: Path, tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "m")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(minilm / name, folder / name)
+    with pytest.raises(CheckpointError, match="tokenizer has 30522 tokens, the model embeds"):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"format": 3}'])
+def test_folders_without_a_model_are_refused(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"folder holds no model|neither ours nor"):
+        load_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="folder does not exist"):
+        load_pretrained(tmp_path / "absent")
+
+
+def test_full_disk_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_tiny_model(tmp_path / "m", seed=1)
+    model = load_pretrained(folder)
+    before = (folder / "model.safetensors").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pretrained, "save_file", full)
+    with pytest.raises(StorageError, match=r"No space left on device.*free disk space"):
+        save_pretrained(folder, model.model.state_dict(), model.tokenizer, model.config)
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]

@@ -1,0 +1,136 @@
+"""Runs that cannot be: each fails before any work with one message that names the fix."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scimult.errors import ConfigError, DataError, SciMultError, StorageError
+from scimult.training import build
+from scimult.training.config import PretrainConfig
+from scimult.training.run import pretrain
+from scimult.training.state import CheckpointStore
+from tests.training.corpus import prepare_corpus, run_config
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bad")
+    prepare_corpus(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"data": {"max_lenght": 3}}, r"data\.max_lenght: unknown key \(did you mean 'max_length'"),
+        ({"data": {"rates": {"world": 1.0}}}, "sampling: explicit go together"),
+        ({"data": {"sampling": "explicit"}}, "sampling: explicit go together"),
+        ({"model": {"tokenizer": "x"}}, "either base, or both tokenizer and architecture"),
+        ({"schedule": {"epochs": 2}}, "give either steps or epochs"),
+        ({"batch": {"accumulation": 3}}, "multiple of batch.accumulation"),
+        ({"engine": {"precision": "fp8"}}, r"engine\.precision.*'fp32', 'bf16' or 'fp16'"),
+        ({"loss": {"temperature": 0}}, r"loss\.temperature.*greater than 0"),
+        ({"optimizer": {"lr": "fast"}}, r"optimizer\.lr.*value: 'fast'"),
+    ],
+)
+def test_contradictory_configs_are_refused(
+    folder: Path, sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_config(folder, "never", **sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"data": {"prepared": "nowhere"}}, "nowhere: not a prepared folder.*scimult prepare"),
+        ({"data": {"sources": ["wold"]}}, "unknown source in data.sources.*did you mean 'world'"),
+        ({"data": {"max_length": 65}}, "beyond the model's 64 positions"),
+        ({"model": {"variant": "moe"}}, "unknown model variant.*mha_expert"),
+        ({"model": {"expert_blocks": [4]}}, "expert_blocks names a block that does not exist"),
+        ({"model": {"base": "nowhere"}}, "nowhere: folder does not exist"),
+        ({"tasks": [{"name": "search"}]}, "unknown task of source 'world'.*'classification'"),
+        (
+            {"engine": {"deepspeed": {"optimizer": {"type": "Adam"}}}},
+            "optimizer in the DeepSpeed configuration is not used",
+        ),
+    ],
+)
+def test_runs_that_cannot_be_fail_before_they_write(
+    folder: Path, sections: dict[str, Any], message: str
+) -> None:
+    config = run_config(folder, "never", **sections)
+    with pytest.raises(SciMultError, match=message):
+        pretrain(config)
+    assert not (folder / "never").exists()
+
+
+def test_base_whose_experts_serve_other_tasks_is_refused(folder: Path) -> None:
+    first = build.build_model(run_config(folder, "a"))
+    from scimult.checkpoints import save_pretrained
+
+    save_pretrained(folder / "routed", first.model.state_dict(), first.tokenizer, first.config)
+    names = ["link_prediction", "search", "classification"]
+    config = run_config(
+        folder,
+        "b",
+        model={"base": str(folder / "routed")},
+        tasks=[{"name": name} for name in names],
+    )
+    with pytest.raises(ConfigError, match="list the same tasks in the same order"):
+        build.build_model(config)
+
+
+def test_token_store_of_other_texts_is_refused(folder: Path, tmp_path: Path) -> None:
+    from scimult.data.prepared import PreparedData
+
+    copy = tmp_path / "prepared"
+    shutil.copytree(folder / "prepared", copy)
+    tokenizer = build.build_model(run_config(folder, "a")).tokenizer
+    store = next((copy / "tokens").iterdir())
+    (store / "tokens.bin").write_bytes((store / "tokens.bin").read_bytes()[:-2])
+    with pytest.raises(DataError, match=r"tokens"):
+        PreparedData.open(copy).tokens(tokenizer, 32)
+
+
+def test_full_disk_during_a_checkpoint_keeps_the_one_before(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    store.save(1, lambda path: (path / "x").write_text("one") and None, {})
+
+    def full(path: Path) -> None:
+        (path / "x").write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(StorageError, match="No space left on device"):
+        store.save(2, full, {})
+    newest = store.newest()
+    assert newest is not None
+    assert newest.step == 1
+    assert [path.name for path in store.folder.iterdir()] == ["step-0000001"]
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    for step in (1, 2, 3, 4):
+        store.save(step, lambda path: (path / "x").write_text("whole") and None, {"data": "d"})
+    newest = store.newest()
+    assert newest is not None
+    assert (newest.step, newest.info) == (4, {"data": "d"})
+    assert sorted(path.name for path in store.folder.iterdir()) == [
+        "step-0000003",
+        "step-0000004",
+    ]
+
+
+def test_shipped_configs_load(repository: Path) -> None:
+    from scimult.config import load_config
+
+    files = sorted((repository / "configs" / "pretrain").glob("*.yaml"))
+    assert files
+    for file in files:
+        load_config(PretrainConfig, file)
