@@ -9,22 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
-from scimult.data.lines import Record, Rejects, read_jsonl, read_table
+from scimult.data.lines import Rejects
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
+from scimult.evaluation.records import (
+    Judgments,
+    by_id,
+    label_with_names,
+    labelled_paper,
+    paper,
+    query_paper,
+    read_pairs,
+    read_split,
+    request,
+)
 from scimult.evaluation.suites import Benchmark
 from scimult.retrieval.runs import Qrels
 from scimult.types import IntArray, Text
-
-T = TypeVar("T")
-Judgments = dict[str, dict[str, int]]
-"""Query id to candidate id to grade."""
-
-_FIX_PAIR = "correct the line or leave it out"
 
 
 @dataclass(frozen=True)
@@ -120,11 +124,11 @@ def _packed_or_plain(path: Path) -> Path:
 def _read_retrieval(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
     """Read a folder in BEIR layout, with ``candidates.tsv`` for reranking."""
     paths = _needed(benchmark, root)
-    corpus = _by_id(paths[0], "_id", lambda record: _paper(record, "text"), rejects)
+    corpus = by_id(paths[0], "_id", lambda record: paper(record, "text"), rejects)
     is_search = benchmark.protocol == "search"
-    queries = _by_id(paths[1], "_id", _request if is_search else _query_paper, rejects)
-    judgments = _read_pairs(paths[2], queries, corpus, rejects)
-    listed = _read_pairs(paths[3], queries, corpus, rejects) if len(paths) > 3 else None
+    queries = by_id(paths[1], "_id", request if is_search else query_paper, rejects)
+    judgments = read_pairs(paths[2], queries, corpus, rejects)
+    listed = read_pairs(paths[3], queries, corpus, rejects) if len(paths) > 3 else None
     kept = _scorable(queries, judgments, paths[2], rejects)
     if listed is not None:
         kept = _listed(kept, judgments, listed, paths[3], rejects)
@@ -145,18 +149,18 @@ def _read_retrieval(name: str, benchmark: Benchmark, root: Path, rejects: Reject
 def _read_labelled(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
     """Read ``papers.jsonl`` with label ids, ``split.csv`` if there is one, and the label file."""
     paths = _needed(benchmark, root)
-    papers = _by_id(paths[0], "id", _labelled_paper, rejects)
+    papers = by_id(paths[0], "id", labelled_paper, rejects)
     names = [label for _, labels in papers.values() for label in labels]
     labels = {label: [label] for label in sorted(set(names))}
     texts = {label: Text("label", label) for label in labels}
     if benchmark.labels:
-        found = _by_id(paths[1], "id", _label, rejects)
+        found = by_id(paths[1], "id", label_with_names, rejects)
         labels = {label: synonyms for label, (_, synonyms) in found.items()}
         texts = {label: text for label, (text, _) in found.items()}
     split = _packed_or_plain(root / benchmark.folder / "split.csv")
     if split.exists():
         paths = [*paths, split]
-        members = _read_split(split, benchmark.split, papers, rejects)
+        members = read_split(split, benchmark.split, papers, rejects)
         papers = {paper: papers[paper] for paper in members}
     judgments = {
         paper: dict.fromkeys(_known_labels(paper, given, labels, paths, rejects), 1)
@@ -179,102 +183,6 @@ def _read_labelled(name: str, benchmark: Benchmark, root: Path, rejects: Rejects
     )
 
 
-def _by_id(
-    path: Path, field_name: str, parse: Callable[[Record], T], rejects: Rejects
-) -> dict[str, T]:
-    """Parse every record of a JSON lines file under its id; a second one is rejected."""
-    found: dict[str, T] = {}
-
-    def keyed(record: Record) -> tuple[str, T]:
-        name = record.identifier(field_name)
-        if name in found:
-            raise record.error("id is used twice", value=name, fix="keep one of the records")
-        return name, parse(record)
-
-    for name, value in rejects.keep(read_jsonl(path, rejects), keyed):
-        found[name] = value
-    return found
-
-
-def _paper(record: Record, body: str) -> Text:
-    text = Text("paper", record.text("title", ""), record.text(body, ""))
-    if not (text.title.strip() or text.body.strip()):
-        raise record.error(
-            f"'title' and {body!r} are both empty", fix="add a text or leave the record out"
-        )
-    return text
-
-
-def _query_paper(record: Record) -> Text:
-    """Return a query that is a paper; without separate fields ``text`` stands for both."""
-    if "title" in record.fields or "abstract" in record.fields:
-        return _paper(record, "abstract")
-    return Text("paper", _request(record).title)
-
-
-def _request(record: Record) -> Text:
-    text = record.text("text")
-    if not text.strip():
-        raise record.error("field 'text' is empty", fix="write the query or leave it out")
-    return Text("query", text)
-
-
-def _labelled_paper(record: Record) -> tuple[Text, list[str]]:
-    return _paper(record, "abstract"), record.strings("labels")
-
-
-def _label(record: Record) -> tuple[Text, list[str]]:
-    """Return a label's text and all its names: ``name`` and the optional ``synonyms``."""
-    name = record.text("name")
-    if not name.strip():
-        raise record.error("field 'name' is empty", fix="name the label")
-    synonyms = record.strings("synonyms", [])
-    return Text("label", name, record.text("definition", "")), [name, *synonyms]
-
-
-def _read_pairs(
-    path: Path, queries: Collection[str], documents: Collection[str], rejects: Rejects
-) -> Judgments:
-    """Read ``query-id corpus-id score``; unknown ids and repeated pairs are rejected."""
-    judgments: Judgments = {query: {} for query in queries}
-
-    def parse(record: Record) -> tuple[str, str, int]:
-        query, document = record.identifier("query-id"), record.identifier("corpus-id")
-        if query not in judgments:
-            raise record.error("query is not in queries.jsonl", value=query, fix=_FIX_PAIR)
-        if document not in documents:
-            raise record.error("document is not in corpus.jsonl", value=document, fix=_FIX_PAIR)
-        if document in judgments[query]:
-            raise record.error("pair occurs twice", value=(query, document), fix=_FIX_PAIR)
-        return query, document, record.integer("score")
-
-    table = read_table(path, ["query-id", "corpus-id", "score"], rejects)
-    for query, document, score in rejects.keep(table, parse):
-        judgments[query][document] = score
-    return judgments
-
-
-def _read_split(path: Path, split: str, papers: Collection[str], rejects: Rejects) -> list[str]:
-    """Return the papers of one split; papers without a split are an error of the file."""
-    splits: dict[str, str] = {}
-    for record in read_table(path, ["id", "split"], rejects):
-        paper = record.identifier("id")
-        if paper not in papers:
-            rejects.reject(record.error("paper is not in papers.jsonl", value=paper, fix=_FIX_PAIR))
-        elif paper in splits:
-            rejects.reject(record.error("paper occurs twice", value=paper, fix=_FIX_PAIR))
-        else:
-            splits[paper] = record.text("split")
-    for paper in papers:
-        if paper not in splits:
-            rejects.reject(DataError("paper has no split", path=path, value=paper, fix="add it"))
-    members = [paper for paper in papers if splits.get(paper) == split]
-    if not members:
-        known = ", ".join(sorted(set(splits.values())))
-        raise DataError("no paper has this split", path=path, value=split, fix=f"use {known}")
-    return members
-
-
 def _known_labels(
     paper: str,
     given: Sequence[str],
@@ -295,55 +203,62 @@ def _known_labels(
     return [label for label in given if label in labels]
 
 
-def _scorable(
-    queries: Iterable[str], judgments: Judgments, path: Path, rejects: Rejects
+def _keep(
+    queries: Iterable[str],
+    problem_of: Callable[[str], str | None],
+    path: Path,
+    rejects: Rejects,
+    fix: str,
 ) -> list[str]:
-    """Return the queries that have a relevant candidate; the others cannot be scored."""
+    """Return the queries without a problem; the others are rejected with it."""
     kept = []
     for query in queries:
-        if any(score > 0 for score in judgments[query].values()):
+        problem = problem_of(query)
+        if problem is None:
             kept.append(query)
         else:
-            problem = "query has no judgment" if not judgments[query] else "nothing is relevant"
-            rejects.reject(
-                DataError(problem, path=path, value=query, fix="judge it or leave the query out")
-            )
+            rejects.reject(DataError(problem, path=path, value=query, fix=fix))
     if not kept:
         raise DataError("no query can be scored", path=path, fix="check that the ids agree")
     return kept
 
 
+def _scorable(
+    queries: Iterable[str], judgments: Judgments, path: Path, rejects: Rejects
+) -> list[str]:
+    """Return the queries that have a relevant candidate; the others cannot be scored."""
+
+    def problem_of(query: str) -> str | None:
+        if any(score > 0 for score in judgments[query].values()):
+            return None
+        return "nothing is relevant" if judgments[query] else "query has no judgment"
+
+    return _keep(queries, problem_of, path, rejects, "judge it or leave the query out")
+
+
 def _single_label(
     papers: Sequence[str], judgments: Judgments, path: Path, rejects: Rejects
 ) -> list[str]:
-    for paper in papers:
-        if len(judgments[paper]) > 1:
-            rejects.reject(
-                DataError(
-                    "paper has several labels, coarse classification takes one",
-                    path=path,
-                    value=(paper, list(judgments[paper])),
-                    fix="keep one label or use the protocol classification_fine",
-                )
-            )
-    return [paper for paper in papers if len(judgments[paper]) == 1]
+    def problem_of(paper: str) -> str | None:
+        several = len(judgments[paper]) > 1
+        return "paper has several labels, coarse classification takes one" if several else None
+
+    fix = "keep one label or use the protocol classification_fine"
+    return _keep(papers, problem_of, path, rejects, fix)
 
 
 def _listed(
     queries: Sequence[str], judgments: Judgments, listed: Judgments, path: Path, rejects: Rejects
 ) -> list[str]:
     """Return the queries whose candidates include everything relevant to them."""
-    kept = []
-    for query in queries:
+
+    def problem_of(query: str) -> str | None:
         relevant = {document for document, score in judgments[query].items() if score > 0}
         if relevant <= listed[query].keys():
-            kept.append(query)
-            continue
-        problem = "query has no candidates" if not listed[query] else "a relevant one is not listed"
-        rejects.reject(
-            DataError(problem, path=path, value=query, fix="list it as a candidate of the query")
-        )
-    return kept
+            return None
+        return "a relevant one is not listed" if listed[query] else "query has no candidates"
+
+    return _keep(queries, problem_of, path, rejects, "list it as a candidate of the query")
 
 
 def _qrels(judgments: Sequence[Mapping[str, int]], rows: Mapping[str, int]) -> Qrels:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,17 @@ def test_list_shows_suites_and_whether_their_data_is_here(suite: Path) -> None:
         assert line in result.stdout
     assert "first: " in result.stdout
     assert "  cacm [missing]: search, search" in result.stdout
+
+
+def test_the_launch_script_takes_the_same_options(repository: Path, suite: Path) -> None:
+    script = str(repository / "launch/evaluate.py")
+    options = ["--suite", str(suite), "--data", str(suite.parent / "data"), "--bm25"]
+    options += ["--out", str(suite.parent / "out"), "--sets", "search"]
+    found = subprocess.run(
+        [sys.executable, script, *options], capture_output=True, text=True, check=True
+    )
+    assert "ndcg@10" in found.stdout
+    assert (suite.parent / "out/BM25/result.json").is_file()
 
 
 def test_only_rank_0_works(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:

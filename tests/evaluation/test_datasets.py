@@ -237,7 +237,7 @@ CASES: list[tuple[Writer, Callable[[Path], None], str, int]] = [
                 {"id": "p2", "title": "b", "labels": ["x", "y"]},
             ],
         ),
-        "papers.jsonl: paper has several labels, coarse classification takes one (value: ('p2'",
+        "papers.jsonl: paper has several labels, coarse classification takes one (value: 'p2')",
         1,
     ),
 ]

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from scimult.data.synthetic import WorldSettings, make_world, write_world
 from scimult.errors import ConfigError, SciMultError, UnknownNameError
+from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.suites import load_suite, suite_names
+from scimult.evaluation.systems import BM25System
 from scimult.tasks import default_tasks
 
 OWN = """
@@ -53,6 +56,17 @@ def test_overrides_and_selection() -> None:
         suite.select(["cacn"])
 
 
+def test_the_generated_world_has_the_data_of_suite_demo(tmp_path: Path) -> None:
+    """Its files are read without a complaint, and BM25 finds something in every set."""
+    write_world(make_world(WorldSettings(papers=300)), tmp_path / "world")
+    suite = load_suite("demo")
+    sets = load_sets(suite, tmp_path / "world/eval")
+    result = evaluate(BM25System(), suite, sets, tmp_path / "out")
+    for entry in result.sets.values():
+        assert 0 < entry.scores[entry.main_metric] < 1
+        assert entry.left_out == {}
+
+
 def test_a_suite_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(OWN)
@@ -84,3 +98,8 @@ def test_bad_suites(tmp_path: Path, change: str, error: type[SciMultError], mess
         load_suite(str(path), [f"benchmarks.a.{change}"])
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_the_template_of_a_suite_loads(repository: Path) -> None:
+    suite = load_suite(str(repository / "configs/evaluate/template.yaml"))
+    assert list(suite.benchmarks) == ["my_search", "my_labels"]

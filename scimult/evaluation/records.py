@@ -1,0 +1,125 @@
+"""Records of benchmark files: one paper, request or label; tables of judgments and splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TypeVar
+
+from scimult.data.lines import Record, Rejects, read_jsonl, read_table
+from scimult.errors import DataError
+from scimult.types import Text
+
+T = TypeVar("T")
+Judgments = dict[str, dict[str, int]]
+"""Query id to candidate id to grade."""
+
+_FIX_LINE = "correct the line or leave it out"
+
+
+def by_id(
+    path: Path, field_name: str, parse: Callable[[Record], T], rejects: Rejects
+) -> dict[str, T]:
+    """Parse every record of a JSON lines file under its id; a second one is rejected."""
+    found: dict[str, T] = {}
+
+    def keyed(record: Record) -> tuple[str, T]:
+        name = record.identifier(field_name)
+        if name in found:
+            raise record.error("id is used twice", value=name, fix="keep one of the records")
+        return name, parse(record)
+
+    for name, value in rejects.keep(read_jsonl(path, rejects), keyed):
+        found[name] = value
+    return found
+
+
+def paper(record: Record, body: str) -> Text:
+    """Return a paper with ``title`` and the field called ``body``, of which one may be empty."""
+    text = Text("paper", record.text("title", ""), record.text(body, ""))
+    if not (text.title.strip() or text.body.strip()):
+        raise record.error(
+            f"'title' and {body!r} are both empty", fix="add a text or leave the record out"
+        )
+    return text
+
+
+def query_paper(record: Record) -> Text:
+    """Return a query that is a paper; without separate fields ``text`` stands for both."""
+    if "title" in record.fields or "abstract" in record.fields:
+        return paper(record, "abstract")
+    return Text("paper", request(record).title)
+
+
+def request(record: Record) -> Text:
+    """Return a query in words."""
+    text = record.text("text")
+    if not text.strip():
+        raise record.error("field 'text' is empty", fix="write the query or leave it out")
+    return Text("query", text)
+
+
+def labelled_paper(record: Record) -> tuple[Text, list[str]]:
+    """Return a paper and the ids of its labels."""
+    return paper(record, "abstract"), record.strings("labels")
+
+
+def label_with_names(record: Record) -> tuple[Text, list[str]]:
+    """Return a label's text and all its names: ``name`` and the optional ``synonyms``."""
+    name = record.text("name")
+    if not name.strip():
+        raise record.error("field 'name' is empty", fix="name the label")
+    synonyms = record.strings("synonyms", [])
+    return Text("label", name, record.text("definition", "")), [name, *synonyms]
+
+
+def read_pairs(
+    path: Path, queries: Collection[str], documents: Collection[str], rejects: Rejects
+) -> Judgments:
+    """Read ``query-id corpus-id score``; unknown ids and repeated pairs are rejected."""
+    judgments: Judgments = {query: {} for query in queries}
+
+    def parse(record: Record) -> tuple[str, str, int]:
+        query, document = record.identifier("query-id"), record.identifier("corpus-id")
+        if query not in judgments:
+            raise record.error("query is not in queries.jsonl", value=query, fix=_FIX_LINE)
+        if document not in documents:
+            raise record.error("document is not in corpus.jsonl", value=document, fix=_FIX_LINE)
+        if document in judgments[query]:
+            raise record.error("pair occurs twice", value=(query, document), fix=_FIX_LINE)
+        return query, document, record.integer("score")
+
+    table = read_table(path, ["query-id", "corpus-id", "score"], rejects)
+    for query, document, score in rejects.keep(table, parse):
+        judgments[query][document] = score
+    return judgments
+
+
+def read_split(path: Path, split: str, papers: Collection[str], rejects: Rejects) -> list[str]:
+    """Return the papers of one split; a paper without a split is rejected.
+
+    Raises
+    ------
+    DataError
+        If no paper has this split; the message lists the splits there are.
+    """
+    splits: dict[str, str] = {}
+
+    def parse(record: Record) -> tuple[str, str]:
+        name = record.identifier("id")
+        if name not in papers:
+            raise record.error("paper is not in papers.jsonl", value=name, fix=_FIX_LINE)
+        if name in splits:
+            raise record.error("paper occurs twice", value=name, fix=_FIX_LINE)
+        return name, record.text("split")
+
+    for name, value in rejects.keep(read_table(path, ["id", "split"], rejects), parse):
+        splits[name] = value
+    for name in papers:
+        if name not in splits:
+            rejects.reject(DataError("paper has no split", path=path, value=name, fix="add it"))
+    members = [name for name in papers if splits.get(name) == split]
+    if not members:
+        known = ", ".join(sorted(set(splits.values())))
+        raise DataError("no paper has this split", path=path, value=split, fix=f"use {known}")
+    return members
