@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from scimult import __version__
+from scimult.cli.curves import curves
 from scimult.cli.demo import demo
 from scimult.cli.encode import encode
 from scimult.cli.evaluate import evaluate
@@ -74,6 +75,7 @@ VERBS = (
     prepare,
     mine,
     pretrain,
+    curves,
     evaluate,
     encode,
     search,

@@ -1,0 +1,52 @@
+"""Learning curves: what is read, how it is smoothed, and a picture that has content."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scimult.errors import DataError
+from scimult.training.curves import plot_curves, read_curves, smoothed
+
+
+def write_run(folder: Path) -> Path:
+    folder.mkdir()
+    lines = [{"step": 0, "metrics": {"dev/x.search/mrr": 0.1}}]
+    for step in range(1, 5):
+        metrics = {"dev/x.search/mrr": 0.2 * step} if step % 2 == 0 else {}
+        source = "x" if step % 2 else "y"
+        lines.append({"step": step, "sources": [source], "loss": 1 / step, "metrics": metrics})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_curves_hold_scores_and_losses_by_source(tmp_path: Path) -> None:
+    curves = {curve.metric: curve for curve in read_curves(write_run(tmp_path / "run"))}
+    assert curves["dev/x.search/mrr"].steps == [0, 2, 4]
+    assert curves["dev/x.search/mrr"].values == [0.1, 0.4, 0.8]
+    assert curves["loss/x"].values == [1.0, pytest.approx(1 / 3)]
+    assert curves["loss/y"].steps == [2, 4]
+
+
+def test_smoothing_keeps_a_constant_and_follows_a_closed_form() -> None:
+    assert smoothed([3.0] * 5) == pytest.approx([3.0] * 5)
+    assert smoothed([0.0, 1.0], weight=0.5) == pytest.approx([0.0, 0.5 / 0.75])
+
+
+def test_picture_is_written(tmp_path: Path) -> None:
+    plot_curves([write_run(tmp_path / "a"), write_run(tmp_path / "b")], tmp_path / "c.png")
+    content = (tmp_path / "c.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 10_000
+
+
+def test_missing_and_damaged_metrics_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="run has no metrics"):
+        read_curves(tmp_path)
+    run = write_run(tmp_path / "run")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "me')
+    with pytest.raises(DataError, match=r"metrics\.jsonl:6: not a line of metrics"):
+        read_curves(run)
