@@ -8,6 +8,7 @@ import pytest
 
 from scimult.config import StrictConfig, load_config
 from scimult.errors import ConfigError
+from scimult.evaluation.suites import Suite
 from scimult.files import read_json
 from scimult.mining.dataset import DatasetConfig
 from scimult.training.config import PretrainConfig
@@ -16,6 +17,7 @@ from tests.conftest import REPOSITORY
 SCHEMAS: dict[str, type[StrictConfig]] = {
     "data": DatasetConfig,
     "demo": PretrainConfig,
+    "evaluate": Suite,
     "pretrain": PretrainConfig,
 }
 CONFIGS = REPOSITORY / "configs"
