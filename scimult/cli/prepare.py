@@ -27,6 +27,7 @@ def prepare(
     """Write texts, pairs with hard negatives, and tokens from raw files."""
     from scimult.cli.tables import print_prepared
     from scimult.config import load_config
+    from scimult.data.prepare import REJECTS_FILE
     from scimult.data.tokenization import TextTokenizer
     from scimult.mining.dataset import DatasetConfig, build_dataset
 
@@ -38,4 +39,4 @@ def prepare(
     data, rejects = build_dataset(settings, out, tokenizer=loaded, skip_bad=skip_bad)
     print_prepared(data)
     if rejects.counts:
-        typer.echo(rejects.summary(), err=True)
+        typer.echo(f"{rejects.summary()}\nall of them: {out / REJECTS_FILE}", err=True)

@@ -33,5 +33,3 @@ def print_prepared(data: PreparedData) -> None:
         pairs.add_row(entry["source"], entry["task"], entry["split"], *counts, f"{mined:.1%}")
     console.print(pairs)
     console.print("mined: groups with at least one hard negative", highlight=False)
-    for reason, count in data.manifest["rejects"].items():
-        console.print(f"left out {count:,}: {reason}", highlight=False, markup=False)

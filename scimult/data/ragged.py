@@ -50,7 +50,7 @@ class Ragged:
     def take(self, rows: IntArray) -> Ragged:
         """Return the lists at ``rows``, in that order."""
         lengths = self.lengths[rows]
-        offsets = _offsets(lengths)
+        offsets = offsets_of(lengths)
         shift = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)
         return Ragged(self.values[np.arange(offsets[-1], dtype=np.int64) + shift], offsets)
 
@@ -60,7 +60,7 @@ class Ragged:
         arrays = [np.asarray(list(values), dtype=np.int64) for values in lists]
         lengths = np.array([len(array) for array in arrays], dtype=np.int64)
         values = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
-        return cls(values, _offsets(lengths))
+        return cls(values, offsets_of(lengths))
 
     @classmethod
     def from_pairs(cls, rows: IntArray, values: IntArray, count: int) -> Ragged:
@@ -69,18 +69,19 @@ class Ragged:
         Parameters
         ----------
         rows, values : IntArray
-            Parallel arrays; ``0 <= rows < count``.
+            Parallel arrays; ``0 <= rows < count`` and ``0 <= values``.
         count : int
             Number of lists.
         """
-        order = np.lexsort((values, rows))
-        rows, values = rows[order], values[order]
-        if len(rows):
-            new = np.ones(len(rows), dtype=bool)
-            new[1:] = (rows[1:] != rows[:-1]) | (values[1:] != values[:-1])
-            rows, values = rows[new], values[new]
-        lengths = np.bincount(rows, minlength=count).astype(np.int64)
-        return cls(values.astype(np.int64, copy=False), _offsets(lengths))
+        # Sorting one combined key is several times faster than sorting by two columns, and
+        # than np.unique, which hashes.
+        span = int(values.max(initial=0)) + 1
+        assert values.min(initial=0) >= 0, "values are row numbers or codes"
+        assert count * span < 1 << 63, "combined key would overflow"
+        keys = np.sort(rows * span + values)
+        keys = keys[np.diff(keys, prepend=-1) > 0]
+        owners = keys // span
+        return cls(keys - owners * span, offsets_of(np.bincount(owners, minlength=count)))
 
     @classmethod
     def empty(cls, count: int) -> Ragged:
@@ -88,7 +89,8 @@ class Ragged:
         return cls(np.empty(0, np.int64), np.zeros(count + 1, np.int64))
 
 
-def _offsets(lengths: IntArray) -> IntArray:
+def offsets_of(lengths: IntArray) -> IntArray:
+    """Return where lists of these lengths start, and after the last one their end."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

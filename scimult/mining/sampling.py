@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult.data.grouping import rank_in_runs
-from scimult.data.ragged import Ragged
+from scimult.data.ragged import Ragged, offsets_of
 from scimult.types import IntArray
 
 BoolArray = NDArray[np.bool_]
@@ -56,19 +56,26 @@ def sample_lists(lists: Ragged, limit: int, seed: int, owners: IntArray | None =
     lists : Ragged
         Every list unique.
     limit : int
-        Largest length of a result.
+        Largest length of a result; shorter lists stay as they are.
     seed : int
         Decides which values stay.
     owners : IntArray, optional
         What identifies each list in the hash, shape ``(len(lists),)``; default: its index.
     """
-    if not len(lists) or lists.lengths.max() <= limit:
-        return lists
+    too_long = lists.lengths > limit
     rows = lists.owners
+    places = np.flatnonzero(too_long[rows])
+    if not len(places):
+        return lists
     identities = rows if owners is None else owners[rows]
-    order = np.lexsort((hash_rows(seed, identities, lists.values), rows))
-    kept = order[rank_in_runs(rows[order]) < limit]
-    return Ragged.from_pairs(rows[kept], lists.values[kept], len(lists))
+    hashes = hash_rows(seed, identities[places], lists.values[places])
+    # One key: the list in the high bits keeps lists apart, the hash in the low bits shuffles.
+    bits = np.uint64(len(lists).bit_length())
+    keys = rows[places].astype(np.uint64) << (np.uint64(64) - bits) | hashes >> bits
+    order = places[np.argsort(keys)]
+    kept = np.ones(len(lists.values), dtype=np.bool_)
+    kept[order] = rank_in_runs(rows[order]) < limit
+    return Ragged(lists.values[kept], offsets_of(np.minimum(lists.lengths, limit)))
 
 
 def concatenate(parts: list[Ragged]) -> Ragged:
@@ -76,6 +83,4 @@ def concatenate(parts: list[Ragged]) -> Ragged:
     if not parts:
         return Ragged.empty(0)
     lengths = np.concatenate([part.lengths for part in parts])
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return Ragged(np.concatenate([part.values for part in parts]), offsets)
+    return Ragged(np.concatenate([part.values for part in parts]), offsets_of(lengths))
