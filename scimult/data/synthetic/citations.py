@@ -13,7 +13,7 @@ from scimult.data.synthetic.settings import WorldSettings, stream
 from scimult.types import IntArray
 
 _LEVEL_WEIGHT = np.array([0.1, 0.3, 1.0])  # coarse, middle, fine: what is rare says more
-_MEMORY_YEARS = 6.0
+_MEMORY_YEARS = 2.5  # short, because popularity pulls towards old papers
 _COPIED = 0.25
 
 
@@ -23,7 +23,7 @@ def make_citations(
     """Return, for each paper, the sorted rows of the earlier papers that it cites.
 
     A first part of the references is drawn from all earlier papers that share a concept,
-    with weight topic squared x recency x square root of citations so far (preferential
+    with weight topic squared x recency x (1 + citations so far) (preferential
     attachment). The rest is copied from the reference lists of that first part, as far as
     it shares a concept too.
     """
@@ -59,7 +59,7 @@ class _CitationMaker:
         count = 1 + int(self._rng.poisson(self._mean - 1))
         age = self._years[row] - self._years[candidates]
         recency = np.exp(-age / _MEMORY_YEARS)
-        popularity = np.sqrt(1.0 + self._citations[candidates])
+        popularity = 1.0 + self._citations[candidates]
         weights = topic[candidates] ** 2 * recency * popularity
         direct = candidates[self._draw(weights, round(count * (1 - _COPIED)))]
         copied = self._copied(direct, topic, count - len(direct))

@@ -60,7 +60,7 @@ def test_every_concept_has_several_forms_of_its_own(world: World) -> None:
 
 
 def test_citing_and_cited_paper_often_use_different_forms(world: World) -> None:
-    """Measured: of 23,000 shared concepts, 48 % are written in no common form."""
+    """Measured: of 24,890 citations' shared concepts, 53 % are written in no common form."""
     different = [
         not _said(world, world.paper_texts[citing], concept)
         & _said(world, world.paper_texts[cited], concept)
@@ -138,7 +138,7 @@ def test_citations_go_back_in_time_and_share_a_topic(world: World) -> None:
 
 
 def test_citations_follow_recency(world: World) -> None:
-    """A reference of the later papers is AGE years old, a random earlier paper RAGE: measured."""
+    """A reference of the later papers is 5.4 years old, a random earlier paper 6.2 (measured)."""
     years = np.array([paper.year for paper in world.papers])
     later = range(500, len(years))
     ages = [years[row] - years[cited] for row in later for cited in world.references[row]]
@@ -147,10 +147,11 @@ def test_citations_follow_recency(world: World) -> None:
 
 
 def test_cited_papers_are_cited_again(world: World) -> None:
-    """The most cited tenth gets 31 % of the citations; chance alone would give about 20 %."""
+    """The most cited tenth gets 35.8 % of the citations; random earlier papers would give 32.0 %,
+    because old papers can be cited for longer (measured)."""
     counts = np.bincount([cited for _, cited in _edges(world)], minlength=len(world.papers))
     counts = np.sort(counts)[::-1]
-    assert counts[: len(counts) // 10].sum() / counts.sum() > 0.26
+    assert counts[: len(counts) // 10].sum() / counts.sum() > 0.34
 
 
 def test_most_citations_have_a_hard_negative(world: World) -> None:
