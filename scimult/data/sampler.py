@@ -173,7 +173,7 @@ def sampling_rates(
         ``proportional`` to the number of pairs, ``sqrt`` of it, ``equal`` by source,
         ``equal_tasks`` (tasks alike, sources of a task in proportion), or ``explicit``.
     explicit : mapping
-        For ``explicit``: weight by source name, each source named once.
+        For ``explicit``: weight by ``source.task``, or by source where it trains one task.
 
     Raises
     ------
@@ -200,18 +200,36 @@ def sampling_rates(
 
 
 def _explicit(sources: Sequence[PairFile], weights: Mapping[str, float]) -> RateArray:
-    names = [file.source for file in sources]
-    for name in weights:
-        if name not in names:
-            raise UnknownNameError("source in data.rates", name, names)
-    absent = [name for name in names if name not in weights]
-    if absent or sum(weights.values()) <= 0:
+    named = {name: find_source(sources, name, "data.rates").name for name in weights}
+    absent = [file.name for file in sources if file.name not in named.values()]
+    if absent or len(named) > len(sources) or sum(weights.values()) <= 0:
         raise ConfigError(
-            "data.rates must weigh every source",
+            "data.rates must weigh every source once",
             value=absent or dict(weights),
             fix="give each source a weight, 0 to leave one out",
         )
-    return np.array([weights[name] for name in names], dtype=np.float64)
+    by_file = {file: weights[name] for name, file in named.items()}
+    return np.array([by_file[file.name] for file in sources], dtype=np.float64)
+
+
+def find_source(sources: Sequence[PairFile], name: str, where: str) -> PairFile:
+    """Return the pair file called ``source.task``, or the only one of a source.
+
+    Raises
+    ------
+    UnknownNameError, ConfigError
+        If there is none, or the source trains several tasks.
+    """
+    found = [file for file in sources if name in (file.name, file.source)]
+    if not found:
+        known = {known for file in sources for known in (file.source, file.name)}
+        raise UnknownNameError(f"source in {where}", name, known)
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise ConfigError(
+            f"source in {where} trains several tasks", value=name, fix=f"name one of {names}"
+        )
+    return found[0]
 
 
 def _interleave(rates: RateArray, units: int, seed: int) -> IntArray:

@@ -94,11 +94,15 @@ def select_sources(data: PreparedData, section: DataConfig, tasks: TaskSet) -> l
         a chosen source has no training pair.
     """
     files = data.pairs("train")
-    names = {file.source for file in files}
     for name in section.sources or ():
-        if name not in names:
-            raise UnknownNameError("source in data.sources", name, names)
-    chosen = [f for f in files if section.sources is None or f.source in section.sources]
+        if not any(name in (file.name, file.source) for file in files):
+            names = [name for file in files for name in (file.source, file.name)]
+            raise UnknownNameError("source in data.sources", name, set(names))
+    chosen = [
+        file
+        for file in files
+        if section.sources is None or {file.name, file.source} & set(section.sources)
+    ]
     for file in chosen:
         if file.task not in tasks:
             raise UnknownNameError(f"task of source {file.source!r}", file.task, tasks.names)

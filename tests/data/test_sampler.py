@@ -124,6 +124,7 @@ def make_sampler(units: int, seed: int = 0) -> Sampler:
         ("equal_tasks", None, [1 / 3] * 3),
         ("sqrt", None, np.sqrt([10, 25, 5]) / np.sqrt([10, 25, 5]).sum()),
         ("explicit", {"labels": 3, "links": 1, "clicks": 0}, [0.75, 0.25, 0]),
+        ("explicit", {"labels.classification": 3, "links": 1, "clicks": 0}, [0.75, 0.25, 0]),
     ],
 )
 def test_sampling_rates(
@@ -144,6 +145,7 @@ def test_a_source_of_weight_zero_is_never_used() -> None:
         ("propotional", None, "did you mean 'proportional'"),
         ("explicit", {"labels": 1, "links": 1}, "must weigh every source.*clicks"),
         ("explicit", {"labels": 1, "links": 1, "click": 1}, "did you mean 'clicks'"),
+        ("explicit", {"labels": 1, "labels.classification": 1, "links": 1, "clicks": 1}, "once"),
         ("explicit", {"labels": 0, "links": 0, "clicks": 0}, "must weigh every source"),
     ],
 )
@@ -158,3 +160,11 @@ def test_a_source_without_pairs_is_refused() -> None:
     empty = pair_file("empty", "search", [0], [0])
     with pytest.raises(ConfigError, match=r"no training pairs.*empty\.search"):
         Sampler([empty], np.ones(1), rows_per_unit=2, units=1, seed=0)
+
+
+def test_a_source_of_several_tasks_is_weighed_by_task() -> None:
+    world = [pair_file("world", task, [2], [0]) for task in ("search", "classification")]
+    weights = {"world.search": 1, "world.classification": 3}
+    assert sampling_rates(world, "explicit", weights) == pytest.approx([0.25, 0.75])
+    with pytest.raises(ConfigError, match=r"several tasks.*world\.search, world\.classification"):
+        sampling_rates(world, "explicit", {"world": 1})
