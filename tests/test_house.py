@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import shutil
@@ -30,6 +31,7 @@ def test_ruff(repository: Path, arguments: list[str]) -> None:
     _run(repository, "-m", "ruff", *arguments, *CODE)
 
 
+@pytest.mark.timeout(900)  # without its cache, on a busy machine
 def test_types(repository: Path) -> None:
     assert "Success" in _run(repository, "-m", "mypy")
 
@@ -47,6 +49,17 @@ def test_no_file_is_too_long(repository: Path) -> None:
     }
     assert len(lengths) > 20
     assert {str(path): length for path, length in lengths.items() if length > 400} == {}
+
+
+def test_every_requirement_is_used(repository: Path) -> None:
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(repository / "setup.cfg", encoding="utf-8")
+    modules = {"pyyaml": "yaml", "tensorboard": "torch.utils.tensorboard"}
+    names = re.findall(r"^[\w-]+", settings["options"]["install_requires"], re.MULTILINE)
+    code = "\n".join(path.read_text("utf-8") for path in (repository / "scimult").rglob("*.py"))
+    imports = {name: rf"^\s*(from|import) {modules.get(name, name)}\b" for name in names}
+    assert len(names) > 10
+    assert [name for name in names if not re.search(imports[name], code, re.MULTILINE)] == []
 
 
 @pytest.fixture(scope="module")

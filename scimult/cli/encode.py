@@ -32,17 +32,15 @@ def encode(
 ) -> None:
     """Embed papers or labels: embeddings.npy, ids.txt and meta.json in a folder."""
     from scimult.inference import SciMult
-    from scimult.inference.embeddings import load_embeddings, provenance, save_embeddings
+    from scimult.inference.embeddings import encode_into
+    from scimult.retrieval.embeddings import META_FILE
 
-    if out.exists():
-        if not overwrite:
-            raise DataError("output exists already", path=out, fix="choose another or --overwrite")
-        load_embeddings(out)  # whatever else stands there is not ours to replace
+    if out.exists() and not (overwrite and (out / META_FILE).exists()):
+        fix = "choose another folder, or --overwrite if it holds embeddings"
+        raise DataError("output exists already", path=out, fix=fix)
     encoder = SciMult.from_pretrained(
         model, device=device, dtype=dtype, pooling=pooling, similarity=similarity
     )
     collection = open_collection(texts, encoder.kind(task, role), skip_bad)
-    embeddings_ND = encoder.encode(collection.texts, task=task, role=role, show_progress=True)
-    made_by = provenance(encoder, collection, task, role)
-    save_embeddings(out, collection, embeddings_ND, made_by, encoder)
+    encode_into(out, encoder, collection, task=task, role=role)
     typer.echo(f"{out}: {len(collection):,} embeddings of width {encoder.width}")

@@ -19,6 +19,7 @@ from scimult.errors import DataError
 from scimult.evaluation.datasets import Dataset
 from scimult.files import sha256
 from scimult.retrieval.bm25 import K1, TOKEN, B, BM25Index
+from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, IntArray, Role, Similarity, Text, TextEncoder
@@ -118,10 +119,10 @@ class DenseSystem:
 
 
 class StoredSystem:
-    """Embeddings made elsewhere: one folder per data set with two ``.npz`` files.
+    """Embeddings in files, by ``scimult encode`` or made elsewhere.
 
-    ``<folder>/<data set>/queries.npz`` and ``candidates.npz`` each hold ``ids`` (strings, any
-    order) and ``embeddings`` (shape ``(N, D)``).
+    ``<folder>/<data set>/queries`` and ``candidates`` are embedding folders
+    (:mod:`scimult.retrieval.embeddings`), with the ids of the data set in any order.
 
     Parameters
     ----------
@@ -142,7 +143,7 @@ class StoredSystem:
         """Return kind, folder, similarity and the digests of the files."""
         digests = {
             str(path.relative_to(self.folder)): sha256(path)
-            for path in sorted(self.folder.glob("*/*.npz"))
+            for path in sorted(self.folder.glob(f"*/*/{MATRIX_FILE}"))
         }
         folder = str(self.folder)
         return {
@@ -163,8 +164,8 @@ class StoredSystem:
         folder = self.folder / dataset.name
         return _DenseRanker(
             dataset.candidate_ids,
-            read_embeddings(folder / "queries.npz", dataset.query_ids),
-            read_embeddings(folder / "candidates.npz", dataset.candidate_ids),
+            read_embeddings(folder / "queries").rows(dataset.query_ids),
+            read_embeddings(folder / "candidates").rows(dataset.candidate_ids),
             self.similarity,
             self.device,
         )
@@ -190,44 +191,6 @@ class BM25System:
 def joined(text: Text) -> str:
     """Return title and body joined by a space: the text that words are counted in."""
     return f"{text.title} {text.body}".strip()
-
-
-def read_embeddings(path: Path, wanted: Sequence[str]) -> FloatArray:
-    """Read the rows of ``wanted`` ids from an ``.npz`` with ``ids`` and ``embeddings``.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or of another form, an id occurs twice, or one is not there.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            ids, embeddings_ND = arrays["ids"].tolist(), arrays["embeddings"]
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(
-            f"cannot read embeddings: {error}",
-            path=path,
-            fix="write it with numpy.savez(path, ids=array of str, embeddings=float array)",
-        ) from error
-    if embeddings_ND.ndim != 2 or len(ids) != len(embeddings_ND):
-        raise DataError(
-            f"{len(ids)} ids for embeddings of shape {embeddings_ND.shape}",
-            path=path,
-            fix="write one row per id",
-        )
-    rows = {str(name): row for row, name in enumerate(ids)}
-    if len(rows) != len(ids):
-        raise DataError("an id occurs twice", path=path, fix="keep one row per id")
-    missing = [name for name in wanted if name not in rows]
-    if missing:
-        raise DataError(
-            f"{len(missing)} of {len(wanted)} ids have no embedding",
-            path=path,
-            value=missing[:3],
-            fix="encode every text of the data set",
-        )
-    chosen: FloatArray = embeddings_ND[[rows[name] for name in wanted]]
-    return chosen
 
 
 class _DenseRanker:

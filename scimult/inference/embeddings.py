@@ -1,7 +1,4 @@
-"""Embeddings on disk, and the cache that spares encoding the same collection twice.
-
-A folder holds ``embeddings.npy`` (float32, one row per text), ``ids.txt`` (one id per line,
-same order) and ``meta.json`` (format, version, and what made them).
+"""Embeddings of a collection, and the cache that spares encoding it twice.
 
 Shape legend: N texts, D width.
 """
@@ -12,18 +9,13 @@ import hashlib
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from scimult import __version__
 from scimult.errors import DataError
-from scimult.files import atomic_folder, read_json, write_json, write_text
 from scimult.inference.collection import Collection
 from scimult.inference.encoder import SciMult
+from scimult.retrieval.embeddings import read_embeddings, write_embeddings
 from scimult.types import FloatArray, Role
-
-FORMAT, VERSION = "scimult-embeddings", 1
 
 
 @dataclass(frozen=True)
@@ -58,6 +50,29 @@ def provenance(model: SciMult, collection: Collection, task: str, role: Role) ->
     return Provenance(model.fingerprint, digest.hexdigest()[:16], task, role)
 
 
+def encode_into(
+    folder: Path, model: SciMult, collection: Collection, *, task: str, role: Role
+) -> None:
+    """Encode a collection and write its embedding folder, atomically.
+
+    Raises
+    ------
+    UnknownNameError
+        If the model does not know ``task``.
+    StorageError
+        If the folder cannot be written.
+    """
+    embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
+    meta = {
+        "model_name": model.name,
+        "similarity": model.similarity,
+        "source": collection.path.name,
+        "scimult": __version__,
+        **asdict(provenance(model, collection, task, role)),
+    }
+    write_embeddings(folder, collection.ids, embeddings_ND, meta)
+
+
 def encode_collection(
     model: SciMult, collection: Collection, *, task: str, role: Role, cache: Path | None
 ) -> FloatArray:
@@ -83,6 +98,9 @@ def encode_collection(
     ------
     UnknownNameError
         If the model does not know ``task``.
+    DataError
+        If the collection's kind is not the one on this side of the task, or its folder in the
+        cache is damaged.
     """
     kind = model.kind(task, role)
     if kind != collection.texts[0].kind:
@@ -93,73 +111,10 @@ def encode_collection(
         )
     if cache is None:
         return model.encode(collection.texts, task=task, role=role, show_progress=True)
-    made_by = provenance(model, collection, task, role)
-    folder = cache / made_by.key
+    folder = cache / provenance(model, collection, task, role).key
     if not folder.is_dir():
-        embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
-        save_embeddings(folder, collection, embeddings_ND, made_by, model)
-    return load_embeddings(folder)[1]
-
-
-def save_embeddings(
-    folder: Path,
-    collection: Collection,
-    embeddings_ND: FloatArray,
-    made_by: Provenance,
-    model: SciMult,
-) -> None:
-    """Write an embedding folder, atomically.
-
-    Raises
-    ------
-    StorageError
-        If the folder cannot be written.
-    """
-    meta = {
-        "format": FORMAT,
-        "version": VERSION,
-        "rows": len(collection),
-        "width": embeddings_ND.shape[1],
-        "model_name": model.name,
-        "similarity": model.similarity,
-        "source": collection.path.name,
-        "scimult": __version__,
-        **asdict(made_by),
-    }
-    with atomic_folder(folder) as temporary:
-        np.save(temporary / "embeddings.npy", embeddings_ND)
-        write_text(temporary / "ids.txt", "".join(f"{name}\n" for name in collection.ids))
-        write_json(temporary / "meta.json", meta)
-
-
-def load_embeddings(folder: Path | str) -> tuple[list[str], FloatArray, dict[str, Any]]:
-    """Read an embedding folder; the array is memory-mapped.
-
-    Returns
-    -------
-    ids, embeddings, meta
-        N ids, float32 of shape ``(N, D)``, and the content of ``meta.json``.
-
-    Raises
-    ------
-    DataError
-        If a file is absent or damaged, or the counts disagree.
-    """
-    folder = Path(folder)
-    meta = read_json(folder / "meta.json")
-    if not isinstance(meta, dict) or (meta.get("format"), meta.get("version")) != (FORMAT, VERSION):
-        fix = "make it again with scimult encode"
-        raise DataError(f"not an embedding folder of version {VERSION}", path=folder, fix=fix)
-    try:
-        ids = (folder / "ids.txt").read_text(encoding="utf-8").split("\n")[:-1]
-        embeddings_ND = np.load(folder / "embeddings.npy", mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        fix = "delete the folder; it is made again"
-        raise DataError(f"damaged embedding folder: {error}", path=folder, fix=fix) from error
-    if embeddings_ND.shape != (len(ids), meta["width"]) or embeddings_ND.dtype != np.float32:
-        fix = "delete the folder; it is made again"
-        raise DataError(f"{len(ids)} ids for {embeddings_ND.shape} numbers", path=folder, fix=fix)
-    return ids, embeddings_ND, meta
+        encode_into(folder, model, collection, task=task, role=role)
+    return read_embeddings(folder).embeddings_ND
 
 
 def default_cache() -> Path:

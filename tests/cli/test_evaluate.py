@@ -16,6 +16,7 @@ from scimult.cli.evaluate import MODEL_OPTIONS, parse_system
 from scimult.cli.main import app
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.evaluation.suites import Benchmark
+from scimult.retrieval.embeddings import write_embeddings
 from tests.benchmarks import (
     CORPUS,
     QUERY_PAPERS,
@@ -63,7 +64,7 @@ def _stored(suite: Path) -> Path:
     folder.mkdir(parents=True)
     for name, records in (("candidates", CORPUS), ("queries", QUERY_PAPERS)):
         vectors = np.stack([encoder._vector(str(record)) for record in records])
-        np.savez(folder / f"{name}.npz", ids=[r["_id"] for r in records], embeddings=vectors)
+        write_embeddings(folder / name, [record["_id"] for record in records], vectors, {})
     return suite.parent / "stored"
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.inference import SciMult
-from scimult.inference.embeddings import load_embeddings
+from scimult.retrieval.embeddings import read_embeddings
 from tests.tiny import save_tiny_model
 
 PAPERS = [
@@ -82,7 +82,7 @@ def test_search_keeps_embeddings_in_the_cache(model: Path, folder: Path) -> None
     assert not (folder / "cache").exists()
     assert _rows(_run(*arguments)) == without
     (kept,) = (folder / "cache" / "scimult" / "embeddings").iterdir()
-    assert load_embeddings(kept)[0] == ["p1", "p2", "p3", "p4"]
+    assert read_embeddings(kept).ids == ["p1", "p2", "p3", "p4"]
     assert _rows(_run(*arguments)) == without
 
 
@@ -137,11 +137,11 @@ def test_encode_writes_a_folder(model: Path, folder: Path) -> None:
     result = _run("encode", folder, *options)
     assert result.exit_code == 0, result.output
     assert "4 embeddings of width 16" in result.stdout
-    ids, embeddings_ND, meta = load_embeddings(folder / "e")
-    assert ids == ["p1", "p2", "p3", "p4"]
+    stored = read_embeddings(folder / "e")
+    assert stored.ids == ["p1", "p2", "p3", "p4"]
     wanted_ND = SciMult.from_pretrained(model).encode(PAPERS, task="link_prediction")
-    np.testing.assert_allclose(embeddings_ND, wanted_ND, atol=1e-5)
-    assert meta["role"] == "candidate"
+    np.testing.assert_allclose(stored.embeddings_ND, wanted_ND, atol=1e-5)
+    assert stored.meta["role"] == "candidate"
     assert "exists already" in _error(_run("encode", folder, *options))
     assert _run("encode", folder, *options, "--overwrite").exit_code == 0
 
@@ -149,12 +149,12 @@ def test_encode_writes_a_folder(model: Path, folder: Path) -> None:
 def test_encode_reads_labels_where_the_task_has_labels(model: Path, folder: Path) -> None:
     options = ("--model", model, "--task", "classification", "--out", folder / "e")
     assert _run("encode", folder, *options).exit_code == 0
-    assert load_embeddings(folder / "e")[0] == ["l1", "l2"]
+    assert read_embeddings(folder / "e").ids == ["l1", "l2"]
 
 
 def test_encode_does_not_replace_a_folder_of_something_else(model: Path, folder: Path) -> None:
     options = ("--model", model, "--task", "search", "--out", folder, "--overwrite")
-    assert "meta.json: file does not exist" in _error(_run("encode", folder, *options))
+    assert "output exists already" in _error(_run("encode", folder, *options))
     assert (folder / "papers.jsonl").exists()
 
 

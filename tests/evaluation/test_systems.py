@@ -11,6 +11,7 @@ from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.datasets import Dataset, read_dataset
 from scimult.evaluation.systems import BM25System, DenseSystem, StoredSystem, joined
+from scimult.retrieval.embeddings import write_embeddings
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, Text
 from tests.benchmarks import WordEncoder, write_links, write_rerank, write_search
@@ -58,43 +59,24 @@ def test_stored_embeddings_rank_as_the_encoder_that_made_them(
     ):
         rows = np.random.default_rng(0).permutation(len(ids))
         embeddings = encoder.encode(texts, task="search", role="query")[rows]
-        np.savez(folder / f"{name}.npz", ids=np.array(ids)[rows], embeddings=embeddings)
+        write_embeddings(folder / name, np.array(ids)[rows].tolist(), embeddings, {})
     stored = StoredSystem("mine", tmp_path / "stored", "cosine")
     _assert_same(stored.ranker(links).search(5), DenseSystem(encoder).ranker(links).search(5))
     described = stored.describe()
     assert described["similarity"] == "cosine"
-    assert set(described["sha256"]) == {"links/queries.npz", "links/candidates.npz"}
+    assert set(described["sha256"]) == {
+        "links/queries/embeddings.npy",
+        "links/candidates/embeddings.npy",
+    }
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"ids": ["d1", "x1"], "embeddings": np.zeros((2, 3))}, "1 of 3 ids have no embedding"),
-        ({"ids": ["d1", "d1"], "embeddings": np.zeros((2, 3))}, "an id occurs twice"),
-        ({"ids": ["d1", "x1"], "embeddings": np.zeros((3, 3))}, "2 ids for embeddings of shape"),
-        ({"ids": ["d1", "x1"], "embeddings": np.zeros(2)}, "2 ids for embeddings of shape (2,)"),
-        ({"ids": ["d1"]}, "cannot read embeddings"),
-        ({"ids": np.array(["d1"], object), "embeddings": np.zeros((1, 3))}, "cannot read"),
-    ],
-)
-def test_bad_stored_embeddings(
-    tmp_path: Path, links: Dataset, arrays: dict[str, object], message: str
-) -> None:
-    (tmp_path / "links").mkdir(exist_ok=True)
-    path = tmp_path / "links/queries.npz"
-    np.savez(path, **arrays)  # type: ignore[arg-type]
-    with pytest.raises(DataError) as caught:
+def test_stored_embeddings_must_hold_every_id(tmp_path: Path, links: Dataset) -> None:
+    ids = ["other", *links.query_ids[1:]]
+    write_embeddings(tmp_path / "links/queries", ids, np.zeros((len(ids), 3), np.float32), {})
+    with pytest.raises(DataError, match=rf"queries: 1 of {len(ids)} ids have no embedding"):
         StoredSystem("mine", tmp_path, "dot").ranker(links)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert message in str(caught.value)
-
-
-def test_missing_and_damaged_stored_embeddings(tmp_path: Path, links: Dataset) -> None:
     with pytest.raises(DataError, match="cannot read embeddings"):
         StoredSystem("mine", tmp_path / "nowhere", "dot").ranker(links)
-    (tmp_path / "links/queries.npz").write_bytes(b"not an archive")
-    with pytest.raises(DataError, match="cannot read embeddings"):
-        StoredSystem("mine", tmp_path, "dot").ranker(links)
 
 
 class _Broken(WordEncoder):

@@ -1,0 +1,116 @@
+"""Embeddings on disk: a folder that ``scimult encode`` writes, or that anyone writes with numpy.
+
+``embeddings.npy`` has one row per text, ``ids.txt`` one id per line in the same order, and
+``meta.json`` says what made them (optional for embeddings made elsewhere).
+
+Shape legend: N texts, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scimult.errors import DataError
+from scimult.files import atomic_folder, read_json, write_json, write_text
+from scimult.types import FloatArray
+
+FORMAT, VERSION = "scimult-embeddings", 1
+MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
+
+
+@dataclass(frozen=True)
+class StoredEmbeddings:
+    """An embedding folder that was read.
+
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    ids : list of str
+        N distinct ids.
+    embeddings_ND : array
+        Floating point, memory-mapped.
+    meta : dict
+        What made them; empty for embeddings made elsewhere.
+    """
+
+    path: Path
+    ids: list[str]
+    embeddings_ND: FloatArray
+    meta: dict[str, Any]
+
+    def rows(self, wanted: Sequence[str]) -> FloatArray:
+        """Return the embeddings of the ``wanted`` ids, in their order.
+
+        Raises
+        ------
+        DataError
+            If an id has none.
+        """
+        places = {name: row for row, name in enumerate(self.ids)}
+        missing = [name for name in wanted if name not in places]
+        if missing:
+            raise DataError(
+                f"{len(missing)} of {len(wanted)} ids have no embedding",
+                path=self.path,
+                value=missing[:3],
+                fix="encode every text of the data set",
+            )
+        chosen: FloatArray = self.embeddings_ND[[places[name] for name in wanted]]
+        return chosen
+
+
+def write_embeddings(
+    folder: Path, ids: Sequence[str], embeddings_ND: FloatArray, meta: dict[str, Any]
+) -> None:
+    """Write an embedding folder, atomically.
+
+    Raises
+    ------
+    StorageError
+        If the folder cannot be written.
+    """
+    assert len(ids) == len(embeddings_ND), (len(ids), embeddings_ND.shape)
+    shape = {"rows": len(ids), "width": embeddings_ND.shape[1]}
+    with atomic_folder(folder) as temporary:
+        np.save(temporary / MATRIX_FILE, embeddings_ND)
+        write_text(temporary / IDS_FILE, "".join(f"{name}\n" for name in ids))
+        meta = {"format": FORMAT, "version": VERSION, **shape, **meta}
+        write_json(temporary / META_FILE, meta)
+
+
+def read_embeddings(folder: Path | str) -> StoredEmbeddings:
+    """Read an embedding folder.
+
+    Raises
+    ------
+    DataError
+        If a file is missing, damaged or of another format, the counts disagree, or an id
+        occurs twice.
+    """
+    folder = Path(folder)
+    meta = read_json(folder / META_FILE) if (folder / META_FILE).exists() else {}
+    known = isinstance(meta, dict) and (meta.get("format"), meta.get("version"))
+    if meta and known != (FORMAT, VERSION):
+        fix = "make the folder again with scimult encode"
+        raise DataError(f"not embeddings of version {VERSION}", path=folder / META_FILE, fix=fix)
+    try:
+        ids = (folder / IDS_FILE).read_text(encoding="utf-8").split("\n")
+        embeddings_ND = np.load(folder / MATRIX_FILE, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        fix = f"write {MATRIX_FILE} with numpy.save and {IDS_FILE} with one id per line"
+        raise DataError(f"cannot read embeddings: {error}", path=folder, fix=fix) from error
+    if not ids[-1]:
+        ids.pop()
+    if embeddings_ND.ndim != 2 or embeddings_ND.dtype.kind != "f" or len(ids) != len(embeddings_ND):
+        shown = f"{embeddings_ND.dtype} of shape {embeddings_ND.shape}"
+        fix = "write one row of floating point numbers per id"
+        raise DataError(f"{len(ids)} ids for {shown}", path=folder, fix=fix)
+    if len(set(ids)) != len(ids):
+        raise DataError("an id occurs twice", path=folder, fix="keep one row per id")
+    return StoredEmbeddings(folder, ids, embeddings_ND, meta)
