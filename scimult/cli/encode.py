@@ -1,4 +1,4 @@
-"""``scimult encode``: papers or labels to a folder of embeddings."""
+"""``scimult encode``: papers, labels or queries to a folder of embeddings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scimult.errors import DataError
 
 def encode(
     texts: Annotated[
-        Path, typer.Argument(help="JSON lines (.gz) of papers or labels, or their folder.")
+        Path, typer.Argument(help="JSON lines (.gz) of papers, labels or queries, or their folder.")
     ],
     model: Model,
     out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
@@ -30,7 +30,7 @@ def encode(
     skip_bad: SkipBad = False,
     overwrite: Annotated[bool, typer.Option(help="Replace an embedding folder.")] = False,
 ) -> None:
-    """Embed papers or labels: embeddings.npy, ids.txt and meta.json in a folder."""
+    """Embed papers, labels or queries: embeddings.npy, ids.txt and meta.json in a folder."""
     from scimult.inference import SciMult
     from scimult.inference.embeddings import encode_into
     from scimult.retrieval.embeddings import META_FILE

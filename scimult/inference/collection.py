@@ -1,4 +1,4 @@
-"""Papers and labels of the user, by id: what a trained model searches, links and tags."""
+"""Papers, labels and queries of the user, by id: what a trained model searches, links and tags."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from scimult.types import Kind, Text
 FILE_NAMES: dict[Kind, tuple[str, ...]] = {
     "paper": ("papers.jsonl", "corpus.jsonl"),
     "label": ("labels.jsonl",),
+    "query": ("queries.jsonl",),
 }
 
 
@@ -66,10 +67,10 @@ class Collection:
 
 
 def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collection:
-    """Read papers or labels from a JSON lines file, or from the folder that holds it.
+    """Read papers, labels or queries from a JSON lines file, or from the folder that holds it.
 
     Papers have ``id`` (or ``_id``), ``title`` and ``abstract`` (or ``text``); labels have
-    ``id``, ``name`` and ``definition``. A body may be absent or empty, a whole text may not.
+    ``id``, ``name`` and ``definition``; queries have ``id`` and ``text``. A body may be absent or empty, a whole text may not.
 
     Raises
     ------
@@ -119,6 +120,8 @@ def _parse(record: Record, kind: Kind) -> tuple[str, Text]:
         raise record.error("id holds a line break or control character", value=name, fix="drop it")
     if kind == "label":
         title, body = record.text("name"), record.text("definition", "")
+    elif kind == "query":
+        title, body = record.text("text"), ""
     else:
         title = record.text("title", "")
         body = record.text("abstract" if "abstract" in record.fields else "text", "")

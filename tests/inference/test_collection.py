@@ -32,11 +32,14 @@ def test_papers_of_a_folder(tmp_path: Path, name: str) -> None:
     assert len(papers) == 2
 
 
-def test_beir_fields_and_labels(tmp_path: Path) -> None:
+def test_beir_fields_labels_and_queries(tmp_path: Path) -> None:
     file = _write(tmp_path / "x.jsonl", [{"_id": "a", "title": "T", "text": "A"}])
     assert read_collection(file, "paper", Rejects()).texts == [Text("paper", "T", "A")]
     file = _write(tmp_path / "l.jsonl", [{"id": "a", "name": "N", "definition": "D"}])
     assert read_collection(file, "label", Rejects()).texts == [Text("label", "N", "D")]
+    _write(tmp_path / "queries.jsonl", [{"_id": "a", "text": "how do graphs grow"}])
+    queries = read_collection(tmp_path, "query", Rejects())
+    assert queries.texts == [Text("query", "how do graphs grow")]
 
 
 def test_titles_are_found_whatever_their_case(tmp_path: Path) -> None:
