@@ -70,7 +70,8 @@ def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collectio
     """Read papers, labels or queries from a JSON lines file, or from the folder that holds it.
 
     Papers have ``id`` (or ``_id``), ``title`` and ``abstract`` (or ``text``); labels have
-    ``id``, ``name`` and ``definition``; queries have ``id`` and ``text``. A body may be absent or empty, a whole text may not.
+    ``id``, ``name`` and ``definition``; queries have ``id`` and ``text``. A body may be absent
+    or empty, a whole text may not.
 
     Raises
     ------
