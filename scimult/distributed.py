@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import socket
 from typing import Any
 
 import torch
@@ -66,6 +67,13 @@ def shut_down() -> None:
     """Leave the process group, if there is one."""
     if _initialised():
         dist.destroy_process_group()
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on, for ranks to meet at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def barrier() -> None:

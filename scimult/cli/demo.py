@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -36,13 +35,16 @@ def demo(
         if not path.exists():
             fix = "change to the folder of a checkout, where configs/ and launch/ are"
             raise ConfigError("the demo needs files of the project", path=path, fix=fix)
+    from scimult.distributed import free_port
+
     environment = os.environ | ENVIRONMENT
     # The commands say `scimult` and `deepspeed`: those of this Python, activated or not.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     for name, value in ENVIRONMENT.items():
         typer.secho(f"$ export {name}={value}", bold=True)
     started = time.perf_counter()
-    for command in commands(out, ranks, _free_port()):
+    # DeepSpeed always takes the same port, which another run may hold.
+    for command in commands(out, ranks, free_port()):
         _run(command, environment)
     minutes, seconds = divmod(round(time.perf_counter() - started), 60)
     typer.echo(f"done in {minutes} min {seconds} s; delete {out} to start from nothing")
@@ -90,10 +92,3 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
         fix = "read its last lines; it can be run by hand, and the demo continues from there"
         raise SciMultError(f"command failed with exit code {code}", value=shown, fix=fix)
     typer.echo(f"({time.perf_counter() - started:.0f} s)")
-
-
-def _free_port() -> int:
-    """Return a port that nobody listens on: DeepSpeed's own default may be taken."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

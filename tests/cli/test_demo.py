@@ -1,0 +1,100 @@
+"""The demo: every command is real, and each uses what those before it made.
+
+That training on such a world helps is proved in ``tests/test_learning.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from scimult.cli.demo import commands
+from scimult.cli.main import app
+from scimult.config import load_config
+from scimult.evaluation.suites import load_suite
+from scimult.training.config import PretrainConfig
+
+OUT = Path("some where/demo")
+
+
+@pytest.fixture
+def parsed(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, dict[str, object]]]:
+    """Return verb and parsed options of each command, whether started by a launcher or not."""
+    monkeypatch.chdir(repository)
+    found = []
+    for command in commands(OUT, ranks=2, port=29999):
+        if command[0] == "deepspeed":
+            assert command[1:5] == ["--num_gpus", "2", "--master_port", "29999"]
+            assert Path(command[5]).is_file()
+            command = ["scimult", "pretrain", *command[6:]]
+        _, verb, *arguments = command
+        context = get_command(app).commands[verb].make_context(verb, arguments)  # type: ignore[attr-defined]
+        found.append((verb, context.params))
+    return found
+
+
+def test_the_whole_job_in_order(parsed: list[tuple[str, dict[str, object]]]) -> None:
+    assert [verb for verb, _ in parsed] == [
+        "generate",
+        "prepare",
+        "train-tokenizer",
+        "pretrain",
+        "pretrain",
+        "pretrain",
+        "evaluate",
+    ]
+
+
+def test_a_command_reads_what_an_earlier_one_wrote(
+    parsed: list[tuple[str, dict[str, object]]],
+) -> None:
+    options = dict(parsed)
+    assert options["prepare"]["root"] == OUT / "world" / "train"
+    assert options["train-tokenizer"]["texts"] == [options["prepare"]["out"]]
+    runs = [
+        load_config(PretrainConfig, given["config"], given["overrides"])  # type: ignore[arg-type]
+        for verb, given in parsed
+        if verb == "pretrain"
+    ]
+    untrained, vanilla, experts = runs
+    assert {run.data.prepared for run in runs} == {str(options["prepare"]["out"])}
+    assert vanilla.model.tokenizer == str(options["train-tokenizer"]["out"])
+    assert (
+        untrained.model_copy(update={"schedule": vanilla.schedule, "output": vanilla.output})
+        == vanilla
+    )
+    assert untrained.schedule.steps == 0
+    assert (vanilla.model.variant, experts.model.variant) == ("vanilla", "mha_expert")
+    assert experts.model.base == vanilla.output
+    evaluated = {f"{Path(run.output).name}={run.output}" for run in runs}
+    assert set(options["evaluate"]["model"]) == evaluated  # type: ignore[call-overload]
+    assert options["evaluate"]["bm25"] is True
+    assert options["evaluate"]["data"] == OUT / "world" / "eval"
+    assert load_suite(str(options["evaluate"]["suite"])).name == "demo"
+
+
+def test_a_failing_command_ends_the_demo(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    (tmp_path / "world").mkdir()
+    (tmp_path / "world" / "thesis.tex").write_text("years of work", encoding="utf-8")
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "command failed with exit code 1" in result.stderr
+    assert "$ scimult generate --out" in result.stdout
+    assert "scimult prepare" not in result.stdout
+
+
+def test_outside_a_checkout_the_demo_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 1
+    assert "folder of a checkout" in result.stderr
