@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scimult.files import storage_error
+from scimult.files import storage_error, write_text
 from scimult.progress import bar, note
 from scimult.training.loop import Callback, StepReport
 
@@ -57,7 +57,7 @@ class MetricsFile(Callback):
                 for line in path.read_text(encoding="utf-8").splitlines()
                 if _step_of(line, otherwise=first_step + 1) <= first_step
             ]
-            path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+            write_text(path, "".join(f"{line}\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
 
     def on_start(self, metrics: dict[str, float]) -> None:

@@ -154,6 +154,9 @@ class DeepSpeedEngine:
         import deepspeed
 
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+        # Between CPU ranks of one machine DeepSpeed would compile an operator of its own at
+        # first use; gloo needs no compiler and saves the minute (docs/decisions.md).
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         # DeepSpeed calls collectives by names that newer torch versions warn about.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         self._optimizer = optimizer

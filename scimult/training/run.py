@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from scimult import distributed
 from scimult.checkpoints import Pretrained, save_pretrained
 from scimult.config import read_yaml, save_config
-from scimult.data.batches import BatchBuilder, all_known_positives
+from scimult.data.batches import Batch, BatchBuilder, all_known_positives
 from scimult.data.pairs import KnownPositives, PairFile
 from scimult.data.prepared import PreparedData
+from scimult.data.sampler import Sampler
 from scimult.data.token_store import TokenStore
 from scimult.errors import CheckpointError, ConfigError
 from scimult.progress import note
@@ -74,39 +77,43 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
             first_step = checkpoint.step
             note(f"resuming after step {first_step} from {checkpoint.path}")
         known = all_known_positives(data)
-        builder = BatchBuilder(
-            sources,
-            tokens,
-            known,
-            max_length=config.data.max_length,
-            hard_negatives=config.data.hard_negatives,
-        )
-        objective = ContrastiveObjective(
-            config.model.similarity,
-            config.loss.temperature,
-            config.loss.mask_known_positives,
-            device,
-        )
         scores = _dev_scores(config, data, sources, known, tokens, pretrained, engine)
-        rank, world_size = distributed.rank(), distributed.world_size()
         Trainer(
             engine,
-            objective,
-            lambda unit: builder.build(sampler.plan(unit).shard(rank, world_size)),
+            ContrastiveObjective(
+                config.model.similarity,
+                config.loss.temperature,
+                config.loss.mask_known_positives,
+                device,
+            ),
+            _batches(config, sampler, tokens, known),
             pretrained.expert,
             rows_per_unit=length.rows_per_unit,
             accumulation=config.batch.accumulation,
             seed=config.seed,
             callbacks=run.callbacks(scores, engine, first_step, length.steps),
         ).run(first_step, length.steps)
-        weights = engine.full_weights()
-        if distributed.is_main():
-            provenance = {"config": config.model_dump(mode="json"), "data": data.fingerprint}
-            pretrained.config.provenance |= provenance
-            save_pretrained(run.model, weights, pretrained.tokenizer, pretrained.config)
-        distributed.barrier()
+        run.export(engine.full_weights(), pretrained)
         engine.close()
         return run.model
+
+
+def _batches(
+    config: PretrainConfig,
+    sampler: Sampler,
+    tokens: TokenStore,
+    known: Mapping[str, KnownPositives],
+) -> Callable[[int], Batch]:
+    """Return the function from a unit's number to this rank's batch of it."""
+    builder = BatchBuilder(
+        sampler.sources,
+        tokens,
+        known,
+        max_length=config.data.max_length,
+        hard_negatives=config.data.hard_negatives,
+    )
+    rank, world_size = distributed.rank(), distributed.world_size()
+    return lambda unit: builder.build(sampler.plan(unit).shard(rank, world_size))
 
 
 def _deepspeed_settings(config: PretrainConfig) -> dict[str, Any]:
@@ -216,6 +223,14 @@ class _RunFolder:
                     path=checkpoint.path,
                     fix="resume with the same setting, or warm-start a new run from it",
                 )
+
+    def export(self, weights: dict[str, Tensor], pretrained: Pretrained) -> None:
+        """Write the trained model once; every rank returns when it is there."""
+        if distributed.is_main():
+            config = self._config.model_dump(mode="json")
+            pretrained.config.provenance |= {"config": config, "data": self._state["data"]}
+            save_pretrained(self.model, weights, pretrained.tokenizer, pretrained.config)
+        distributed.barrier()
 
     def callbacks(
         self,
