@@ -146,7 +146,10 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
             node[parent] = {}
         node = node[parent]
         if not isinstance(node, dict):
-            raise ConfigError(f"override goes below {parent!r}, which is a value", value=override)
+            fix = f"give the whole of it: {parent}=..."
+            raise ConfigError(
+                f"override goes below {parent!r}, which is a value", value=override, fix=fix
+            )
     try:
         node[last] = yaml.load(raw, Loader=_Loader)
     except yaml.YAMLError as error:
