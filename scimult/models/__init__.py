@@ -1,5 +1,12 @@
 """Encoder blocks, experts and their routing, pooling, and embedding of many texts."""
 
+import os
+
+# Every batch has another number of tokens, and for each new shape oneDNN compiles and keeps
+# a kernel with its buffers: by default 1,024 of them, which grows to gigabytes per process.
+# It reads this at its first product, so it stands before anything can compute.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+
 from scimult.models.config import EncoderConfig, ExpertLayout, variant_layout
 from scimult.models.embed import embed_tokens
 from scimult.models.encoder import Encoder

@@ -33,7 +33,8 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[IntArray
         start = stop
 
 
-@torch.inference_mode()
+# Not inference_mode: parameters that ZeRO-3 gathers inside it could not be trained after.
+@torch.no_grad()
 def embed_tokens(
     model: nn.Module,
     tokens: Sequence[TokenIds],

@@ -91,6 +91,14 @@ def resolve_deepspeed(
                 path=path,
                 fix=f"remove it and set the section {section!r} of the run's config",
             )
+    stage = given.get("zero_optimization", {}).get("stage", 0)
+    if precision == "bf16" and stage == 0:
+        raise ConfigError(
+            "bf16 under ZeRO stage 0 would train without float32 master weights",
+            path=path,
+            value={"zero_optimization.stage": stage},
+            fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
+        )
     if pairs_per_step % (accumulation * world_size):
         raise ConfigError(
             f"batch.pairs_per_step {pairs_per_step} cannot be split over {world_size} ranks "
@@ -153,6 +161,9 @@ class DeepSpeedEngine:
     ) -> None:
         import deepspeed
 
+        device = next(model.parameters()).device
+        if settings["fp16"]["enabled"] and device.type == "cpu":
+            raise ConfigError("fp16 needs a GPU", fix="use engine.precision bf16 or fp32")
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         # Between CPU ranks of one machine DeepSpeed would compile an operator of its own at
         # first use; gloo needs no compiler and saves the minute (docs/decisions.md).

@@ -11,6 +11,7 @@ import pytest
 from scimult.errors import ConfigError
 from scimult.training.engine import resolve_deepspeed
 
+ZERO = {"zero_optimization": {"stage": 1}}
 RUN: dict[str, Any] = {
     "pairs_per_step": 48,
     "accumulation": 2,
@@ -21,7 +22,10 @@ RUN: dict[str, Any] = {
 
 
 def test_auto_and_absent_values_are_filled_in() -> None:
-    given = {"train_batch_size": "auto", "fp16": {"enabled": "auto", "initial_scale_power": 8}}
+    given: dict[str, Any] = {
+        "train_batch_size": "auto",
+        "fp16": {"enabled": "auto", "initial_scale_power": 8},
+    }
     resolved = resolve_deepspeed({**given, "zero_optimization": {"stage": 2}}, **RUN)
     assert resolved["train_batch_size"] == 48
     assert resolved["train_micro_batch_size_per_gpu"] == 8
@@ -36,7 +40,7 @@ def test_auto_and_absent_values_are_filled_in() -> None:
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_shipped_files_resolve(repository: Path, stage: int) -> None:
     file = repository / "configs" / "deepspeed" / f"zero{stage}.json"
-    resolved = resolve_deepspeed(str(file), **RUN)
+    resolved = resolve_deepspeed(str(file), **{**RUN, "precision": "fp16"})
     assert resolved["zero_optimization"]["stage"] == stage
     assert "auto" not in json.dumps(resolved)
 
@@ -49,16 +53,17 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
         ({"fp16": {"enabled": True}}, r"fp16\.enabled .* needs False"),
         ({"optimizer": {"type": "AdamW"}}, "optimizer in the DeepSpeed configuration is not used"),
         ({"scheduler": {"type": "WarmupLR"}}, "scheduler .* is not used"),
+        ({"zero_optimization": {"stage": 0}}, "without float32 master weights.*stage 1, 2 or 3"),
     ],
 )
 def test_contradictions_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        resolve_deepspeed(given, **RUN)
+        resolve_deepspeed({**ZERO, **given}, **RUN)
 
 
 def test_batch_that_ranks_cannot_share_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"48 cannot be split over 5 ranks.*multiple of 10"):
-        resolve_deepspeed({}, **{**RUN, "world_size": 5})
+        resolve_deepspeed(ZERO, **{**RUN, "world_size": 5})
 
 
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:

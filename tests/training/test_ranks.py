@@ -112,6 +112,29 @@ def run_every_stage(folder: Path, ranks: int) -> dict[int, dict[str, Any]]:
     return results
 
 
+def run_bfloat16(folder: Path) -> dict[int, list[float]]:
+    """Pre-train in bfloat16 under ZeRO 1 to 3; return the losses."""
+    losses = {}
+    for stage in STAGES[1:]:
+        name = f"bf16-stage{stage}"
+        engine = {"precision": "bf16", "deepspeed": {"zero_optimization": {"stage": stage}}}
+        dropout = {"dropout": 0.0, "attention_dropout": 0.0}
+        pretrain(run_config(folder, name, model=dropout, engine=engine))
+        losses[stage] = [line["loss"] for line in metrics(folder / name)]
+    return losses
+
+
+def test_bfloat16_follows_float32(folder: Path, tmp_path: Path) -> None:
+    half = run_ranks(run_bfloat16, 2, tmp_path, folder)[0]
+    pretrained = run_config(folder, "fp32", model={"dropout": 0.0, "attention_dropout": 0.0})
+    (tmp_path / "full").mkdir()
+    run_ranks(pretrain, 1, tmp_path / "full", pretrained)
+    full = [line["loss"] for line in metrics(folder / "fp32")]
+    for stage, losses in half.items():
+        # Eight bits of mantissa through two blocks; losses are between 3 and 6.
+        assert losses == pytest.approx(full, abs=0.3), stage
+
+
 def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
     """Whole runs of DeepSpeed: 2 ranks under ZeRO 0 to 3 against one rank under each."""
     for name in ("one", "two"):
