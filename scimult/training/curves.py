@@ -75,7 +75,7 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (scores, losses) = pyplot.subplots(1, 2, figsize=(13, 5), constrained_layout=True)
+    figure, (scores, losses) = pyplot.subplots(1, 2, figsize=(13, 6), constrained_layout=True)
     styles = ("-", "--", ":", "-.")
     colours: dict[str, str] = {}
     for number, run in enumerate(runs):
@@ -95,7 +95,7 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
     ):
         axes.set(title=title, xlabel="optimizer step")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110)
     pyplot.close(figure)
