@@ -95,7 +95,7 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
     ):
         axes.set(title=title, xlabel="optimizer step")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110)
     pyplot.close(figure)
