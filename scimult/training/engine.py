@@ -209,7 +209,13 @@ class DeepSpeedEngine:
         if self._engine.zero_optimization_stage() == 0:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             self._unsharded_norm = float(torch.nn.utils.get_total_norm(gradients))
+        ends_step = self._engine.is_gradient_accumulation_boundary()
         self._engine.step()
+        # ZeRO-3 overwrites the gradients of a step only where the next one has some: those
+        # of experts without rows would stay, and count in the norm that clipping uses.
+        kept = getattr(self._engine.optimizer, "grad_partitions_flat_buffer", None)
+        if kept is not None and ends_step:
+            kept.zero_()
 
     @property
     def learning_rate(self) -> float:

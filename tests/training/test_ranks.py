@@ -152,4 +152,10 @@ def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
             for ours, theirs in zip(results[stage]["scores"], reference["scores"], strict=True):
                 assert ours == pytest.approx(theirs, abs=0.05), stage
             for name, weight in results[stage]["weights"].items():
-                assert (weight - reference["weights"][name]).abs().max() <= 2e-4, (stage, name)
+                difference = (weight - reference["weights"][name]).abs()
+                if "qkv" in name and name.endswith("bias"):
+                    # A key bias shifts all scores of a softmax alike: its gradient is zero
+                    # but for rounding, which Adam blows up to full steps.
+                    query, _, value = difference.chunk(3)
+                    difference = torch.cat([query, value])
+                assert difference.max() <= 2e-4, (stage, name)
