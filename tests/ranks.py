@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ def run_ranks(function: Callable[..., Any], world: int, folder: Path, *arguments
     ``function`` lives at the top level of a test module; what it returns must be picklable.
     ``folder`` (a ``tmp_path``) receives the results.
     """
-    port = _free_port()
+    port = distributed.free_port()
     mp.spawn(_on_rank, args=(function, world, port, folder, arguments), nprocs=world)
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
 
@@ -41,9 +40,3 @@ def _on_rank(
         torch.save(function(*arguments), folder / f"rank{rank}.pt")
     finally:
         distributed.shut_down()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

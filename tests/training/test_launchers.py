@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +10,8 @@ from pathlib import Path
 import pytest
 
 from scimult.config import save_config
+from scimult.distributed import free_port
 from tests.training.corpus import metrics, prepare_corpus, run_config
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +48,8 @@ def launch(command: list[str], folder: Path, name: str, repository: Path) -> lis
 
 
 def test_launchers_start_the_same_run(folder: Path, repository: Path) -> None:
-    deepspeed = ["deepspeed", "--num_gpus", "2", "--master_port", free_port()]
-    torchrun = ["torchrun", "--nproc_per_node", "2", "--master_port", free_port()]
+    deepspeed = ["deepspeed", "--num_gpus", "2", "--master_port", str(free_port())]
+    torchrun = ["torchrun", "--nproc_per_node", "2", "--master_port", str(free_port())]
     losses = launch(deepspeed, folder, "deepspeed", repository)
     assert len(losses) == 3
     assert launch(torchrun, folder, "torchrun", repository) == losses
