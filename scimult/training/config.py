@@ -121,11 +121,16 @@ class CheckpointConfig(StrictConfig):
 
 
 class DevConfig(StrictConfig):
-    """Retrieval on held-out pairs during training; ``every: 0`` turns it off."""
+    """Retrieval on held-out pairs during training; ``every: 0`` turns it off.
+
+    The seed that draws queries and candidates is not the run's: scores of two runs on the
+    same prepared data compare.
+    """
 
     every: int = Field(500, ge=0)
     queries: int = Field(200, ge=1)
     candidates: int = Field(1000, ge=2)
+    seed: int = Field(0, ge=0)
 
 
 class LogConfig(StrictConfig):

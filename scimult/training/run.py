@@ -144,7 +144,7 @@ def _dev_scores(
         known,
         queries=config.dev.queries,
         candidates=config.dev.candidates,
-        seed=config.seed,
+        seed=config.dev.seed,
     )
     if not (config.dev.every and dev_sets):
         return None
