@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -15,15 +15,16 @@ from scimult.checkpoints.warm_start import warm_start
 from scimult.checkpoints.weights import load_strictly, read_weights
 from scimult.config import StrictConfig, validate
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import CheckpointError
+from scimult.errors import CheckpointError, ConfigError
 from scimult.files import atomic_folder, read_json, write_json
 from scimult.models import Encoder, EncoderConfig
 from scimult.models.config import Pooling
-from scimult.tasks import Task, TaskSet, default_tasks
-from scimult.types import Similarity
+from scimult.tasks import Routing, Task, TaskSet, default_tasks, route_names, route_of
+from scimult.types import Role, Similarity, Text, TokenIds
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 FORMAT = "scimult-encoder"
+_MANY_TOKENS = 1_000_000
 
 
 class PretrainedConfig(StrictConfig):
@@ -33,9 +34,24 @@ class PretrainedConfig(StrictConfig):
     version: int = 1
     encoder: EncoderConfig
     tasks: list[Task]
+    routing: Routing = "task"
     similarity: Similarity = "dot"
     max_length: int = Field(512, ge=3)
     provenance: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def routes(self) -> list[str]:
+        """Names of the routes that the encoder tells apart, in order."""
+        return route_names(TaskSet(self.tasks), self.routing)
+
+    @model_validator(mode="after")
+    def _one_layer_per_route(self) -> PretrainedConfig:
+        routes, count = self.routes, self.encoder.num_routes
+        if self.encoder.is_routed and len(routes) != count:
+            raise ValueError(
+                f"the encoder tells {count} routes apart, the tasks have {len(routes)}: {routes}"
+            )
+        return self
 
 
 @dataclass
@@ -46,25 +62,66 @@ class Pretrained:
     tokenizer: TextTokenizer
     config: PretrainedConfig
 
+    def __post_init__(self) -> None:
+        if self.config.encoder.instructions is not None:
+            self.model.set_instructions(self._instruction_rows())
+
     @property
     def tasks(self) -> TaskSet:
-        """Tasks in expert order."""
+        """Tasks that the model knows."""
         return TaskSet(self.config.tasks)
 
-    def expert(self, task: str) -> int:
-        """Return the expert that serves ``task``; 0 for a model without experts.
+    def route(self, task: str, role: Role = "query") -> int:
+        """Return the route of one side of ``task``; 0 for a model that treats all rows alike.
 
         Raises
         ------
         UnknownNameError
             If the model does not know the task.
         """
-        expert = self.tasks.expert(task)
-        return expert if self.config.encoder.experts else 0
+        route = route_of(self.tasks, self.config.routing, task, role)
+        return route if self.config.encoder.is_routed else 0
+
+    def routes(self, task: str) -> tuple[int, int]:
+        """Return the routes of a task's queries and of its candidates."""
+        return self.route(task, "query"), self.route(task, "candidate")
+
+    def instruction_row(self, instruction: str) -> TokenIds:
+        """Return the token ids of an instruction.
+
+        Raises
+        ------
+        ConfigError
+            If it is empty or longer than the model's context.
+        """
+        text, limit = instruction.strip(), self.config.encoder.max_positions
+        if not text:
+            raise ConfigError(
+                "an instruction is empty", fix="give every task of the model an instruction"
+            )
+        row = self.tokenizer.encode([Text("query", text)], _MANY_TOKENS)[0]
+        if len(row) > limit:
+            raise ConfigError(
+                f"an instruction has {len(row)} tokens, the model's context {limit}",
+                value=f"{text[:60]}...",
+                fix="shorten it",
+            )
+        return row
+
+    def _instruction_rows(self) -> list[TokenIds]:
+        instructions: dict[int, str] = {}
+        for task in self.tasks:
+            for role in get_args(Role):
+                instructions.setdefault(self.route(task.name, role), task.instruction)
+        return [self.instruction_row(text) for _, text in sorted(instructions.items())]
 
 
 def load_pretrained(
-    path: Path | str, *, pooling: Pooling | None = None, similarity: Similarity | None = None
+    path: Path | str,
+    *,
+    pooling: Pooling | None = None,
+    similarity: Similarity | None = None,
+    dims: int | None = None,
 ) -> Pretrained:
     """Load our folder, a run folder (its ``model``), or a Hugging Face BERT folder.
 
@@ -74,9 +131,14 @@ def load_pretrained(
         The folder. A BERT folder knows the default tasks, without experts.
     pooling, similarity : optional
         Replace the checkpoint's own; for a BERT folder they default to ``cls`` and ``dot``.
+    dims : int, optional
+        Keep only so many dimensions of the embeddings (for models trained with
+        ``loss.matryoshka``).
 
     Raises
     ------
+    ConfigError
+        If ``dims`` is more than the model has.
     CheckpointError
         If the folder holds no model, or one that does not fit its config.
     """
@@ -86,6 +148,8 @@ def load_pretrained(
         pretrained_config.similarity = similarity
     if pooling is not None:
         pretrained_config.encoder.pooling = pooling
+    if dims is not None:
+        pretrained_config.encoder = _cut(pretrained_config.encoder, dims)
     model = Encoder(pretrained_config.encoder)
     load_strictly(model, weights, folder)
     tokenizer = TextTokenizer.from_folder(folder)
@@ -100,13 +164,44 @@ def load_pretrained(
     return Pretrained(model, tokenizer, pretrained_config)
 
 
-def start_from(path: Path | str, config: PretrainedConfig) -> Pretrained:
-    """Build the encoder that ``config`` describes and warm-start it from a folder."""
+def start_from(path: Path | str, config: PretrainedConfig, *, seed: int = 0) -> Pretrained:
+    """Build the encoder that ``config`` describes and warm-start it from a folder.
+
+    Weights of routes go by name: the folder's tasks may be listed in another order. ``seed``
+    draws what the folder does not have (adapters, control codes and the like).
+
+    Raises
+    ------
+    CheckpointError
+        If the folder does not fit, or has weights of its own for some tasks but not for all
+        that ``config`` lists.
+    """
     folder = find_model_folder(path)
-    _, weights = _read(folder, config.encoder.pooling)
+    base, weights = _read(folder, config.encoder.pooling)
     model = Encoder(config.encoder)
-    warm_start(model, weights, folder)
+    model.initialise(seed)
+    warm_start(model, weights, folder, _matching_routes(base, config, folder))
     return Pretrained(model, TextTokenizer.from_folder(folder), config)
+
+
+def _matching_routes(base: PretrainedConfig, config: PretrainedConfig, folder: Path) -> list[int]:
+    """Return, for each route of ``config``, the number of the base's route of that name."""
+    theirs, ours = base.routes, config.routes
+    if not (base.encoder.is_routed and config.encoder.is_routed):
+        return list(range(len(ours)))
+    unknown = [name for name in ours if name not in theirs]
+    if unknown or base.routing != config.routing:
+        raise CheckpointError(
+            f"this base has weights for {', '.join(theirs)}, not for "
+            f"{', '.join(unknown) or f'routing by {config.routing}'}",
+            path=folder,
+            fix="scimult grow-task adds a task; or start from a vanilla checkpoint",
+        )
+    return [theirs.index(name) for name in ours]
+
+
+def _cut(encoder: EncoderConfig, dims: int) -> EncoderConfig:
+    return validate(EncoderConfig, encoder.model_dump() | {"dims": dims}, "dims")
 
 
 def read_config(path: Path | str) -> PretrainedConfig:

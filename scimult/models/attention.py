@@ -1,10 +1,12 @@
 """Self-attention over packed rows, in the fastest exact form that the device offers.
 
 Shape legend: B rows, L tokens of the longest row, T tokens of all rows, H heads,
-K width of a head.
+K width of a head, I tokens of an instruction.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +15,20 @@ from torch import Tensor
 from scimult.models.packing import AttentionGroup, PackingPlan
 
 
-def attend(qkv_T3HK: Tensor, plan: PackingPlan, dropout: float) -> Tensor:
-    """Let every token attend to the tokens of its own row.
+@dataclass(frozen=True)
+class Context:
+    """Keys and values, by route, that every row of the route attends to beside its own.
+
+    Each value has the shape ``(I, 2, H, K)``.
+    """
+
+    by_route: dict[int, Tensor]
+
+
+def attend(
+    qkv_T3HK: Tensor, plan: PackingPlan, dropout: float, context: Context | None = None
+) -> Tensor:
+    """Let every token attend to the tokens of its own row, and to its route's context.
 
     Parameters
     ----------
@@ -24,6 +38,8 @@ def attend(qkv_T3HK: Tensor, plan: PackingPlan, dropout: float) -> Tensor:
         Where the rows begin and which of them are handled together.
     dropout : float
         Dropout probability on the attention weights; 0 outside training.
+    context : Context, optional
+        What rows read beside themselves.
 
     Returns
     -------
@@ -31,9 +47,9 @@ def attend(qkv_T3HK: Tensor, plan: PackingPlan, dropout: float) -> Tensor:
         Shape ``(T, H, K)``.
     """
     half = qkv_T3HK.dtype in (torch.float16, torch.bfloat16)
-    if qkv_T3HK.is_cuda and half and dropout == 0.0:
+    if qkv_T3HK.is_cuda and half and dropout == 0.0 and context is None:
         return _variable_length(qkv_T3HK, plan)
-    outputs = [_attend_group(qkv_T3HK[g.tokens], g, dropout) for g in plan.groups]
+    outputs = [_attend_group(qkv_T3HK[g.tokens], g, dropout, context) for g in plan.groups]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
@@ -49,7 +65,9 @@ def _variable_length(qkv_T3HK: Tensor, plan: PackingPlan) -> Tensor:
     return output
 
 
-def _attend_group(qkv_t3HK: Tensor, group: AttentionGroup, dropout: float) -> Tensor:
+def _attend_group(
+    qkv_t3HK: Tensor, group: AttentionGroup, dropout: float, context: Context | None
+) -> Tensor:
     heads, width = qkv_t3HK.shape[2:]
     if group.index_BL is None:
         padded = qkv_t3HK.view(group.rows, group.longest, 3, heads, width)
@@ -57,6 +75,12 @@ def _attend_group(qkv_t3HK: Tensor, group: AttentionGroup, dropout: float) -> Te
         padded = qkv_t3HK[group.index_BL]
     q_BHLK, k_BHLK, v_BHLK = padded.permute(2, 0, 3, 1, 4).unbind(0)
     mask = None if group.mask_BL is None else group.mask_BL[:, None, None, :]
+    if context is not None:
+        read_2HIK = context.by_route[group.route].permute(1, 2, 0, 3)
+        k_HIK, v_HIK = read_2HIK.expand(group.rows, *read_2HIK.shape).unbind(1)
+        k_BHLK, v_BHLK = torch.cat([k_HIK, k_BHLK], 2), torch.cat([v_HIK, v_BHLK], 2)
+        if mask is not None:
+            mask = F.pad(mask, (read_2HIK.shape[2], 0), value=True)
     if qkv_t3HK.dtype == torch.bfloat16 and qkv_t3HK.device.type == "cpu":
         output_BHLK = _attend_by_products(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
     else:

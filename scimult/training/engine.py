@@ -174,6 +174,12 @@ class DeepSpeedEngine:
         self._schedule = schedule
         # DeepSpeed reports the norm of sharded and of half-precision gradients only.
         self._unsharded_norm = float("nan")
+        # What is frozen is saved as it came, not as the half-precision module holds it.
+        self._frozen = {
+            name: parameter.detach().float().cpu().clone()
+            for name, parameter in model.named_parameters()
+            if not parameter.requires_grad
+        }
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=optimizer,
@@ -188,9 +194,9 @@ class DeepSpeedEngine:
         module: Encoder = self._engine.module
         return module
 
-    def forward(self, texts: PackedTexts, expert: int) -> Tensor:
-        """Embed packed texts with one expert, shape ``(B, D)``."""
-        embeddings: Tensor = self._engine(texts, expert)
+    def forward(self, texts: PackedTexts, routes: int | list[int]) -> Tensor:
+        """Embed packed texts, by one route or one per row, shape ``(B, D)``."""
+        embeddings: Tensor = self._engine(texts, routes)
         return embeddings
 
     def backward(self, loss: Tensor) -> None:
@@ -248,6 +254,9 @@ class DeepSpeedEngine:
 
         weights = {}
         for name, parameter in self.model.named_parameters():
+            if name in self._frozen:
+                weights[name] = self._frozen[name]
+                continue
             full = safe_get_full_fp32_param(parameter)
             weights[name] = (parameter if full is None else full).detach().float().cpu().clone()
         return weights

@@ -84,10 +84,11 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
                 config.model.similarity,
                 config.loss.temperature,
                 config.loss.mask_known_positives,
+                tuple(config.loss.matryoshka),
                 device,
             ),
             _batches(config, sampler, tokens, known),
-            pretrained.expert,
+            pretrained.routes,
             rows_per_unit=length.rows_per_unit,
             accumulation=config.batch.accumulation,
             seed=config.seed,
@@ -111,6 +112,7 @@ def _batches(
         known,
         max_length=config.data.max_length,
         hard_negatives=config.data.hard_negatives,
+        by_side=config.model.routing == "task_and_side",
     )
     rank, world_size = distributed.rank(), distributed.world_size()
     return lambda unit: builder.build(sampler.plan(unit).shard(rank, world_size))
@@ -155,7 +157,7 @@ def _dev_scores(
                 engine.model,
                 dev_set,
                 tokens,
-                expert=pretrained.expert(dev_set.task),
+                routes=pretrained.routes(dev_set.task),
                 similarity=config.model.similarity,
                 max_length=config.data.max_length,
             )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from scimult.models import Encoder, EncoderConfig, pack, variant_layout
+from scimult.models import Encoder, EncoderConfig, pack, variant_layouts
 
 pytestmark = pytest.mark.gpu
 LENGTHS = (9, 3, 130, 17, 17, 1, 200, 8)
@@ -34,7 +34,7 @@ def encoder() -> Encoder:
             initializer_range=0.1,
             dropout=0.0,
             attention_dropout=0.0,
-            experts=variant_layout("mha_expert", 3, 4),
+            **variant_layouts("mha_expert", {}, 3, 4),
         )
     )
     model.initialise(0)
