@@ -27,9 +27,10 @@ class Batch:
 
     Each distinct text is encoded once: ``query_B`` and ``candidate_C`` say which encoded
     text stands in each row. ``sides`` says of each encoded text whether it is a query (0) or
-    a candidate (1), where the two are encoded apart; else it is all 0. Candidates are the B positives, in order, then the hard
-    negatives that exist. ``known_rows_P`` and ``known_ids_P`` pair each query row with the
-    text rows that must not count as its negatives: its known positives and itself.
+    a candidate (1), where the two are encoded apart; else it is all 0. Candidates are the B
+    positives, in order, then the hard negatives that exist. ``known_rows_P`` and
+    ``known_ids_P`` pair each query row with the text rows that must not count as its
+    negatives: its known positives and itself.
     """
 
     source: str

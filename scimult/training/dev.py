@@ -83,7 +83,8 @@ def mean_reciprocal_rank(
 ) -> float:
     """Return the mean over queries of 1 / rank of the first relevant candidate.
 
-    ``routes`` are those of queries and of candidates. Every rank must call it; the texts are encoded in shards.
+    ``routes`` are those of queries and of candidates. Every rank must call it; the texts are
+    encoded in shards.
     """
 
     def embed(ids: IntArray, route: int) -> torch.Tensor:
