@@ -1,6 +1,7 @@
 """Transformer blocks whose sub-layers may exist once per task.
 
-Shape legend: T tokens of all rows, D width, H heads, K width of a head.
+Shape legend: T tokens of all rows, D width, H heads, K width of a head,
+F width inside the feed-forward layer.
 """
 
 from __future__ import annotations
@@ -74,13 +75,15 @@ class FeedForward(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.dropout = config.dropout
+        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
         self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """Return the feed-forward output, shape ``(T, D)``."""
-        hidden_TD = self.output(F.gelu(self.intermediate(x_TD)))
+        inner_TF = F.gelu(self.intermediate(x_TD), approximate=self.approximate)
+        hidden_TD = self.output(inner_TF)
         normed: Tensor = self.norm(x_TD + F.dropout(hidden_TD, self.dropout, self.training))
         return normed
 

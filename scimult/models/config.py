@@ -12,6 +12,9 @@ from scimult.errors import ConfigError, UnknownNameError
 
 Sublayer = Literal["attention", "feed_forward"]
 Pooling = Literal["cls", "mean"]
+# The names of Hugging Face's ``model_type``; checkpoints/families.py has one entry for each.
+FamilyName = Literal["bert", "roberta", "xlm-roberta", "modernbert"]
+Activation = Literal["gelu", "gelu_tanh"]
 
 VARIANTS: dict[str, tuple[Sublayer, ...]] = {
     "vanilla": (),
@@ -29,12 +32,31 @@ class ExpertLayout(StrictConfig):
     blocks: list[int]
 
 
+class ModernLayout(StrictConfig):
+    """What ModernBERT's blocks have that BERT's have not (Warner et al., 2024, section 2.1).
+
+    ``global_blocks`` attend to the whole text with rotary base ``global_theta``; the others
+    to ``local_window`` tokens on each side with ``local_theta``.
+    """
+
+    global_blocks: list[int]
+    local_window: int = Field(64, ge=1)
+    global_theta: float = Field(160_000.0, gt=1)
+    local_theta: float = Field(10_000.0, gt=1)
+    attention_bias: bool = False
+    feed_forward_bias: bool = False
+    norm_bias: bool = False
+
+
 class EncoderConfig(StrictConfig):
     """Architecture of a BERT-family encoder with optional experts.
 
     ``pooling`` is part of the architecture because embeddings made with another one
-    are not comparable.
+    are not comparable. ``max_positions`` is the longest text in tokens; RoBERTa's table of
+    positions has ``position_offset`` rows more, which no token uses.
     """
+
+    family: FamilyName = "bert"
 
     vocab_size: int = Field(ge=1)
     hidden_size: int = Field(ge=1)
@@ -42,13 +64,33 @@ class EncoderConfig(StrictConfig):
     num_heads: int = Field(ge=1)
     intermediate_size: int = Field(ge=1)
     max_positions: int = Field(512, ge=1)
+    position_offset: int = Field(0, ge=0)
     token_types: int = Field(2, ge=0)
+    activation: Activation = "gelu"
     norm_eps: float = Field(1e-12, gt=0)
     dropout: float = Field(0.1, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     initializer_range: float = Field(0.02, gt=0)
     pooling: Pooling = "cls"
     experts: ExpertLayout | None = None
+    modern: ModernLayout | None = None
+
+    @model_validator(mode="after")
+    def _fits_family(self) -> EncoderConfig:
+        if (self.family == "modernbert") != (self.modern is not None):
+            raise ValueError(f"family {self.family} and modern {self.modern} contradict each other")
+        if self.modern is None:
+            return self
+        if self.token_types or self.position_offset:
+            raise ValueError("family modernbert needs token_types 0 and position_offset 0")
+        if self.hidden_size // self.num_heads % 2:
+            raise ValueError("rotary positions need an even hidden_size / num_heads")
+        if not set(self.modern.global_blocks) <= set(range(self.num_blocks)):
+            raise ValueError(
+                f"modern.global_blocks {self.modern.global_blocks} names a block that does not "
+                f"exist; blocks are 0 to {self.num_blocks - 1}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> EncoderConfig:

@@ -24,13 +24,14 @@ class Embeddings(nn.Module):
         width = config.hidden_size
         self.dropout = config.dropout
         self.words = nn.Embedding(config.vocab_size, width)
-        self.positions = nn.Embedding(config.max_positions, width)
+        self.position_offset = config.position_offset
+        self.positions = nn.Embedding(config.max_positions + config.position_offset, width)
         self.token_types = nn.Embedding(config.token_types, width) if config.token_types else None
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor) -> Tensor:
         """Return the sum of the embeddings, normalised, shape ``(T, D)``."""
-        x_TD = self.words(tokens_T) + self.positions(positions_T)
+        x_TD = self.words(tokens_T) + self.positions(positions_T + self.position_offset)
         if self.token_types is not None:
             x_TD = x_TD + self.token_types(torch.zeros_like(positions_T[:1]))
         return F.dropout(self.norm(x_TD), self.dropout, self.training)
