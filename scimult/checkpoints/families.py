@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
-from scimult.checkpoints import bert_keys
+from scimult.checkpoints import bert_keys, modernbert_keys, roberta_keys
 from scimult.checkpoints.hf_options import HFConfig
 from scimult.errors import CheckpointError, suggest
 from scimult.models import EncoderConfig
-from scimult.models.config import Pooling
+from scimult.models.config import FamilyName, Pooling
 
 Weights = dict[str, Tensor]
 
@@ -47,12 +48,32 @@ class Family:
     hf_config: Callable[[EncoderConfig], HFConfig]
 
 
+def _roberta(name: FamilyName) -> Family:
+    """Return the entry of RoBERTa or XLM-R: BERT's weights below another prefix."""
+    return Family(
+        encoder_config=partial(roberta_keys.roberta_config, family=name),
+        from_hf=lambda weights, config: bert_keys.from_bert(
+            weights, config.num_blocks, roberta_keys.PREFIX
+        ),
+        to_hf=lambda weights, config: bert_keys.to_bert(weights, config.num_blocks),
+        hf_config=roberta_keys.to_roberta_config,
+    )
+
+
 FAMILIES: dict[str, Family] = {
     "bert": Family(
         encoder_config=bert_keys.bert_config,
         from_hf=lambda weights, config: bert_keys.from_bert(weights, config.num_blocks),
         to_hf=lambda weights, config: bert_keys.to_bert(weights, config.num_blocks),
         hf_config=bert_keys.to_bert_config,
+    ),
+    "roberta": _roberta("roberta"),
+    "xlm-roberta": _roberta("xlm-roberta"),
+    "modernbert": Family(
+        encoder_config=modernbert_keys.modernbert_config,
+        from_hf=modernbert_keys.from_modernbert,
+        to_hf=modernbert_keys.to_modernbert,
+        hf_config=modernbert_keys.to_modernbert_config,
     ),
 }
 

@@ -79,10 +79,15 @@ class EncoderConfig(StrictConfig):
     def _fits_family(self) -> EncoderConfig:
         if (self.family == "modernbert") != (self.modern is not None):
             raise ValueError(f"family {self.family} and modern {self.modern} contradict each other")
+        if ("roberta" in self.family) != (self.position_offset > 0):
+            raise ValueError(
+                f"family {self.family} and position_offset {self.position_offset} contradict each "
+                "other: RoBERTa and XLM-R have an offset (2), the others have none"
+            )
         if self.modern is None:
             return self
-        if self.token_types or self.position_offset:
-            raise ValueError("family modernbert needs token_types 0 and position_offset 0")
+        if self.token_types:
+            raise ValueError("family modernbert needs token_types 0")
         if self.hidden_size // self.num_heads % 2:
             raise ValueError("rotary positions need an even hidden_size / num_heads")
         if not set(self.modern.global_blocks) <= set(range(self.num_blocks)):

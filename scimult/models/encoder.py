@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from scimult.models.blocks import Block
 from scimult.models.config import EncoderConfig
+from scimult.models.modern import ModernBlock, ModernEmbeddings, modern_norm
 from scimult.models.packing import PackedTexts, PackingPlan
 
 
@@ -49,8 +50,11 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(config)
-        self.blocks = nn.ModuleList(Block(config, number) for number in range(config.num_blocks))
+        modern = config.modern is not None
+        self.embeddings = ModernEmbeddings(config) if modern else Embeddings(config)
+        block = ModernBlock if modern else Block
+        self.blocks = nn.ModuleList(block(config, number) for number in range(config.num_blocks))
+        self.final_norm = modern_norm(config) if modern else nn.Identity()
 
     def forward(self, texts: PackedTexts, experts: int | Sequence[int] = 0) -> Tensor:
         """Return one embedding per row.
@@ -86,7 +90,8 @@ class Encoder(nn.Module):
         x_TD: Tensor = self.embeddings(texts.tokens_T[plan.order_T], plan.positions_T)
         for block in self.blocks:
             x_TD = block(x_TD, plan)
-        return x_TD
+        normed_TD: Tensor = self.final_norm(x_TD)
+        return normed_TD
 
     def _pool(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
         if self.config.pooling == "cls":
@@ -108,8 +113,7 @@ class Encoder(nn.Module):
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 module.weight.data.normal_(0, self.config.initializer_range, generator=generator)
-            if isinstance(module, nn.Linear):
-                module.bias.data.zero_()
             if isinstance(module, nn.LayerNorm):
                 module.weight.data.fill_(1)
+            if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
                 module.bias.data.zero_()
