@@ -167,9 +167,9 @@ def _theta(hf_config: HFConfig, kind: str, old_key: str, default: float, path: o
     if hf_config.get("rope_scaling") is not None:
         raise refusal("rope_scaling", hf_config["rope_scaling"], "null", path)
     rotary = hf_config.get("rope_parameters") or {}
-    own = (rotary.get(kind) or {}) if isinstance(rotary, dict) else rotary
-    plain = isinstance(own, dict) and own.get("rope_type", "default") == "default"
-    if not plain or own.keys() - {"rope_type", "rope_theta"}:
+    own = rotary.get(kind) or {} if isinstance(rotary, dict) else None
+    plain = {"rope_type": "default", "rope_theta": 0}
+    if not isinstance(own, dict) or plain | own | {"rope_theta": 0} != plain:
         accepted = "of rope_type 'default' with rope_theta alone"
         raise refusal(f"rope_parameters.{kind}", own, accepted, path)
     return own.get("rope_theta", hf_config.get(old_key, default))

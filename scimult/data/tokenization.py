@@ -29,7 +29,7 @@ from scimult.types import IntArray, Text
 TokenArray = NDArray[np.int32]
 FORMAT = "title sep body, v1"
 LOWERCASE_KEY = "scimult_lowercase"
-_BY_FILES = {
+_BY_FILES: dict[tuple[str, ...], Any] = {
     ("vocab.txt",): BertTokenizer,
     ("vocab.json", "merges.txt"): RobertaTokenizer,
     ("sentencepiece.bpe.model",): XLMRobertaTokenizer,

@@ -7,7 +7,7 @@ t tokens of one group, b rows of one group times N.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 
 import torch
@@ -62,8 +62,8 @@ def _variable_length(qkv_T3HK: Tensor, plan: PackingPlan, window: int | None) ->
     ends_B = plan.starts_B + plan.lengths_B
     bounds = F.pad(ends_B, (1, 0)).to(torch.int32)
     q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-    options = {} if window is None else {"window_size": (window, window)}
-    output = varlen_attn(q_THK, k_THK, v_THK, bounds, bounds, plan.longest, plan.longest, **options)
+    kernel = varlen_attn if window is None else partial(varlen_attn, window_size=(window, window))
+    output = kernel(q_THK, k_THK, v_THK, bounds, bounds, plan.longest, plan.longest)
     assert isinstance(output, Tensor)
     return output
 
@@ -116,7 +116,7 @@ def _attend_in_chunks(
     spare = chunks * chunk - longest
     if real_BL is None:
         real_BL = torch.ones(1, longest, dtype=torch.bool, device=qkv_3BHLK.device)
-    queries_BNC = F.pad(real_BL, (0, spare)).unflatten(1, (chunks, chunk))
+    queries_BNC = F.pad(real_BL, (0, spare)).view(-1, chunks, chunk)
     keys_BNJ = F.pad(real_BL, (window, spare + window)).unfold(1, chunk + 2 * window, chunk)
     ahead_CJ = (
         torch.arange(chunk + 2 * window, device=real_BL.device)[None, :]
@@ -138,8 +138,9 @@ def _attend_in_chunks(
     output_bHCK = _attend_padded(
         per_chunk(q_BHNKC), per_chunk(k_BHNKJ), per_chunk(v_BHNKJ), mask, dropout
     )
-    output_BHNCK = output_bHCK.unflatten(0, (rows, chunks)).transpose(1, 2)
-    return output_BHNCK.reshape(rows, heads, chunks * chunk, width)[:, :, :longest]
+    output_BNHCK = output_bHCK.view(rows, chunks, heads, chunk, width)
+    output_BHLK = output_BNHCK.transpose(1, 2).reshape(rows, heads, chunks * chunk, width)
+    return output_BHLK[:, :, :longest]
 
 
 def _attend_padded(
