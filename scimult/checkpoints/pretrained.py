@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 from safetensors.torch import save_file
 from torch import Tensor
 
-from scimult.checkpoints.bert_keys import bert_config, from_bert
+from scimult.checkpoints.families import Family, family_of
 from scimult.checkpoints.warm_start import warm_start
 from scimult.checkpoints.weights import load_strictly, read_weights
 from scimult.config import StrictConfig, validate
@@ -123,14 +123,15 @@ def load_pretrained(
     similarity: Similarity | None = None,
     dims: int | None = None,
 ) -> Pretrained:
-    """Load our folder, a run folder (its ``model``), or a Hugging Face BERT folder.
+    """Load our folder, a run folder (its ``model``), or a Hugging Face folder.
 
     Parameters
     ----------
     path : path
-        The folder. A BERT folder knows the default tasks, without experts.
+        The folder. A Hugging Face folder (families: `checkpoints.families`) knows the
+        default tasks, without experts.
     pooling, similarity : optional
-        Replace the checkpoint's own; for a BERT folder they default to ``cls`` and ``dot``.
+        Replace the checkpoint's own; for a Hugging Face folder they default to ``cls`` and ``dot``.
     dims : int, optional
         Keep only so many dimensions of the embeddings (for models trained with
         ``loss.matryoshka``).
@@ -205,7 +206,7 @@ def _cut(encoder: EncoderConfig, dims: int) -> EncoderConfig:
 
 
 def read_config(path: Path | str) -> PretrainedConfig:
-    """Read the config of a folder without its weights (pooling ``cls`` for a BERT folder)."""
+    """Read the config of a folder without its weights (pooling ``cls`` for a Hugging Face one)."""
     return _read_config(find_model_folder(path), "cls")[0]
 
 
@@ -237,33 +238,36 @@ def find_model_folder(path: Path | str) -> Path:
             return folder
     problem = "folder holds no model" if path.is_dir() else "folder does not exist"
     raise CheckpointError(
-        problem, path=path, fix="name a run, a saved model or a Hugging Face BERT folder"
+        problem, path=path, fix="name a run, a saved model or a Hugging Face folder"
     )
 
 
 def _read(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, dict[str, Tensor]]:
-    config, is_bert = _read_config(folder, pooling)
+    config, family = _read_config(folder, pooling)
     weights = read_weights(folder)
-    if is_bert:
-        weights = from_bert(weights, config.encoder.num_blocks)
-    return config, weights
+    return config, weights if family is None else family.from_hf(weights, config.encoder)
 
 
-def _read_config(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, bool]:
-    raw = read_json(folder / CONFIG_FILE)
+def _read_config(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, Family | None]:
+    """Return the config and, for a folder that is not ours, the family that it belongs to."""
+    path = folder / CONFIG_FILE
+    raw = read_json(path)
     if isinstance(raw, dict) and raw.get("format") == FORMAT:
-        return validate(PretrainedConfig, raw, folder / CONFIG_FILE), False
-    if not isinstance(raw, dict) or "model_type" not in raw:
+        return validate(PretrainedConfig, raw, path), None
+    if not isinstance(raw, dict) or not raw.keys() & {"model_type", "num_hidden_layers"}:
         raise CheckpointError("config.json is neither ours nor Hugging Face's", path=folder)
+    # SciBERT's config.json is older than the key; only BERT existed then.
+    family = family_of({"model_type": "bert", **raw}, path)
     try:
-        encoder = bert_config(raw, pooling, folder / CONFIG_FILE)
+        encoder = family.encoder_config(raw, pooling, path)
     except KeyError as error:
         raise CheckpointError(
-            f"config.json lacks {error}", path=folder, fix="use a complete BERT checkpoint"
+            f"config.json lacks {error}", path=folder, fix="use a complete checkpoint"
         ) from error
-    return (
-        PretrainedConfig(
-            encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
-        ),
-        True,
+    except ValidationError as error:
+        problem = "; ".join(f"{d['loc']}: {d['msg']}" for d in error.errors())
+        raise CheckpointError(f"config.json is not valid: {problem}", path=folder) from error
+    config = PretrainedConfig(
+        encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
     )
+    return config, family

@@ -1,6 +1,7 @@
 """Transformer blocks whose sub-layers may exist, or be changed, once per route.
 
-Shape legend: T tokens of all rows, D width, H heads, K width of a head.
+Shape legend: T tokens of all rows, D width, H heads, K width of a head,
+F width inside the feed-forward layer.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Attention(nn.Module):
             )
         qkv_T3HK = self.project(x_TD, slices)
         dropout = self.attention_dropout if self.training else 0.0
-        mixed_TD = attend(qkv_T3HK, plan, dropout, context).reshape(x_TD.shape)
+        mixed_TD = attend(qkv_T3HK, plan, dropout, context=context).reshape(x_TD.shape)
         h_TD = self.output(mixed_TD, slices)
         if self.output_update is not None:
             h_TD = h_TD + self.output_update(mixed_TD, slices)
@@ -110,6 +111,7 @@ class FeedForward(nn.Module):
         super().__init__()
         width, inner = config.hidden_size, config.intermediate_size
         self.dropout = config.dropout
+        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
         self.intermediate = nn.Linear(width, inner)
         self.output = nn.Linear(inner, width)
         self.norm = layer_norm(config) if own_norm else None
@@ -119,13 +121,13 @@ class FeedForward(nn.Module):
 
     def forward(self, x_TD: Tensor, slices: Slices, beside_TD: Tensor | None = None) -> Tensor:
         """Return the sub-layer's output, shape ``(T, D)``; ``beside_TD`` joins the residual."""
-        inner = self.intermediate(x_TD)
+        inner_TF = self.intermediate(x_TD)
         if self.inner_update is not None:
-            inner = inner + self.inner_update(x_TD, slices)
-        inner = F.gelu(inner)
-        h_TD = self.output(inner)
+            inner_TF = inner_TF + self.inner_update(x_TD, slices)
+        inner_TF = F.gelu(inner_TF, approximate=self.approximate)
+        h_TD = self.output(inner_TF)
         if self.output_update is not None:
-            h_TD = h_TD + self.output_update(inner, slices)
+            h_TD = h_TD + self.output_update(inner_TF, slices)
         h_TD = F.dropout(h_TD, self.dropout, self.training)
         if self.adapter is not None:
             assert self.norm is not None

@@ -18,8 +18,27 @@ from scimult.models.layouts import (
 )
 
 Pooling = Literal["cls", "mean", "position"]
+# The names of Hugging Face's ``model_type``; checkpoints/families.py has one entry for each.
+FamilyName = Literal["bert", "roberta", "xlm-roberta", "modernbert"]
+Activation = Literal["gelu", "gelu_tanh"]
 
 ROUTED = ("experts", "adapters", "lora", "pals", "codes", "instructions")
+
+
+class ModernLayout(StrictConfig):
+    """What ModernBERT's blocks have that BERT's have not (Warner et al., 2024, section 2.1).
+
+    ``global_blocks`` attend to the whole text with rotary base ``global_theta``; the others
+    to ``local_window`` tokens on each side with ``local_theta``.
+    """
+
+    global_blocks: list[int]
+    local_window: int = Field(64, ge=1)
+    global_theta: float = Field(160_000.0, gt=1)
+    local_theta: float = Field(10_000.0, gt=1)
+    attention_bias: bool = False
+    feed_forward_bias: bool = False
+    norm_bias: bool = False
 
 
 class EncoderConfig(StrictConfig):
@@ -28,7 +47,11 @@ class EncoderConfig(StrictConfig):
     ``pooling`` is part of the architecture because embeddings made with another one are not
     comparable; ``position`` takes the hidden state at ``pooling_position``, counted from the
     end when negative. ``dims`` cuts embeddings to their first dimensions (Matryoshka).
+    ``max_positions`` is the longest text in tokens; RoBERTa's table of positions has
+    ``position_offset`` rows more, which no token uses.
     """
+
+    family: FamilyName = "bert"
 
     vocab_size: int = Field(ge=1)
     hidden_size: int = Field(ge=1)
@@ -36,7 +59,9 @@ class EncoderConfig(StrictConfig):
     num_heads: int = Field(ge=1)
     intermediate_size: int = Field(ge=1)
     max_positions: int = Field(512, ge=1)
+    position_offset: int = Field(0, ge=0)
     token_types: int = Field(2, ge=0)
+    activation: Activation = "gelu"
     norm_eps: float = Field(1e-12, gt=0)
     dropout: float = Field(0.1, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1)
@@ -50,6 +75,39 @@ class EncoderConfig(StrictConfig):
     pals: PalLayout | None = None
     codes: CodeLayout | None = None
     instructions: InstructionLayout | None = None
+    modern: ModernLayout | None = None
+
+    @model_validator(mode="after")
+    def _fits_family(self) -> EncoderConfig:
+        if (self.family == "modernbert") != (self.modern is not None):
+            raise ValueError(f"family {self.family} and modern {self.modern} contradict each other")
+        if ("roberta" in self.family) != (self.position_offset > 0):
+            raise ValueError(
+                f"family {self.family} and position_offset {self.position_offset} contradict each "
+                "other: RoBERTa and XLM-R have an offset (2), the others have none"
+            )
+        if self.modern is None:
+            return self
+        if self.token_types:
+            raise ValueError("family modernbert needs token_types 0")
+        absent = [
+            name
+            for name in ("adapters", "lora", "pals", "instructions")
+            if getattr(self, name) is not None
+        ]
+        if absent or (self.experts is not None and self.experts.own_norm is not None):
+            raise ValueError(
+                f"blocks of family modernbert have no {' or '.join(absent) or 'experts.own_norm'}; "
+                "use experts with own_norm null, control codes or none"
+            )
+        if self.hidden_size // self.num_heads % 2:
+            raise ValueError("rotary positions need an even hidden_size / num_heads")
+        if not set(self.modern.global_blocks) <= set(range(self.num_blocks)):
+            raise ValueError(
+                f"modern.global_blocks {self.modern.global_blocks} names a block that does not "
+                f"exist; blocks are 0 to {self.num_blocks - 1}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> EncoderConfig:

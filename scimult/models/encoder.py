@@ -20,6 +20,7 @@ from scimult.models.instructions import (
     read_instructions,
 )
 from scimult.models.low_rank import LowRankUpdate
+from scimult.models.modern import ModernBlock, ModernEmbeddings, modern_norm
 from scimult.models.packing import PackedTexts, PackingPlan, open_gap
 from scimult.models.pals import PalProjections
 from scimult.models.pooling import mean_of_tokens, state_at
@@ -40,8 +41,11 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(config)
-        self.blocks = nn.ModuleList(Block(config, number) for number in range(config.num_blocks))
+        modern = config.modern is not None
+        self.embeddings = ModernEmbeddings(config) if modern else Embeddings(config)
+        block = ModernBlock if modern else Block
+        self.blocks = nn.ModuleList(block(config, number) for number in range(config.num_blocks))
+        self.final_norm = modern_norm(config) if modern else nn.Identity()
         self.pal_projections = (
             PalProjections(config.hidden_size, config.pals) if config.pals else None
         )
@@ -121,7 +125,7 @@ class Encoder(nn.Module):
         for number, block in enumerate(self.blocks):
             instruction = None if states is None else states.layers[number]
             x_TD = block(x_TD, plan, instruction, self.pal_projections)
-        return x_TD, plan
+        return self.final_norm(x_TD), plan
 
     def _pool(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
         if self.config.pooling == "mean":
@@ -147,10 +151,9 @@ class Encoder(nn.Module):
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 module.weight.data.normal_(0, self.config.initializer_range, generator=generator)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                module.bias.data.zero_()
             if isinstance(module, nn.LayerNorm):
                 module.weight.data.fill_(1)
+            if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
                 module.bias.data.zero_()
         for module in self.modules():
             if isinstance(module, _NEUTRAL_AT_FIRST):

@@ -6,7 +6,7 @@ Shape legend: B rows, L tokens of the longest row of a group, T tokens of all ro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -82,7 +82,8 @@ class PackingPlan:
     """How one packed batch runs through every block; computed once per batch.
 
     Rows are sorted by (expert, length): each expert sees one slice of the tokens, and
-    attention groups hold rows of similar length.
+    attention groups hold rows of similar length. ``rotations`` keeps cosine and sine of the
+    tokens' rotary angles by their base, for blocks that rotate (`modern.rotate`).
     """
 
     order_T: Tensor
@@ -95,6 +96,7 @@ class PackingPlan:
     expert_slices: list[tuple[int, slice]]
     groups: list[AttentionGroup]
     longest: int
+    rotations: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def build(
