@@ -144,7 +144,7 @@ def load_pretrained(
         If the folder holds no model, or one that does not fit its config.
     """
     folder = find_model_folder(path)
-    pretrained_config, weights = _read(folder, pooling or "cls")
+    pretrained_config, weights = read_folder(folder, pooling or "cls")
     if similarity is not None:
         pretrained_config.similarity = similarity
     if pooling is not None:
@@ -178,7 +178,7 @@ def start_from(path: Path | str, config: PretrainedConfig, *, seed: int = 0) -> 
         that ``config`` lists.
     """
     folder = find_model_folder(path)
-    base, weights = _read(folder, config.encoder.pooling)
+    base, weights = read_folder(folder, config.encoder.pooling)
     model = Encoder(config.encoder)
     model.initialise(seed)
     warm_start(model, weights, folder, _matching_routes(base, config, folder))
@@ -242,7 +242,8 @@ def find_model_folder(path: Path | str) -> Path:
     )
 
 
-def _read(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, dict[str, Tensor]]:
+def read_folder(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, dict[str, Tensor]]:
+    """Read config and weights of a folder that `find_model_folder` found, weights by our names."""
     config, family = _read_config(folder, pooling)
     weights = read_weights(folder)
     return config, weights if family is None else family.from_hf(weights, config.encoder)

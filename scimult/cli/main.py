@@ -17,6 +17,7 @@ from scimult.cli.demo import demo
 from scimult.cli.encode import encode
 from scimult.cli.evaluate import evaluate
 from scimult.cli.generate import generate
+from scimult.cli.grow_task import grow_task
 from scimult.cli.mine import mine
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
@@ -76,6 +77,7 @@ VERBS = (
     mine,
     pretrain,
     curves,
+    grow_task,
     evaluate,
     encode,
     search,

@@ -17,9 +17,11 @@ import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.hardware import keep_freed_memory, multiplies_bfloat16
 from scimult.inference.texts import as_text
 from scimult.models import embed_tokens
 from scimult.models.config import Pooling
+from scimult.progress import note
 from scimult.tasks import TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
 
@@ -57,7 +59,12 @@ class SciMult:
         self.name = name
         self._pretrained = pretrained
         self._max_tokens = max_tokens_per_batch
-        self._model = pretrained.model.to(_device(device), DTYPES[dtype]).eval()
+        where = _device(device)
+        if where.type == "cpu":
+            keep_freed_memory()
+            if dtype != "float32" and not multiplies_bfloat16(where):
+                note(f"{dtype} products are emulated on this CPU, slower than float32")
+        self._model = pretrained.model.to(where, DTYPES[dtype]).eval()
 
     @classmethod
     def from_pretrained(

@@ -110,7 +110,9 @@ class Encoder(nn.Module):
         reader = self.instruction_encoder or self
         blocks = list(reader.blocks)[: self.config.num_blocks - 1]
         rows = dict(enumerate(self._instructions)) | dict(instead or {})
-        return read_instructions(reader.embeddings, blocks, rows, routes)
+        embeddings = reader.embeddings
+        assert isinstance(embeddings, Embeddings), "the config refuses instructions elsewhere"
+        return read_instructions(embeddings, blocks, rows, routes)
 
     def _run_blocks(
         self, texts: PackedTexts, routes: int | Sequence[int], states: InstructionStates | None

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from scimult import __version__
-from scimult.checkpoints import Pretrained, PretrainedConfig
-from scimult.checkpoints.pretrained import read_config, start_from
+from scimult.checkpoints import Pretrained, PretrainedConfig, read_config
+from scimult.checkpoints.pretrained import start_from
 from scimult.config import validate
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData

@@ -121,7 +121,9 @@ class BatchConfig(StrictConfig):
 class EngineConfig(StrictConfig):
     """Precision and DeepSpeed."""
 
-    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="auto: bf16 where the device has units for it, else fp32"
+    )
     deepspeed: str | dict[str, Any] = Field(
         default_factory=lambda: {"zero_optimization": {"stage": 1}},
         description="path of a DeepSpeed JSON, or its content; 'auto' values are filled in",

@@ -16,10 +16,13 @@ from torch import Tensor
 from scimult import distributed
 from scimult.errors import ConfigError
 from scimult.files import read_json
+from scimult.hardware import keep_freed_memory, multiplies_bfloat16
 from scimult.models import Encoder, PackedTexts
+from scimult.progress import note
 from scimult.training.optim import RoutedAdamW
 
 Precision = Literal["fp32", "bf16", "fp16"]
+PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
 _STATE = "state"
 
 
@@ -38,6 +41,7 @@ def process_group(timeout_seconds: float) -> Iterator[torch.device]:
         device = torch.device("cpu")
         made = distributed.initialise("gloo", timeout_seconds)
         _share_cores()
+        keep_freed_memory()
     try:
         yield device
     finally:
@@ -50,6 +54,16 @@ def _share_cores() -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", distributed.world_size()))
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_here))
+
+
+def resolve_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
+    """Return the precision of a run; ``auto`` is what the device is fast in."""
+    fast = multiplies_bfloat16(device)
+    if choice == "bf16" and not fast:
+        note("bf16 products are emulated on this device, slower than fp32: use precision auto")
+    if choice != "auto":
+        return choice
+    return "bf16" if fast else "fp32"
 
 
 def resolve_deepspeed(

@@ -20,6 +20,9 @@ from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
+# Adam divides a gradient by its own size: with the default, one that is rounding alone would
+# move a weight as far as a real one does.
+ADAM = {"lr": 1e-3, "eps": 1e-4}
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 # name -> section model of the run
 RUNS: dict[str, dict[str, Any]] = {
@@ -46,14 +49,16 @@ def variant_config(folder: Path, name: str, output: str, **sections: Any) -> Pre
     model = NO_DROPOUT | RUNS[name]
     if name == "fusion":
         model["base"] = str(folder / output.replace("fusion", "adapters"))
-    return run_config(folder, output, model=model, schedule={"steps": 4}, **sections)
+    return run_config(
+        folder, output, model=model, optimizer=ADAM, schedule={"steps": 4}, **sections
+    )
 
 
-def run_all(folder: Path, ranks: int, stages: tuple[int, ...]) -> dict[str, Any]:
-    """Train every variant under the stages; return losses and weights."""
+def run_all(folder: Path, ranks: int, stages: dict[int, list[str]]) -> dict[str, Any]:
+    """Train variants under ZeRO stages; return losses and weights."""
     results = {}
-    for name in RUNS:
-        for stage in stages:
+    for stage, names in stages.items():
+        for name in names:
             output = f"{name}-ranks{ranks}-stage{stage}"
             zero = {"deepspeed": {"zero_optimization": {"stage": stage}}}
             config = variant_config(folder, name, output, engine=zero)
@@ -67,8 +72,9 @@ def run_all(folder: Path, ranks: int, stages: tuple[int, ...]) -> dict[str, Any]
 def test_two_ranks_under_zero_equal_one_process(folder: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    one = run_ranks(run_all, 1, tmp_path / "one", folder, 1, (0,))[0]
-    two = run_ranks(run_all, 2, tmp_path / "two", folder, 2, (2, 3))[0]
+    sharded = {2: ["instruction", "prefix", "lora"], 3: list(RUNS)}
+    one = run_ranks(run_all, 1, tmp_path / "one", folder, 1, {0: list(RUNS)})[0]
+    two = run_ranks(run_all, 2, tmp_path / "two", folder, 2, sharded)[0]
     base = load_pretrained(folder / "base").model.state_dict()
     for key, (losses, weights) in two.items():
         name = key.split()[0]
@@ -78,10 +84,7 @@ def test_two_ranks_under_zero_equal_one_process(folder: Path, tmp_path: Path) ->
         if VARIANTS[RUNS[name]["variant"]].trains is not None:
             assert all(torch.equal(weights[n], weight) for n, weight in base.items()), key
         for n, weight in weights.items():
-            if "qkv" in n and n.endswith("bias"):
-                # The gradient of a key's bias is rounding alone, which Adam blows up.
-                continue
-            assert (weight - reference[n]).abs().max() <= 2e-4, (key, n)
+            assert (weight - reference[n]).abs().max() <= 5e-6, (key, n)
 
 
 def test_prefix_leaves_every_text_weight_bit_identical_in_bfloat16(
