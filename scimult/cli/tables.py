@@ -43,17 +43,17 @@ def print_prepared(data: PreparedData) -> None:
 
 def variants_table(rows: Sequence[Measurement], title: str) -> Table:
     """Return sizes and relative times of the model variants."""
-    table = Table(title=title, box=box.SIMPLE)
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
     table.add_column("variant", no_wrap=True)
     headings = ("parameters", "trained", "active", "MB", "train", "encode", "mixed")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        counts = [f"{n / 1e6:.2f} M" for n in (row.parameters, row.trainable, row.active)]
+        counts = [f"{n / 1e6:.2f}" for n in (row.parameters, row.trainable, row.active)]
         times = [
             "" if time is None else f"{time.median:.2f}"
             for time in (row.train, row.encode, row.mixed)
         ]
         table.add_row(row.name, *counts, f"{row.megabytes:.0f}", *times)
-    table.caption = "times relative to vanilla (mixed: to the same model with one task)"
+    table.caption = "parameters in millions; times relative to vanilla (mixed: to one task alone)"
     return table
