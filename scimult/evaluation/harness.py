@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scimult.data.lines import Rejects
 from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.protocols import PROTOCOLS, Outcome
 from scimult.evaluation.results import (
     Result,
@@ -19,7 +20,6 @@ from scimult.evaluation.results import (
     folder_of,
     provenance,
     save_result,
-    write_per_query,
 )
 from scimult.evaluation.suites import Benchmark, Suite
 from scimult.evaluation.systems import System
@@ -81,7 +81,7 @@ def evaluate(
     system, suite, sets
         What is scored, and on what.
     out : Path
-        Gets ``<system>/result.json`` and ``<system>/per_query/<set>.tsv``.
+        Gets ``<system>/result.json`` and ``<system>/per_query/<set>.tsv.gz``.
     save_runs : bool
         Also write the ranked lists as TREC runs.
     on_set : callable
@@ -96,7 +96,9 @@ def evaluate(
         scored[name] = SetResult(
             **loaded.facts.model_dump(), scores=outcome.scores, seconds=seconds
         )
-        _write_details(folder_of(out, system.name), name, loaded.dataset, outcome, save_runs)
+        write_per_query(out, system.name, name, loaded.dataset.query_ids, outcome.per_query)
+        if save_runs:
+            _write_runs(folder_of(out, system.name), name, loaded.dataset, outcome)
         on_set(name, scored[name])
     result = Result(
         system=system.name,
@@ -110,12 +112,7 @@ def evaluate(
     return result
 
 
-def _write_details(
-    folder: Path, name: str, dataset: Dataset, outcome: Outcome, save_runs: bool
-) -> None:
-    write_per_query(folder / "per_query" / f"{name}.tsv", dataset.query_ids, outcome.per_query)
-    if not save_runs:
-        return
+def _write_runs(folder: Path, name: str, dataset: Dataset, outcome: Outcome) -> None:
     for kind, ranking in outcome.rankings.items():
         path = folder / "runs" / f"{name}{kind}.run"
         write_run(path, ranking, dataset.query_ids, dataset.candidate_ids, folder.name)

@@ -1,7 +1,8 @@
 """A result is a file with its provenance: scores, settings, data, code and machine.
 
-``<out>/<system>/result.json`` holds what tables need, ``<out>/<system>/per_query/<set>.tsv``
-the scores of every query, ``<out>/<system>/runs/<set>.run`` (if asked for) the ranked lists.
+``<out>/<system>/result.json`` holds what tables need, ``<out>/<system>/per_query/`` the scores of
+every query (:mod:`scimult.evaluation.per_query`), and ``<out>/<system>/runs/<set>.run``, if asked
+for, the ranked lists.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 import scimult
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError, DataError
-from scimult.files import read_json, write_json, write_text
+from scimult.files import read_json, write_json
 
 LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "bm25s", "pydantic")
 
@@ -158,16 +159,6 @@ def load_results(out: Path) -> list[Result]:
                 fix="evaluate the system again",
             ) from error
     return sorted(results, key=lambda result: str(result.provenance.get("date", "")))
-
-
-def write_per_query(
-    path: Path, query_ids: Sequence[str], columns: Mapping[str, Sequence[float] | Sequence[str]]
-) -> None:
-    """Write one line per query with its scores (full precision), as a table with a header."""
-    lines = ["\t".join(["query-id", *columns])]
-    for row, query in enumerate(query_ids):
-        lines.append("\t".join([query, *(str(column[row]) for column in columns.values())]))
-    write_text(path, "\n".join(lines) + "\n")
 
 
 def _git_state() -> dict[str, Any] | None:
