@@ -1,0 +1,216 @@
+"""Paired bootstrap, randomisation test and Holm's correction, vectorised over resamples.
+
+A system's score is a function of sums over queries: the mean of per-query scores, or macro F1 of
+the counts of hits, gold and predicted labels. Resampled scores are then products of a matrix of
+weights or of swaps with the queries' terms, taken in blocks of bounded size. Every drawing starts
+at the seed that it is given, so a comparison does not depend on what else is compared, and the
+size of a block changes no number.
+
+Sources: Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), chapter 13 (percentile
+interval); Smucker, Allan and Carterette, CIKM 2007 (randomisation test for retrieval); Yeh,
+COLING 2000 (swapping predictions for F1); Phipson and Smyth 2010 (a drawn p-value is never 0);
+Holm, Scandinavian Journal of Statistics 6 (1979).
+
+Shape legend: Q queries, F terms of a query, M metrics, R resamples, S systems, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from scimult.evaluation.metrics import Scores
+
+BLOCK = 1 << 21
+"""Entries of a matrix of weights that is in memory at once: 16 MiB of float64."""
+
+ROUNDING = 1e-12
+"""Differences closer than this are ties: sums of up to 10^6 scores in [0, 1], divided by their
+number, carry errors below it."""
+
+Seed = int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one system did on the queries of a data set, as terms that are summed and scored.
+
+    Attributes
+    ----------
+    terms_QF : array or sparse array
+        Terms of each query.
+    score : callable
+        Sums of terms ``(R, F)`` to scores ``(R, M)``.
+    """
+
+    terms_QF: Scores | csr_array
+    score: Callable[[Scores], Scores]
+
+    def __len__(self) -> int:
+        return int(self.terms_QF.shape[0])
+
+    @property
+    def scores_M(self) -> Scores:
+        """The scores on the queries as they are."""
+        scores_M: Scores = self.score(np.ones((1, len(self))) @ self.terms_QF)[0]
+        return scores_M
+
+
+def mean_sample(scores_QM: Scores) -> Sample:
+    """Return a sample whose scores are the means of M per-query metrics."""
+    queries = len(scores_QM)
+    return Sample(scores_QM, lambda sums_RM: sums_RM / queries)
+
+
+def macro_f1_samples(gold: Sequence[str], predicted: Sequence[Sequence[str]]) -> list[Sample]:
+    """Return a sample per system whose score is macro F1 (one metric).
+
+    Parameters
+    ----------
+    gold : sequence of str
+        Label of each of the Q papers.
+    predicted : sequence of sequence of str
+        For each of S systems the labels it gave; an empty one is no prediction.
+    """
+    classes = sorted({*gold, *(label for labels in predicted for label in labels)} - {""})
+    rows = {name: row for row, name in enumerate(classes)}
+    gold_Q = np.array([rows[name] for name in gold])
+    samples = []
+    for labels in predicted:
+        predicted_Q = np.array([rows.get(name, -1) for name in labels])
+        hits_Q = np.where(predicted_Q == gold_Q, gold_Q, -1)
+        marks_Q3 = np.stack([hits_Q, gold_Q, predicted_Q], axis=1)
+        given_Q3 = marks_Q3 >= 0
+        columns = (marks_Q3 + np.arange(3) * len(classes))[given_Q3]
+        papers = np.nonzero(given_Q3)[0]
+        shape = (len(gold), 3 * len(classes))
+        terms_QF = csr_array((np.ones(len(papers)), (papers, columns)), shape=shape)
+        samples.append(Sample(terms_QF, _macro_f1))
+    return samples
+
+
+def _macro_f1(sums_RF: Scores) -> Scores:
+    """Score counts of hits, gold and predicted labels; as :func:`metrics.macro_f1`."""
+    hits_RC, gold_RC, predicted_RC = np.split(sums_RF, 3, axis=1)
+    given_RC = gold_RC + predicted_RC
+    f1_RC = np.divide(2 * hits_RC, given_RC, out=np.zeros_like(hits_RC), where=given_RC > 0)
+    means_R: Scores = f1_RC.sum(axis=1) / np.maximum((given_RC > 0).sum(axis=1), 1)
+    return means_R[:, None]
+
+
+def bootstrap(samples: Sequence[Sample], resamples: int, seed: Seed) -> NDArray[np.float64]:
+    """Score all systems on the same random draws of their queries, with replacement.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+        S systems on the same Q queries, in the same order, under the same M metrics.
+    resamples : int
+        Number of draws R.
+    seed : int or sequence of int
+        Start of the random numbers.
+
+    Returns
+    -------
+    ndarray
+        Scores of shape ``(S, R, M)``; differences between systems are paired.
+    """
+    queries = len(samples[0])
+    rng = np.random.default_rng(seed)
+    found: list[list[Scores]] = [[] for _ in samples]
+    for rows in _blocks(resamples, queries):
+        drawn_RQ = rng.integers(0, queries, (rows, queries))
+        drawn_RQ += queries * np.arange(rows)[:, None]
+        counts_RQ = np.bincount(drawn_RQ.ravel(), minlength=rows * queries)
+        weights_RQ = counts_RQ.reshape(rows, queries).astype(np.float64)
+        for sample, scores in zip(samples, found, strict=True):
+            scores.append(sample.score(weights_RQ @ sample.terms_QF))
+    return np.stack([np.concatenate(scores) for scores in found])
+
+
+def randomisation_test(
+    first: Sample, second: Sample, resamples: int, seed: Seed
+) -> tuple[Scores, bool]:
+    """Test whether two systems differ, by swapping what they did on random queries.
+
+    Under the null hypothesis it does not matter which system did what on a query. Queries where
+    both did the same change nothing. With so few others that all their swaps are no more than
+    ``resamples``, each is tried and the p-value is exact; else ``resamples`` are drawn and the
+    p-value is ``(1 + extreme) / (1 + resamples)``.
+
+    Parameters
+    ----------
+    first, second : Sample
+        Two systems on the same Q queries, in the same order, under the same M metrics.
+    resamples : int
+        Number of swaps R that are drawn.
+    seed : int or sequence of int
+        Start of the random numbers.
+
+    Returns
+    -------
+    tuple
+        Two-sided p-values of shape ``(M,)``, and whether they are exact.
+    """
+    change_QF = second.terms_QF - first.terms_QF
+    differing = np.flatnonzero(abs(change_QF).sum(axis=1))
+    change_QF = change_QF[differing]
+    ones_1Q = np.ones((1, len(first)))
+    first_1F, second_1F = ones_1Q @ first.terms_QF, ones_1Q @ second.terms_QF
+    observed_M = np.abs(first.score(first_1F) - second.score(second_1F))[0]
+    extreme_M = np.zeros(len(observed_M), dtype=np.int64)
+    exact = len(differing) < resamples.bit_length()  # 2^differing <= resamples
+    swaps = _all_swaps if exact else _drawn_swaps
+    for swaps_RQ in swaps(len(differing), resamples, seed):
+        moved_RF = swaps_RQ @ change_QF
+        null_RM = first.score(first_1F + moved_RF) - second.score(second_1F - moved_RF)
+        extreme_M += (np.abs(null_RM) >= observed_M - ROUNDING).sum(axis=0)
+    p_M = extreme_M / 2 ** len(differing) if exact else (1 + extreme_M) / (1 + resamples)
+    return p_M, exact
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for testing all of them (Holm's step-down method).
+
+    Rejecting where the result is at most α keeps the chance of any false rejection at most α,
+    however the tests depend on each other.
+    """
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    for place, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def interval(values_R: Scores, confidence: float) -> tuple[float, float]:
+    """Return the central percentile interval that holds ``confidence`` of the values."""
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(values_R, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _all_swaps(queries: int, resamples: int, seed: Seed) -> Iterator[Scores]:
+    """Yield every way to swap, as one block: there are at most ``resamples``."""
+    numbers = np.arange(2**queries)[:, None]
+    yield (numbers >> np.arange(queries) & 1).astype(np.float64)
+
+
+def _drawn_swaps(queries: int, resamples: int, seed: Seed) -> Iterator[Scores]:
+    """Yield blocks of random swaps, shape ``(rows, Q)``, that are 0 or 1."""
+    rng = np.random.default_rng(seed)
+    width = -(-queries // 32) * 4  # whole 32-bit words: rng.bytes throws away the rest of one
+    for rows in _blocks(resamples, queries):
+        bytes_RB = np.frombuffer(rng.bytes(rows * width), np.uint8).reshape(rows, width)
+        yield np.unpackbits(bytes_RB, axis=1, count=queries).astype(np.float64)
+
+
+def _blocks(resamples: int, queries: int) -> Iterator[int]:
+    """Yield numbers of rows that add up to ``resamples``."""
+    rows = max(1, BLOCK // max(queries, 1))
+    for start in range(0, resamples, rows):
+        yield min(rows, resamples - start)

@@ -1,0 +1,199 @@
+"""Resampling against scipy, scikit-learn and loops over one resample at a time."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import f1_score
+
+from scimult.evaluation import resampling
+from scimult.evaluation.metrics import Scores
+from scimult.evaluation.resampling import (
+    bootstrap,
+    holm,
+    interval,
+    macro_f1_samples,
+    mean_sample,
+    randomisation_test,
+)
+
+LABELS = ["a", "b", "c"]
+ROUNDING = 1e-12  # sums of tens of numbers below 1, in another order
+
+
+def _scores(seed: int, queries: int = 40) -> tuple[Scores, Scores]:
+    """Two systems under two metrics, with few distinct values and many ties."""
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, 5, (queries, 2)) / 4
+    return first, np.clip(first + rng.integers(-1, 3, first.shape) / 4, 0, 1)
+
+
+def _labels(seed: int, papers: int = 40) -> tuple[list[str], list[str], list[str]]:
+    """Gold labels and those of two systems; the first one leaves some papers without."""
+    rng = np.random.default_rng(seed)
+    gold, one, two = (rng.choice(LABELS, papers, p=[0.6, 0.3, 0.1]).tolist() for _ in range(3))
+    return gold, ["" if rng.random() < 0.2 else label for label in one], two
+
+
+def _f1(gold: list[str], predicted: list[str]) -> float:
+    classes = sorted({*gold, *predicted} - {""})
+    return float(f1_score(gold, predicted, labels=classes, average="macro"))
+
+
+@settings(max_examples=40)  # scikit-learn is slow for so small a sample
+@given(st.lists(st.tuples(*[st.sampled_from(["a", "b", "c", "d"])] * 2), min_size=1), st.data())
+def test_macro_f1_of_a_sample(pairs: list[tuple[str, str]], data: st.DataObject) -> None:
+    gold = [label for label, _ in pairs]
+    predicted = [data.draw(st.sampled_from([label, ""])) for _, label in pairs]
+    others = data.draw(st.permutations(gold))
+    samples = macro_f1_samples(gold, [predicted, others])
+    for sample, labels in zip(samples, (predicted, others), strict=True):
+        assert sample.scores_M == pytest.approx([_f1(gold, labels)], abs=ROUNDING)
+
+
+def test_bootstrap_scores_every_drawn_list_of_queries() -> None:
+    first, second = _scores(0)
+    gold, *predicted = _labels(0)
+    found = bootstrap([mean_sample(first), mean_sample(second)], 20, seed=[3, 1])
+    found_f1 = bootstrap(macro_f1_samples(gold, predicted), 20, seed=[3, 1])
+    rng = np.random.default_rng([3, 1])
+    for draw in range(20):
+        rows = rng.integers(0, 40, 40).tolist()
+        for system, scores in enumerate((first, second)):
+            assert found[system, draw] == pytest.approx(scores[rows].mean(axis=0), abs=ROUNDING)
+            labels = [predicted[system][row] for row in rows]
+            wanted = _f1([gold[row] for row in rows], labels)
+            assert found_f1[system, draw] == pytest.approx([wanted], abs=ROUNDING)
+
+
+def test_block_size_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the order in which a matrix product adds."""
+    pair = [mean_sample(scores) for scores in _scores(1)]
+    whole, test = bootstrap(pair, 500, 7), randomisation_test(*pair, 500, 7)
+    for block in (1, 90, 1234):
+        monkeypatch.setattr(resampling, "BLOCK", block)
+        assert bootstrap(pair, 500, 7) == pytest.approx(whole, abs=ROUNDING)
+        assert randomisation_test(*pair, 500, 7)[0].tolist() == test[0].tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_interval_of_the_difference_against_scipy(seed: int) -> None:
+    """Both draw 20,000 times: an end's error is about 2% of the standard error of the mean."""
+    first, second = np.random.default_rng(seed).random((2, 40))
+    drawn = bootstrap([mean_sample(first[:, None]), mean_sample(second[:, None])], 20_000, seed)
+    found = interval((drawn[1] - drawn[0])[:, 0], 0.9)
+    wanted = stats.bootstrap(
+        (second - first,),
+        np.mean,
+        n_resamples=20_000,
+        confidence_level=0.9,
+        method="percentile",
+        rng=np.random.default_rng(100 + seed),
+    ).confidence_interval
+    error = stats.sem(second - first)
+    assert found == pytest.approx((wanted.low, wanted.high), abs=0.12 * error)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_exact_test_against_scipy(seed: int) -> None:
+    first, second = _scores(seed, queries=10)
+    found, exact = randomisation_test(mean_sample(first), mean_sample(second), 10_000, 0)
+    assert exact
+    for metric in range(2):
+        wanted = stats.permutation_test(
+            (first[:, metric], second[:, metric]),
+            lambda x, y, axis: np.mean(x, axis=axis) - np.mean(y, axis=axis),
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=np.inf,
+        )
+        assert found[metric] == pytest.approx(wanted.pvalue, abs=ROUNDING)
+
+
+def test_exact_test_of_macro_f1_against_scipy() -> None:
+    gold, one, two = _labels(2, papers=7)
+    found, exact = randomisation_test(*macro_f1_samples(gold, [one, two]), 1000, 0)
+    codes = ["", *LABELS]
+
+    def difference(x: Scores, y: Scores) -> float:
+        names = [[codes[int(code)] for code in system] for system in (x, y)]
+        return _f1(gold, names[0]) - _f1(gold, names[1])
+
+    data = tuple([codes.index(label) for label in labels] for labels in (one, two))
+    wanted = stats.permutation_test(
+        data, difference, permutation_type="samples", vectorized=False, n_resamples=np.inf
+    )
+    assert exact
+    assert 0 < found[0] < 1
+    assert found[0] == pytest.approx(wanted.pvalue, abs=ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drawn_test_approaches_the_exact_one(seed: int) -> None:
+    """Four standard errors of a share of 10,000 draws are at most 0.02."""
+    rng = np.random.default_rng(seed)
+    first, second = rng.random((15, 1)), rng.random((15, 1)) + 0.1 * seed
+    drawn, exact = randomisation_test(mean_sample(first), mean_sample(second), 10_000, seed)
+    assert not exact
+    flips = np.array(list(itertools.product([-1, 1], repeat=15)))
+    means = np.abs(flips @ (first - second)[:, 0])
+    wanted = (means >= means[0] - 1e-9).mean()  # the first line of flips changes no pair
+    assert drawn[0] == pytest.approx(wanted, abs=0.02)
+
+
+def test_a_drawn_p_value_is_never_zero_and_depends_on_the_seed_alone() -> None:
+    better, worse = mean_sample(np.ones((50, 1))), mean_sample(np.zeros((50, 1)))
+    assert randomisation_test(better, worse, 999, 0)[0].tolist() == [1 / 1000]
+    pair = [mean_sample(scores) for scores in _scores(5)]
+    first, again, other = (randomisation_test(*pair, 999, seed)[0].tolist() for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_equal_systems_do_not_differ() -> None:
+    sample = mean_sample(_scores(0)[0])
+    p_values, exact = randomisation_test(sample, sample, 100, 0)
+    assert (p_values.tolist(), exact) == ([1.0, 1.0], True)
+    first, second = bootstrap([sample, sample], 100, 0)
+    assert interval((second - first)[:, 0], 0.95) == (0.0, 0.0)
+
+
+def test_no_more_false_alarms_than_promised() -> None:
+    """Without a difference p ≤ 0.1 in 10% of 400 tests; 16% would be four standard errors off."""
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for seed in range(400):
+        first, second = (mean_sample(rng.random((25, 1))) for _ in range(2))
+        alarms += int(randomisation_test(first, second, 199, seed)[0][0] <= 0.1)
+    assert 0.04 * 400 < alarms < 0.16 * 400
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=7))
+def test_holm_is_the_closure_of_bonferroni(p_values: list[float]) -> None:
+    """The largest Bonferroni p-value of all sets of hypotheses that hold the one tested."""
+    found = holm(p_values)
+    for index in range(len(p_values)):
+        others = [row for row in range(len(p_values)) if row != index]
+        wanted = max(
+            min(1.0, (size + 1) * min(p_values[row] for row in (index, *chosen)))
+            for size in range(len(p_values))
+            for chosen in itertools.combinations(others, size)
+        )
+        assert found[index] == wanted
+
+
+def test_memory_is_bounded_however_many_queries() -> None:
+    """30 resamples of 200,000 queries would be 48 MB as one matrix, and three are needed."""
+    rng = np.random.default_rng(0)
+    pair = [mean_sample(rng.random((200_000, 1))) for _ in range(2)]
+    tracemalloc.start()
+    bootstrap(pair, 30, 0)
+    randomisation_test(*pair, 30, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 70e6
