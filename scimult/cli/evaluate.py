@@ -14,7 +14,6 @@ from scimult.cli.common import Device, SkipBad
 from scimult.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
-    from scimult.evaluation.report import Report
     from scimult.evaluation.results import SetResult
     from scimult.evaluation.systems import System
     from scimult.types import Similarity
@@ -81,9 +80,10 @@ def evaluate(
         return
     if out is None:
         raise ConfigError("no folder for the results", fix="pass --out DIR")
+    from scimult.cli.tables import print_with_notes
     from scimult.evaluation.harness import evaluate as score
     from scimult.evaluation.harness import load_sets
-    from scimult.evaluation.report import check_comparable, update_table
+    from scimult.evaluation.report import check_comparable, to_rich, update_table
     from scimult.evaluation.results import folder_of, load_results
     from scimult.evaluation.suites import load_suite
 
@@ -96,7 +96,8 @@ def evaluate(
         folder_of(out, name)
     for name, make in makers.items():
         score(make(), chosen, loaded, out, save_runs=save_runs, on_set=partial(_tell, name))
-    _show_report(update_table(out))
+    report = update_table(out)
+    print_with_notes(to_rich(report), report.notes)
     typer.echo(f"table in {out / 'table.md'}, scores and provenance beside it")
 
 
@@ -104,17 +105,6 @@ def _tell(system: str, name: str, result: SetResult) -> None:
     score = 100 * result.scores[result.main_metric]
     line = f"{result.main_metric} {score:.2f} ({result.seconds:.1f} s)"
     typer.echo(f"{system}: {name}: {line}", err=True)
-
-
-def _show_report(report: Report) -> None:
-    from rich.console import Console
-
-    from scimult.evaluation.report import to_rich
-
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(to_rich(report))
-    for note in report.notes:
-        typer.echo(note)
 
 
 def _systems(

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from scimult import __version__
 from scimult.cli.benchmark import app as benchmark
+from scimult.cli.compare import compare
 from scimult.cli.curves import curves
 from scimult.cli.demo import demo
 from scimult.cli.encode import encode
@@ -80,6 +81,7 @@ VERBS = (
     curves,
     grow_task,
     evaluate,
+    compare,
     encode,
     search,
     recommend,

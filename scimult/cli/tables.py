@@ -41,6 +41,14 @@ def print_prepared(data: PreparedData) -> None:
     console.print("mined: groups with at least one hard negative", highlight=False)
 
 
+def print_with_notes(table: Table, notes: Sequence[str]) -> None:
+    """Print a table, in full width where nobody looks at a terminal, and its notes."""
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(table)
+    for note in notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
 def variants_table(rows: Sequence[Measurement], title: str) -> Table:
     """Return sizes and relative times of the model variants."""
     table = Table(title=title, box=box.SIMPLE, padding=(0, 1))

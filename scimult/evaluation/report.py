@@ -73,6 +73,13 @@ def check_comparable(results: Iterable[Result], suite: str, facts: Mapping[str, 
             )
 
 
+def set_order(results: Sequence[Result]) -> list[str]:
+    """Return the data sets of all results, in the order of the latest one's suite."""
+    scored = dict.fromkeys(name for result in results for name in result.sets)
+    order = [name for name in results[-1].suite["benchmarks"] if name in scored]
+    return [*order, *(name for name in scored if name not in order)]
+
+
 def make_report(results: Sequence[Result]) -> Report:
     """Arrange results of one suite as a table, systems in the order given.
 
@@ -91,8 +98,7 @@ def make_report(results: Sequence[Result]) -> Report:
             facts.setdefault(name, entry.facts)
             metrics.setdefault(name, {}).update(dict.fromkeys(entry.scores))
     check_comparable(results, suite["name"], facts)
-    order = [name for name in suite["benchmarks"] if name in facts]
-    order += [name for name in facts if name not in order]
+    order = set_order(results)
     rows = [
         Row(facts[name].task, name, metric, [_score(result, name, metric) for result in results])
         for name in order

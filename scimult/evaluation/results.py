@@ -83,6 +83,11 @@ class Result(StrictConfig):
     averages: dict[str, float]
     provenance: dict[str, Any]
 
+    @property
+    def facts(self) -> dict[str, SetFacts]:
+        """What was scored, per data set."""
+        return {name: entry.facts for name, entry in self.sets.items()}
+
 
 def averages(sets: Mapping[str, SetResult]) -> dict[str, float]:
     """Return the mean main metric of the sets of each task, and over all sets as ``all``."""

@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from scimult.evaluation import resampling
-from scimult.evaluation.metrics import Scores
+from scimult.evaluation.metrics import Scores, macro_f1
 from scimult.evaluation.resampling import (
     bootstrap,
     holm,
@@ -22,6 +22,7 @@ from scimult.evaluation.resampling import (
     mean_sample,
     randomisation_test,
 )
+from scimult.types import IntArray
 
 LABELS = ["a", "b", "c"]
 ROUNDING = 1e-12  # sums of tens of numbers below 1, in another order
@@ -117,15 +118,17 @@ def test_exact_test_against_scipy(seed: int) -> None:
 
 
 def test_exact_test_of_macro_f1_against_scipy() -> None:
-    gold, one, two = _labels(2, papers=7)
+    gold, one, two = _labels(2, papers=9)
     found, exact = randomisation_test(*macro_f1_samples(gold, [one, two]), 1000, 0)
-    codes = ["", *LABELS]
+    codes = [*LABELS, ""]
+    gold_N, *data = (
+        np.array([codes.index(label) for label in labels]) for labels in (gold, one, two)
+    )
 
-    def difference(x: Scores, y: Scores) -> float:
-        names = [[codes[int(code)] for code in system] for system in (x, y)]
-        return _f1(gold, names[0]) - _f1(gold, names[1])
+    def difference(x: IntArray, y: IntArray) -> float:
+        x, y = (np.where(codes_N == len(LABELS), -1, codes_N) for codes_N in (x, y))
+        return macro_f1(gold_N, x) - macro_f1(gold_N, y)
 
-    data = tuple([codes.index(label) for label in labels] for labels in (one, two))
     wanted = stats.permutation_test(
         data, difference, permutation_type="samples", vectorized=False, n_resamples=np.inf
     )

@@ -1,0 +1,361 @@
+"""Is one system better than another? Differences on the same queries, with intervals and tests.
+
+Shape legend: R resamples, M metrics, S systems (the baseline first).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from scimult.config import StrictConfig
+from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.evaluation.metrics import MACRO_F1, Scores
+from scimult.evaluation.per_query import AGAIN, read_per_query
+from scimult.evaluation.report import check_comparable, set_order
+from scimult.evaluation.resampling import (
+    ROUNDING,
+    Sample,
+    Seed,
+    bootstrap,
+    holm,
+    interval,
+    macro_f1_samples,
+    mean_sample,
+    randomisation_test,
+)
+from scimult.evaluation.results import Result, folder_of, load_results, provenance
+from scimult.files import sha256, write_json
+
+FEW = 30
+"""Below this number of queries an interval is noted as too narrow to be trusted."""
+
+
+class Settings(StrictConfig):
+    """How systems are compared.
+
+    Attributes
+    ----------
+    baseline : str
+        The system that others are compared with.
+    metric : {"main", "all"}
+        The main metric of each set, or all of them.
+    resamples, seed : int
+        Draws of the bootstrap and of the randomisation test, and where they start.
+    confidence : float
+        Share of bootstrap differences in an interval; ``1 - confidence`` is the level of tests.
+    """
+
+    baseline: str
+    metric: Literal["main", "all"] = "main"
+    resamples: int = 10_000
+    seed: int = 0
+    confidence: float = 0.95
+
+    @property
+    def level(self) -> float:
+        """The corrected p-value up to which a difference is marked."""
+        return round(1 - self.confidence, 12)  # 1 - 0.95 is a little more than 0.05
+
+
+class Difference(StrictConfig):
+    """Score of a system minus that of the baseline.
+
+    Attributes
+    ----------
+    task, name, metric, system : str
+        What was compared; an average has the name ``average`` and the metric ``main``.
+    queries : int
+        Number of queries that both answered.
+    baseline_score, score, difference : float
+        In [0, 1] and [-1, 1].
+    relative_change : float, optional
+        Difference over the baseline's score; None where that is 0.
+    low, high : float
+        Ends of the bootstrap interval of the difference.
+    p, p_holm : float, optional
+        Of the randomisation test, as it is and corrected; None for averages.
+    exact : bool
+        Whether all swaps were tried.
+    """
+
+    task: str
+    name: str
+    metric: str
+    system: str
+    queries: int
+    baseline_score: float
+    score: float
+    difference: float
+    relative_change: float | None
+    low: float
+    high: float
+    p: float | None = None
+    p_holm: float | None = None
+    exact: bool = False
+
+
+class Comparison(StrictConfig):
+    """All differences of one call, and everything needed to get them again.
+
+    ``results`` has the SHA-256 of every system's ``result.json``.
+    """
+
+    format: Literal["scimult-comparison/1"] = "scimult-comparison/1"
+    suite: str
+    systems: list[str]
+    settings: Settings
+    rows: list[Difference]
+    averages: list[Difference]
+    notes: list[str]
+    results: dict[str, str]
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A difference, and those of the resamples, from which averages get their interval."""
+
+    row: Difference
+    differences_R: Scores
+
+
+def compare(out: Path, settings: Settings, systems: Sequence[str] = ()) -> Comparison:
+    """Compare systems, none for all, with a baseline on every data set that both have.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing to compare.
+    DataError
+        If results are of other data or queries, or their scores per query are not there.
+    UnknownNameError
+        If a system has no result below ``out``.
+    """
+    found = load_results(out)
+    if not found:
+        raise DataError("no results in this folder", path=out, fix="run scimult evaluate first")
+    results = _chosen(found, settings.baseline, systems)
+    baseline, *others = results
+    check_comparable(others, baseline.suite["name"], baseline.facts)
+    drawn: list[_Drawn] = []
+    names = set_order(results)
+    for name in names:
+        present = [result for result in results if name in result.sets]
+        if baseline in present and len(present) > 1:
+            drawn += _compare_set(out, present, name, settings)
+    if not drawn:
+        raise ConfigError(
+            f"no data set has results of {settings.baseline} and another system",
+            fix="evaluate both on the same sets",
+        )
+    corrected = holm([entry.row.p for entry in drawn if entry.row.p is not None])
+    rows = [
+        entry.row.model_copy(update={"p_holm": p})
+        for entry, p in zip(drawn, corrected, strict=True)
+    ]
+    shared = [name for name in names if all(name in result.sets for result in results)]
+    return Comparison(
+        suite=baseline.suite["name"],
+        systems=[result.system for result in others],
+        settings=settings,
+        rows=rows,
+        averages=_averages(baseline, drawn, shared, settings.confidence),
+        notes=_notes(results, names, rows, len(shared), settings),
+        results={
+            result.system: sha256(folder_of(out, result.system) / "result.json")
+            for result in results
+        },
+        provenance={**provenance(), "seed": settings.seed},
+    )
+
+
+def paired_samples(
+    out: Path, results: Sequence[Result], name: str, metrics: Sequence[str]
+) -> list[Sample]:
+    """Read what systems did on the queries of a set, in the same order.
+
+    Raises
+    ------
+    DataError
+        If scores per query are missing, of other queries, or not those of the result.
+    """
+    tables = [read_per_query(out, result.system, name) for result in results]
+    tables = [table.in_order_of(tables[0].query_ids) for table in tables]
+    if MACRO_F1 in metrics:
+        gold = tables[0].column("gold")
+        for result, table in zip(results, tables, strict=True):
+            if table.column("gold") != gold:
+                raise DataError(
+                    f"gold labels of {results[0].system} and {result.system} on {name} differ",
+                    path=table.path,
+                    fix="evaluate both systems again on the same data",
+                )
+        samples = macro_f1_samples(gold, [table.column("predicted") for table in tables])
+    else:
+        samples = [mean_sample(table.scores(metrics)) for table in tables]
+    for result, table, sample in zip(results, tables, samples, strict=True):
+        entry = result.sets[name]
+        wanted_M = np.array([entry.scores[metric] for metric in metrics])
+        # A table from another run beside this result.json, after a kill or by hand.
+        same = len(sample) == entry.counts["queries"]
+        if not (same and np.allclose(sample.scores_M, wanted_M, rtol=0, atol=1e-9)):
+            raise DataError(
+                f"scores per query of {result.system} on {name} are not those of its result",
+                path=table.path,
+                fix=AGAIN,
+            )
+    return samples
+
+
+def save_comparison(comparison: Comparison, out: Path) -> Path:
+    """Write ``compare_<baseline>.json``, atomically; return its path."""
+    path = out / f"compare_{comparison.settings.baseline}.json"
+    write_json(path, comparison.model_dump(mode="json"))
+    return path
+
+
+def set_seed(seed: int, name: str) -> Seed:
+    """Return where the draws of a data set start: other sets have other, independent ones."""
+    return [seed, zlib.crc32(name.encode())]
+
+
+def _chosen(results: Iterable[Result], baseline: str, systems: Sequence[str]) -> list[Result]:
+    """Return the results of the baseline and of the others, in the order asked for."""
+    known = {result.system: result for result in results}
+    others = list(dict.fromkeys(systems)) or [name for name in known if name != baseline]
+    for name in (baseline, *others):
+        if name not in known:
+            raise UnknownNameError("system", name, known)
+    if not others or baseline in others:
+        raise ConfigError(
+            "a baseline is compared with other systems", value=baseline, fix="name another system"
+        )
+    return [known[name] for name in (baseline, *others)]
+
+
+def _shared_metrics(results: Sequence[Result], name: str, choice: str) -> list[str]:
+    """Return the main metric, or all that every system has, the main one first."""
+    entry = results[0].sets[name]
+    if choice == "main":
+        return [entry.main_metric]
+    every = [result.sets[name].scores for result in results]
+    return [metric for metric in entry.scores if all(metric in scores for scores in every)]
+
+
+def _compare_set(
+    out: Path, results: Sequence[Result], name: str, settings: Settings
+) -> list[_Drawn]:
+    """Compare systems with the first one on one data set."""
+    metrics = _shared_metrics(results, name, settings.metric)
+    samples = paired_samples(out, results, name, metrics)
+    seed = set_seed(settings.seed, name)
+    scores_SRM = bootstrap(samples, settings.resamples, seed)
+    tests = [
+        randomisation_test(sample, samples[0], settings.resamples, seed) for sample in samples[1:]
+    ]
+    task, queries = results[0].sets[name].task, len(samples[0])
+    drawn = []
+    for column, metric in enumerate(metrics):
+        scores = [result.sets[name].scores[metric] for result in results]
+        for system, (p_M, exact) in enumerate(tests, start=1):
+            where = (task, name, metric, results[system].system, queries)
+            differences_R = scores_SRM[system, :, column] - scores_SRM[0, :, column]
+            row = _difference(where, scores[0], scores[system], differences_R, settings.confidence)
+            row = row.model_copy(update={"p": float(p_M[column]), "exact": exact})
+            drawn.append(_Drawn(row, differences_R))
+    return drawn
+
+
+def _difference(
+    where: tuple[str, str, str, str, int],
+    baseline: float,
+    score: float,
+    differences_R: Scores,
+    confidence: float,
+) -> Difference:
+    task, name, metric, system, queries = where
+    low, high = interval(differences_R, confidence)
+    return Difference(
+        task=task,
+        name=name,
+        metric=metric,
+        system=system,
+        queries=queries,
+        baseline_score=baseline,
+        score=score,
+        difference=score - baseline,
+        relative_change=(score - baseline) / baseline if baseline > ROUNDING else None,
+        low=low,
+        high=high,
+    )
+
+
+def _averages(
+    baseline: Result, drawn: Sequence[_Drawn], shared: Sequence[str], confidence: float
+) -> list[Difference]:
+    """Average main metrics per task and over all sets that every system has (Table 9)."""
+    main = [
+        entry
+        for entry in drawn
+        if entry.row.name in shared
+        and entry.row.metric == baseline.sets[entry.row.name].main_metric
+    ]
+    rows = []
+    for task in dict.fromkeys([*(entry.row.task for entry in main), "all"]):
+        for system in dict.fromkeys(entry.row.system for entry in main):
+            group = [
+                entry
+                for entry in main
+                if entry.row.system == system and task in (entry.row.task, "all")
+            ]
+            where = (task, "average", "main", system, sum(entry.row.queries for entry in group))
+            means = (
+                float(np.mean([entry.row.baseline_score for entry in group])),
+                float(np.mean([entry.row.score for entry in group])),
+            )
+            # Sets are drawn independently of each other, so means of draws are draws of means.
+            differences_R = np.mean([entry.differences_R for entry in group], axis=0)
+            rows.append(_difference(where, *means, differences_R, confidence))
+    return rows
+
+
+def _notes(
+    results: Sequence[Result],
+    names: Sequence[str],
+    rows: Sequence[Difference],
+    shared: int,
+    settings: Settings,
+) -> list[str]:
+    """Say what the numbers are, and everything that was not compared."""
+    percent, level = f"{100 * settings.confidence:g}%", f"{settings.level:g}"
+    notes = [
+        f"Scores × 100. Difference: score minus that of {settings.baseline}; relative: difference "
+        f"divided by the score of {settings.baseline}.",
+        f"Interval: {percent} percentile interval of the difference, paired bootstrap over "
+        f"queries, {settings.resamples:,} resamples, seed {settings.seed}.",
+        f"p: two-sided paired randomisation test, {settings.resamples:,} swaps, or all of them "
+        "where few queries differ. p (Holm): corrected for all "
+        f"{len(rows)} comparisons of this table; * is at most {level}.",
+        f"Averages are means of main metrics over {shared} of {len(names)} sets, those that every "
+        "system has; they have an interval over queries of the same sets, and no test.",
+    ]
+    for name in names:
+        present = [result for result in results if name in result.sets]
+        missing = [result.system for result in results if result not in present]
+        if missing:
+            notes.append(f"{name}: no result of {', '.join(missing)}.")
+        if settings.metric == "all":
+            kept = _shared_metrics(present, name, "all")
+            every = dict.fromkeys(key for result in present for key in result.sets[name].scores)
+            left = [metric for metric in every if metric not in kept]
+            notes += [f"{name}: not every system has {', '.join(left)}."] if left else []
+        count = present[0].sets[name].counts["queries"]
+        if count < FEW:
+            notes.append(f"{name}: with {count} queries the interval is too narrow.")
+    return notes
