@@ -61,6 +61,10 @@ def evaluate(
     save_runs: Annotated[
         bool, typer.Option("--save-runs", help="Write ranked lists as TREC runs.")
     ] = False,
+    confidence: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(min=0.5, max=0.999, help="Keep an interval of every score, such as 0.95."),
+    ] = None,
     device: Device = None,
     skip_bad: SkipBad = False,
     show_list: Annotated[
@@ -95,7 +99,15 @@ def evaluate(
     for name in makers:
         folder_of(out, name)
     for name, make in makers.items():
-        score(make(), chosen, loaded, out, save_runs=save_runs, on_set=partial(_tell, name))
+        score(
+            make(),
+            chosen,
+            loaded,
+            out,
+            save_runs=save_runs,
+            confidence=confidence,
+            on_set=partial(_tell, name),
+        )
     report = update_table(out)
     print_with_notes(to_rich(report), report.notes)
     typer.echo(f"table in {out / 'table.md'}, scores and provenance beside it")

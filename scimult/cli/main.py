@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from scimult import __version__
 from scimult.cli.benchmark import app as benchmark
 from scimult.cli.compare import compare
+from scimult.cli.correlate import correlate
 from scimult.cli.curves import curves
 from scimult.cli.demo import demo
 from scimult.cli.encode import encode
@@ -82,6 +83,7 @@ VERBS = (
     grow_task,
     evaluate,
     compare,
+    correlate,
     encode,
     search,
     recommend,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scimult.data.lines import Rejects
 from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.intervals import with_intervals
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.protocols import PROTOCOLS, Outcome
 from scimult.evaluation.results import (
@@ -72,6 +73,7 @@ def evaluate(
     out: Path,
     *,
     save_runs: bool = False,
+    confidence: float | None = None,
     on_set: Callable[[str, SetResult], None] = lambda name, result: None,
 ) -> Result:
     """Score one system on loaded sets and write its files below ``out``.
@@ -84,6 +86,8 @@ def evaluate(
         Gets ``<system>/result.json`` and ``<system>/per_query/<set>.tsv.gz``.
     save_runs : bool
         Also write the ranked lists as TREC runs.
+    confidence : float, optional
+        Also keep an interval of every score with this confidence.
     on_set : callable
         Is told the result of each set as soon as it is known.
     """
@@ -108,6 +112,8 @@ def evaluate(
         averages=averages(scored),
         provenance=provenance(),
     )
+    if confidence is not None:
+        result = with_intervals(result, out, confidence)
     save_result(result, out)
     return result
 

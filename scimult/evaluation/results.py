@@ -61,14 +61,17 @@ class SetResult(SetFacts):
         Metric to value in [0, 1].
     seconds : float
         Time to encode and rank.
+    intervals : dict
+        Metric to the ends of its bootstrap interval; empty unless asked for.
     """
 
     scores: dict[str, float]
     seconds: float
+    intervals: dict[str, tuple[float, float]] = {}
 
     @property
     def facts(self) -> SetFacts:
-        """Everything but scores and time."""
+        """What was scored, without scores and time."""
         return SetFacts(**self.model_dump(include=set(SetFacts.model_fields)))
 
 
@@ -102,7 +105,7 @@ def averages(sets: Mapping[str, SetResult]) -> dict[str, float]:
 def provenance() -> dict[str, Any]:
     """Return code, command, time and machine of this process.
 
-    ``seed`` is null because evaluation draws nothing at random.
+    ``seed`` is null because scoring draws nothing at random.
     """
     return {
         "command": sys.argv,

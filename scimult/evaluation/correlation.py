@@ -1,0 +1,155 @@
+"""Do data sets order systems alike? Correlations between sets over systems.
+
+Appendix G of the SciRepEval paper (Singh et al. 2023): sets whose scores rise and fall together
+add little to a benchmark. Shape legend: S systems, D data sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.table import Table as RichTable
+from rich.text import Text
+from scipy import stats
+
+from scimult.config import StrictConfig
+from scimult.errors import DataError
+from scimult.evaluation.metrics import Scores
+from scimult.evaluation.report import ABSENT, check_comparable, set_order
+from scimult.evaluation.results import Result, load_results, provenance
+
+FEWEST = 3
+"""Over two systems every correlation is 1 or -1."""
+
+Method = Literal["pearson", "spearman", "kendall"]
+METHODS: dict[Method, Callable[[Scores, Scores], Any]] = {
+    "pearson": stats.pearsonr,
+    "spearman": stats.spearmanr,
+    "kendall": stats.kendalltau,
+}
+
+
+class Correlation(StrictConfig):
+    """Correlations of main metrics between data sets.
+
+    Attributes
+    ----------
+    suite : str
+        Name of the suite.
+    systems, sets, metrics : list of str
+        S systems, D data sets, and the main metric of each set.
+    matrices : dict
+        Method to a symmetric D × D matrix; None where a set gives every system the same score.
+    notes : list of str
+        What a reader has to know.
+    """
+
+    format: Literal["scimult-correlation/1"] = "scimult-correlation/1"
+    suite: str
+    systems: list[str]
+    sets: list[str]
+    metrics: list[str]
+    matrices: dict[Method, list[list[float | None]]]
+    notes: list[str]
+    provenance: dict[str, Any]
+
+
+def correlate(out: Path) -> Correlation:
+    """Correlate the sets that every system below ``out`` has, over these systems.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than three systems or two shared sets, or results of other data.
+    """
+    results = load_results(out)
+    if len(results) < FEWEST:
+        raise DataError(
+            f"correlations need {FEWEST} systems", path=out, value=len(results), fix="evaluate more"
+        )
+    names = set_order(results)
+    facts = {name: result.sets[name].facts for result in results for name in result.sets}
+    check_comparable(results, results[-1].suite["name"], facts)
+    shared = [name for name in names if all(name in result.sets for result in results)]
+    if len(shared) < 2:
+        raise DataError(
+            "correlations need two data sets that every system has", path=out, value=shared
+        )
+    scores_SD = np.array([[_main(result, name) for name in shared] for result in results])
+    left = [name for name in names if name not in shared]
+    notes = [
+        f"Correlations of main metrics between data sets, over {len(results)} systems; {ABSENT}: "
+        "a set gives every system the same score. With few systems chance makes large ones."
+    ]
+    notes += [f"Not every system has {', '.join(left)}."] if left else []
+    return Correlation(
+        suite=results[-1].suite["name"],
+        systems=[result.system for result in results],
+        sets=shared,
+        metrics=[facts[name].main_metric for name in shared],
+        matrices={method: matrix(scores_SD, method) for method in METHODS},
+        notes=notes,
+        provenance=provenance(),
+    )
+
+
+def matrix(scores_SD: Scores, method: Method) -> list[list[float | None]]:
+    """Return the correlation of every two columns; None where one is constant."""
+    columns = list(scores_SD.T)
+    # Each pair once: the other way round may differ in the last bit.
+    values = {
+        (i, j): _coefficient(columns[i], columns[j], method)
+        for i, j in combinations_with_replacement(range(len(columns)), 2)
+    }
+    places = range(len(columns))
+    return [[values[min(i, j), max(i, j)] for j in places] for i in places]
+
+
+def to_rich(correlation: Correlation, method: Method) -> RichTable:
+    """Return one matrix as a table for the terminal."""
+    table = RichTable(title=Text(_title(correlation, method)), title_justify="left")
+    table.add_column("set", no_wrap=True)
+    for name in correlation.sets:
+        table.add_column(Text(name), justify="right")
+    for name, cells in _rows(correlation, method):
+        table.add_row(Text(name), *cells)
+    return table
+
+
+def to_markdown(correlation: Correlation) -> str:
+    """Return the matrices of all methods as Markdown."""
+    lines = []
+    for method in METHODS:
+        lines += [f"# {_title(correlation, method)}", ""]
+        lines.append("| " + " | ".join(["set", *correlation.sets]) + " |")
+        lines.append("|---|" + "---:|" * len(correlation.sets))
+        for name, cells in _rows(correlation, method):
+            lines.append("| " + " | ".join([name, *cells]) + " |")
+        lines.append("")
+    return "\n".join([*lines, *(f"* {note}" for note in correlation.notes)]) + "\n"
+
+
+def _main(result: Result, name: str) -> float:
+    entry = result.sets[name]
+    return entry.scores[entry.main_metric]
+
+
+def _coefficient(first_S: Scores, second_S: Scores, method: Method) -> float | None:
+    if np.ptp(first_S) == 0 or np.ptp(second_S) == 0:
+        return None
+    return float(METHODS[method](first_S, second_S).statistic)
+
+
+def _title(correlation: Correlation, method: Method) -> str:
+    return f"Suite {correlation.suite}: {method} correlation between data sets"
+
+
+def _rows(correlation: Correlation, method: Method) -> Sequence[tuple[str, list[str]]]:
+    return [
+        (name, [ABSENT if value is None else f"{value:.2f}" for value in values])
+        for name, values in zip(correlation.sets, correlation.matrices[method], strict=True)
+    ]
