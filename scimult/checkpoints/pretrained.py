@@ -11,12 +11,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from scimult.checkpoints.bert_keys import bert_config, from_bert
+from scimult.checkpoints.card import CARD_FILE, own_card
+from scimult.checkpoints.hub import local_folder
 from scimult.checkpoints.warm_start import warm_start
 from scimult.checkpoints.weights import load_strictly, read_weights
 from scimult.config import StrictConfig, validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError
-from scimult.files import atomic_folder, read_json, write_json
+from scimult.files import atomic_folder, read_json, write_json, write_text
 from scimult.models import Encoder, EncoderConfig
 from scimult.models.config import Pooling
 from scimult.tasks import Task, TaskSet, default_tasks
@@ -24,6 +26,8 @@ from scimult.types import Similarity
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 FORMAT = "scimult-encoder"
+# Key of a folded export's config.json that tells what a BERT config cannot.
+FOLDED_KEY = "scimult"
 
 
 class PretrainedConfig(StrictConfig):
@@ -66,14 +70,15 @@ class Pretrained:
 def load_pretrained(
     path: Path | str, *, pooling: Pooling | None = None, similarity: Similarity | None = None
 ) -> Pretrained:
-    """Load our folder, a run folder (its ``model``), or a Hugging Face BERT folder.
+    """Load our folder, a run folder (its ``model``), or a Hugging Face BERT.
 
     Parameters
     ----------
     path : path
-        The folder. A BERT folder knows the default tasks, without experts.
+        The folder, or ``organisation/name`` on the hub. A BERT knows the default tasks,
+        without experts; a folded export only the tasks that it was made for.
     pooling, similarity : optional
-        Replace the checkpoint's own; for a BERT folder they default to ``cls`` and ``dot``.
+        Replace the checkpoint's own; for a BERT they default to ``cls`` and ``dot``.
 
     Raises
     ------
@@ -81,7 +86,7 @@ def load_pretrained(
         If the folder holds no model, or one that does not fit its config.
     """
     folder = find_model_folder(path)
-    pretrained_config, weights = _read(folder, pooling or "cls")
+    pretrained_config, weights = _read(folder, pooling)
     if similarity is not None:
         pretrained_config.similarity = similarity
     if pooling is not None:
@@ -111,7 +116,7 @@ def start_from(path: Path | str, config: PretrainedConfig) -> Pretrained:
 
 def read_config(path: Path | str) -> PretrainedConfig:
     """Read the config of a folder without its weights (pooling ``cls`` for a BERT folder)."""
-    return _read_config(find_model_folder(path), "cls")[0]
+    return _read_config(find_model_folder(path), None)[0]
 
 
 def save_pretrained(
@@ -120,7 +125,7 @@ def save_pretrained(
     tokenizer: TextTokenizer,
     config: PretrainedConfig,
 ) -> None:
-    """Write the folder atomically: float32 safetensors, config, tokenizer files.
+    """Write the folder atomically: float32 safetensors, config, tokenizer files, model card.
 
     Raises
     ------
@@ -132,21 +137,34 @@ def save_pretrained(
         save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
         write_json(temporary / CONFIG_FILE, config.model_dump(mode="json"))
         tokenizer.save(temporary)
+        write_text(temporary / CARD_FILE, own_card(config, tensors, title_of(folder)))
 
 
 def find_model_folder(path: Path | str) -> Path:
-    """Return ``path`` or its ``model`` subfolder, whichever holds a ``config.json``."""
-    path = Path(path)
-    for folder in (path / "model", path):
+    """Return ``path`` or its ``model`` subfolder, whichever holds a ``config.json``.
+
+    A name that is no folder but looks like ``organisation/name`` is downloaded from the hub.
+    """
+    root = local_folder(path)
+    for folder in (root / "model", root):
         if (folder / CONFIG_FILE).is_file():
             return folder
-    problem = "folder holds no model" if path.is_dir() else "folder does not exist"
-    raise CheckpointError(
-        problem, path=path, fix="name a run, a saved model or a Hugging Face BERT folder"
-    )
+    problem = "folder holds no model" if root.is_dir() else "folder does not exist"
+    fix = "name a run, a saved model, a Hugging Face BERT folder or organisation/name on the hub"
+    if (root / "checkpoints").is_dir():
+        fix = (
+            "the run has not ended; scimult export RUN --step N --to pretrained reads a checkpoint"
+        )
+    raise CheckpointError(problem, path=path, fix=fix)
 
 
-def _read(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, dict[str, Tensor]]:
+def title_of(folder: Path | str) -> str:
+    """Return what a model card calls the folder: its name, for a run's ``model`` the run's."""
+    path = Path(folder).absolute()
+    return path.parent.name if path.name == "model" else path.name
+
+
+def _read(folder: Path, pooling: Pooling | None) -> tuple[PretrainedConfig, dict[str, Tensor]]:
     config, is_bert = _read_config(folder, pooling)
     weights = read_weights(folder)
     if is_bert:
@@ -154,18 +172,25 @@ def _read(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, dict[str, T
     return config, weights
 
 
-def _read_config(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, bool]:
-    raw = read_json(folder / CONFIG_FILE)
+def _read_config(folder: Path, pooling: Pooling | None) -> tuple[PretrainedConfig, bool]:
+    file = folder / CONFIG_FILE
+    raw = read_json(file)
     if isinstance(raw, dict) and raw.get("format") == FORMAT:
-        return validate(PretrainedConfig, raw, folder / CONFIG_FILE), False
+        return validate(PretrainedConfig, raw, file), False
     if not isinstance(raw, dict) or "model_type" not in raw:
         raise CheckpointError("config.json is neither ours nor Hugging Face's", path=folder)
+    folded = dict(raw.get(FOLDED_KEY) or {})
+    pooling = pooling or folded.pop("pooling", None) or "cls"
     try:
-        encoder = bert_config(raw, pooling, folder / CONFIG_FILE)
+        encoder = bert_config(raw, pooling, file)
     except KeyError as error:
         raise CheckpointError(
             f"config.json lacks {error}", path=folder, fix="use a complete BERT checkpoint"
         ) from error
+    if folded:
+        folded.pop("pooling", None)
+        tree = {**folded, "encoder": encoder.model_dump(mode="json")}
+        return validate(PretrainedConfig, tree, file), True
     return (
         PretrainedConfig(
             encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions

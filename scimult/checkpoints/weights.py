@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from scimult.checkpoints.pickles import load_pickle
 from scimult.errors import CheckpointError
 
 
@@ -32,14 +31,16 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
                 fix="copy or download it again",
             ) from error
     if pickled.exists():
-        try:
-            weights: dict[str, Tensor] = torch.load(pickled, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        weights = load_pickle(pickled)
+        if not isinstance(weights, dict) or not all(
+            isinstance(value, Tensor) for value in weights.values()
+        ):
             raise CheckpointError(
-                f"file is damaged or holds more than tensors: {str(error).splitlines()[0]}",
+                "file holds more than tensors",
                 path=pickled,
-                fix="convert it to safetensors where you trust it",
-            ) from error
+                value=_some(sorted(map(str, weights))) if isinstance(weights, dict) else None,
+                fix="save the model's state_dict, or name a SciMult file with import --released",
+            )
         return weights
     raise CheckpointError(
         "no weights here", path=folder, fix="expected model.safetensors or pytorch_model.bin"
