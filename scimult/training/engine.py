@@ -24,6 +24,15 @@ from scimult.training.optim import RoutedAdamW
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _STATE = "state"
+# What DeepSpeed's own state asks for when it is unpickled; nothing else is let through.
+_DEEPSPEED_GLOBALS = frozenset(
+    {
+        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+        "deepspeed.runtime.zero.config.ZeroStageEnum",
+        "deepspeed.utils.tensor_fragment.fragment_address",
+    }
+)
 
 
 @contextmanager
