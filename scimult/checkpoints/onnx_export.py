@@ -49,7 +49,7 @@ def export_onnx(folder: Path | str, pretrained: Pretrained, task: str | None) ->
     """Write ``model.onnx``, the tokenizer and a card; batch and length are dynamic.
 
     The graph takes ``input_ids`` and ``attention_mask`` (int64, rows by tokens) and returns
-    ``embedding`` (float32, rows by width).
+    ``sentence_embedding`` (float32, rows by width).
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def _write_graph(embedder: _Embedder, path: Path, vocabulary: int) -> None:
             (ids_BL, mask_BL),
             str(path),
             input_names=list(_INPUTS),
-            output_names=["embedding"],
+            output_names=["sentence_embedding"],
             dynamic_shapes={name: {0: rows, 1: tokens} for name in _INPUTS},
             dynamo=True,
             external_data=False,

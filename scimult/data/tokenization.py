@@ -149,12 +149,21 @@ class TextTokenizer:
 
         Lower-casing that we do ourselves for a cased tokenizer becomes part of its files.
         """
-        tokenizer = copy.deepcopy(self._tokenizer)
-        if self._lower_here:
-            backend = tokenizer.backend_tokenizer
-            steps = [Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
-            backend.normalizer = NormalizerSequence(steps)
-        tokenizer.save_pretrained(str(folder))
+        if not self._lower_here:
+            self.save(folder)
+            return
+        backend = copy.deepcopy(self._tokenizer.backend_tokenizer)
+        steps = [Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
+        backend.normalizer = NormalizerSequence(steps)
+        # Of this class, because those of a family (BertTokenizer) put their own normalizer
+        # in the place of the file's.
+        plain = PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            model_input_names=self._tokenizer.model_input_names,
+            **self._tokenizer.special_tokens_map,
+            **{LOWERCASE_KEY: True},
+        )
+        plain.save_pretrained(str(folder))
 
     @property
     def separator(self) -> str:

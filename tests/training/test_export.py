@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from scimult.checkpoints import load_pretrained
-from scimult.cli.main import app
-from scimult.errors import CheckpointError, SciMultError
-from scimult.training import engine
 from scimult.training.export import load_step
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
