@@ -157,7 +157,7 @@ class TextTokenizer:
         backend.normalizer = NormalizerSequence(steps)
         # Of this class, because those of a family (BertTokenizer) put their own normalizer
         # in the place of the file's.
-        plain = PreTrainedTokenizerFast(
+        plain = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=backend,
             model_input_names=self._tokenizer.model_input_names,
             **self._tokenizer.special_tokens_map,
