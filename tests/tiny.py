@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from scimult.checkpoints import PretrainedConfig, save_pretrained
 from scimult.data.tokenization import TextTokenizer
-from scimult.models import Encoder, EncoderConfig, variant_layout
+from scimult.models import Encoder, EncoderConfig, variant_layouts
 from scimult.models.config import Pooling
 from scimult.tasks import default_tasks
 from scimult.types import Similarity
@@ -58,7 +58,7 @@ def save_tiny_model(
         max_positions=64,
         initializer_range=0.5,
         pooling=pooling,
-        experts=variant_layout(variant, len(tasks), 2),
+        **variant_layouts(variant, {}, len(tasks), 2),
     )
     model = Encoder(encoder)
     model.initialise(seed)

@@ -1,11 +1,19 @@
-"""Weights on disk: our folders, HF BERT folders, warm start, resume state."""
+"""Weights on disk: our folders, Hugging Face folders, warm start."""
 
 from scimult.checkpoints.pretrained import (
     Pretrained,
     PretrainedConfig,
     load_pretrained,
+    read_config,
     save_pretrained,
 )
 from scimult.checkpoints.warm_start import warm_start
 
-__all__ = ["Pretrained", "PretrainedConfig", "load_pretrained", "save_pretrained", "warm_start"]
+__all__ = [
+    "Pretrained",
+    "PretrainedConfig",
+    "load_pretrained",
+    "read_config",
+    "save_pretrained",
+    "warm_start",
+]

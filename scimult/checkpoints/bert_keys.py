@@ -9,14 +9,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scimult.errors import CheckpointError
+from scimult.checkpoints.hf_options import (
+    HF_ACTIVATIONS,
+    HFConfig,
+    activation,
+    encoder_only,
+    integer,
+    require,
+)
 from scimult.models import EncoderConfig
-from scimult.models.config import Pooling
+from scimult.models.config import FamilyName, Pooling
 
+_TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
 _EMBEDDINGS = {
     "embeddings.words.weight": "embeddings.word_embeddings.weight",
     "embeddings.positions.weight": "embeddings.position_embeddings.weight",
-    "embeddings.token_types.weight": "embeddings.token_type_embeddings.weight",
+    "embeddings.token_types.weight": _TOKEN_TYPES,
     "embeddings.norm.weight": "embeddings.LayerNorm.weight",
     "embeddings.norm.bias": "embeddings.LayerNorm.bias",
 }
@@ -28,11 +36,16 @@ _BLOCK = {
     "feed_forward.experts.0.norm": "output.LayerNorm",
 }
 _QKV = ("query", "key", "value")
-# Heads that checkpoints carry beside the encoder; embeddings do not use them.
+# What checkpoints carry beside the encoder; embeddings do not use it.
 _UNUSED_PREFIXES = ("pooler.", "cls.", "embeddings.position_ids")
+_REQUIRED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
 
 
-def bert_config(hf_config: dict[str, object], pooling: Pooling, path: object) -> EncoderConfig:
+def bert_config(hf_config: HFConfig, pooling: Pooling, path: object) -> EncoderConfig:
     """Translate the ``config.json`` of a BERT checkpoint.
 
     Raises
@@ -40,30 +53,35 @@ def bert_config(hf_config: dict[str, object], pooling: Pooling, path: object) ->
     CheckpointError
         If the architecture is not BERT or uses an option that our blocks do not have.
     """
-    required = {
-        "model_type": "bert",
-        "hidden_act": "gelu",
-        "position_embedding_type": "absolute",
-    }
-    for key, expected in required.items():
-        value = hf_config.get(key, expected if key != "model_type" else None)
-        if value != expected:
-            raise CheckpointError(
-                f"{key} of this checkpoint is not supported",
-                path=path,  # type: ignore[arg-type]
-                value=value,
-                fix=f"use a BERT checkpoint with {key} {expected!r}",
-            )
+    require(hf_config, {"model_type": "bert"}, path)
+    return bert_like_config(hf_config, pooling, path)
+
+
+def bert_like_config(
+    hf_config: HFConfig,
+    pooling: Pooling,
+    path: object,
+    *,
+    family: FamilyName = "bert",
+    position_offset: int = 0,
+) -> EncoderConfig:
+    """Translate a ``config.json`` with BERT's keys; ``position_offset`` positions are unused."""
+    require(hf_config, _REQUIRED, path)
+    positions = integer(hf_config, "max_position_embeddings", path)
     return EncoderConfig.model_validate(
         {
+            "family": family,
             "vocab_size": hf_config["vocab_size"],
             "hidden_size": hf_config["hidden_size"],
             "num_blocks": hf_config["num_hidden_layers"],
             "num_heads": hf_config["num_attention_heads"],
             "intermediate_size": hf_config["intermediate_size"],
-            "max_positions": hf_config["max_position_embeddings"],
+            "max_positions": positions - position_offset,
+            "position_offset": position_offset,
             "token_types": hf_config["type_vocab_size"],
-            "norm_eps": hf_config["layer_norm_eps"],
+            "activation": activation(hf_config, "hidden_act", path),
+            # SciBERT's config.json is older than this key; transformers uses 1e-12 then.
+            "norm_eps": hf_config.get("layer_norm_eps", 1e-12),
             "dropout": hf_config["hidden_dropout_prob"],
             "attention_dropout": hf_config["attention_probs_dropout_prob"],
             "initializer_range": hf_config["initializer_range"],
@@ -72,13 +90,36 @@ def bert_config(hf_config: dict[str, object], pooling: Pooling, path: object) ->
     )
 
 
-def from_bert(weights: dict[str, Tensor], num_blocks: int) -> dict[str, Tensor]:
+def to_bert_config(config: EncoderConfig) -> HFConfig:
+    """Return the ``config.json`` of the ``transformers.BertModel`` that equals our encoder."""
+    return {
+        "model_type": "bert",
+        "architectures": ["BertModel"],
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_blocks,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.intermediate_size,
+        "max_position_embeddings": config.max_positions + config.position_offset,
+        "type_vocab_size": max(1, config.token_types),
+        "hidden_act": HF_ACTIVATIONS[config.activation],
+        "layer_norm_eps": config.norm_eps,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "initializer_range": config.initializer_range,
+    }
+
+
+def from_bert(
+    weights: dict[str, Tensor], num_blocks: int, prefix: str = "bert."
+) -> dict[str, Tensor]:
     """Rename BERT weights to ours; unknown keys keep their name, so that loading names them.
 
-    Accepts the encoder alone or inside a model with heads (prefix ``bert.``), and the old
+    Accepts the encoder alone or inside a model with heads (below ``prefix``), and the old
     spelling of LayerNorm parameters (``gamma``, ``beta``).
     """
-    source = {_modern_name(key): value for key, value in weights.items()}
+    inside = encoder_only(weights, prefix)
+    source = {_modern_name(key): value for key, value in inside.items()}
     source = {k: v for k, v in source.items() if not k.startswith(_UNUSED_PREFIXES)}
     ours: dict[str, Tensor] = {}
     for our_key, bert_key in _pairs(num_blocks):
@@ -101,6 +142,8 @@ def to_bert(weights: dict[str, Tensor], num_blocks: int) -> dict[str, Tensor]:
             parts = weights[f"blocks.{block}.attention.qkv.experts.0.{kind}"].chunk(3)
             for part, tensor in zip(_QKV, parts, strict=True):
                 bert[f"encoder.layer.{block}.attention.self.{part}.{kind}"] = tensor.contiguous()
+    if _TOKEN_TYPES not in bert:  # ours may have none, BertModel always adds one
+        bert[_TOKEN_TYPES] = torch.zeros_like(bert["embeddings.word_embeddings.weight"][:1])
     return bert
 
 
@@ -116,7 +159,6 @@ def _pairs(num_blocks: int) -> list[tuple[str, str]]:
 
 
 def _modern_name(key: str) -> str:
-    key = key.removeprefix("bert.")
     return key.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
         "LayerNorm.beta", "LayerNorm.bias"
     )

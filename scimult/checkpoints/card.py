@@ -9,7 +9,7 @@ import yaml
 from torch import Tensor
 
 from scimult.models import EncoderConfig
-from scimult.models.config import VARIANTS
+from scimult.models.config import ROUTED
 
 if TYPE_CHECKING:
     from scimult.checkpoints.pretrained import PretrainedConfig
@@ -20,13 +20,24 @@ _COMPARE = {
     "cosine": "cosine (vectors are not normalised in the files)",
     "l2": "negative Euclidean distance",
 }
-_POOLING = {"cls": "the state of the first token, `[CLS]`", "mean": "the mean over all tokens"}
 
 
 def variant_of(encoder: EncoderConfig) -> str:
-    """Return the name in ``VARIANTS`` that describes an encoder's experts."""
-    have = set(encoder.experts.sublayers) if encoder.experts else set()
-    return next((name for name, layers in VARIANTS.items() if set(layers) == have), "custom")
+    """Return the name in ``VARIANTS`` that describes what differs by route."""
+    if encoder.experts is not None:
+        names = {"attention": "mha", "feed_forward": "ffn"}
+        return (
+            "_".join(names[part] for part in names if part in encoder.experts.sublayers) + "_expert"
+        )
+    if encoder.adapters is not None:
+        return "fusion" if encoder.adapters.fusion else "adapters"
+    if encoder.instructions is not None:
+        return "prefix" if encoder.instructions.own_encoder else "instruction"
+    if encoder.codes is not None:
+        return "control_codes"
+    return next(
+        (name for name in ("lora", "pals") if getattr(encoder, name) is not None), "vanilla"
+    )
 
 
 def own_card(config: PretrainedConfig, weights: Mapping[str, Tensor], name: str) -> str:
@@ -80,12 +91,6 @@ def model_card(
     if isinstance(base, str) and base.count("/") == 1 and not base.startswith((".", "/")):
         front["base_model"] = base
     parameters = sum(tensor.numel() for tensor in weights.values())
-    experts = "none: all tasks share every layer"
-    if encoder.experts:
-        experts = (
-            f"{encoder.experts.count}, of {' and '.join(encoder.experts.sublayers)} in blocks "
-            f"{', '.join(map(str, encoder.experts.blocks))} (counted from 0)"
-        )
     sections = [
         "---\n" + yaml.safe_dump(front, sort_keys=False, allow_unicode=True) + "---",
         f"# {name}",
@@ -93,10 +98,10 @@ def model_card(
         "queries become vectors, and the best matches are the nearest ones.",
         "## Tasks\n\n" + _task_table(config),
         "## Model\n\n"
-        f"- variant: {variant_of(encoder)}; experts: {experts}\n"
+        f"- variant: {variant_of(encoder)}; {_routed(config)}\n"
         f"- {encoder.num_blocks} blocks, {encoder.hidden_size} wide, {encoder.num_heads} heads, "
         f"{encoder.vocab_size:,} tokens, {parameters:,} parameters\n"
-        f"- embedding: {_POOLING[encoder.pooling]}; {encoder.hidden_size} dimensions\n"
+        f"- embedding: {_pooling(encoder)}; {encoder.width} dimensions\n"
         f"- compared by {_COMPARE[config.similarity]}\n"
         f"- longest text: {config.max_length} tokens; what is beyond is cut off",
         "## Use\n\n" + usage,
@@ -120,12 +125,38 @@ The model was trained on one string per text, and other libraries do not build i
 
 | text | string |
 |---|---|
-| paper | `title {separator} abstract` |
-| label | `name {separator} definition` |
+| paper | `title{separator}abstract` |
+| label | `name{separator}definition` |
 | query | the query as it is |
 
-Where a part is missing, leave out its separator as well. {separator} with a space on each side
-becomes the special token. {casing}"""
+Where a part is missing, leave out its separator as well. {separator} becomes the special token.
+{casing}"""
+
+
+def _routed(config: PretrainedConfig) -> str:
+    """Say what differs by route, and by which."""
+    encoder = config.encoder
+    layout = next((getattr(encoder, name) for name in ROUTED if getattr(encoder, name)), None)
+    if layout is None:
+        return "all tasks share every weight"
+    kind = next(name for name in ROUTED if getattr(encoder, name))
+    settings = {
+        key: value for key, value in layout.model_dump(exclude_none=True).items() if key != "count"
+    }
+    details = "; ".join(
+        f"{key} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in settings.items()
+    )
+    return f"{kind} for {', '.join(config.routes)}" + (f" ({details})" if details else "")
+
+
+def _pooling(encoder: EncoderConfig) -> str:
+    if encoder.pooling == "mean":
+        return "the mean over all tokens"
+    place = encoder.pooling_position if encoder.pooling == "position" else 0
+    if place == 0:
+        return "the state of the first token"
+    return f"the state of the token at position {place}"
 
 
 def _task_table(config: PretrainedConfig) -> str:

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from scimult.checkpoints.card import CARD_FILE, model_card, text_format
-from scimult.checkpoints.fold import fold, plain_model
+from scimult.checkpoints.fold import fold, named_pooling, plain_model
 from scimult.checkpoints.pretrained import CONFIG_FILE, Pretrained, title_of
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import atomic_folder, write_json, write_text
-from scimult.types import FloatArray
+from scimult.types import FloatArray, Role
 
 ONNX_FILE = "model.onnx"
 TOLERANCE = 1e-4
@@ -28,24 +28,29 @@ _INPUTS = ("input_ids", "attention_mask")
 
 
 class _Embedder(nn.Module):
-    """A plain BERT and its pooling, from padded token ids to embeddings."""
+    """A plain encoder and its pooling, from padded token ids to embeddings."""
 
-    def __init__(self, bert: BertModel, pooling: str) -> None:
+    def __init__(self, plain: PreTrainedModel, pooling: str) -> None:
         super().__init__()
-        self.bert, self.pooling = bert, pooling
+        self.plain, self.pooling = plain, pooling
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return embeddings, shape ``(B, D)``."""
-        states_BLD: Tensor = self.bert(
+        states_BLD: Tensor = self.plain(
             input_ids=input_ids, attention_mask=attention_mask
         ).last_hidden_state
-        if self.pooling == "cls":
+        if self.pooling == "first":
             return states_BLD[:, 0]
         mask_BL1 = attention_mask[..., None].to(states_BLD.dtype)
+        if self.pooling == "last":
+            last_B11 = attention_mask.sum(1)[:, None, None] - 1
+            return states_BLD.gather(1, last_B11.expand(-1, 1, states_BLD.shape[2]))[:, 0]
         return (states_BLD * mask_BL1).sum(1) / mask_BL1.sum(1)
 
 
-def export_onnx(folder: Path | str, pretrained: Pretrained, task: str | None) -> float | None:
+def export_onnx(
+    folder: Path | str, pretrained: Pretrained, task: str | None, side: Role | None = None
+) -> float | None:
     """Write ``model.onnx``, the tokenizer and a card; batch and length are dynamic.
 
     The graph takes ``input_ids`` and ``attention_mask`` (int64, rows by tokens) and returns
@@ -57,8 +62,8 @@ def export_onnx(folder: Path | str, pretrained: Pretrained, task: str | None) ->
         To be written.
     pretrained : Pretrained
         The model.
-    task : str, optional
-        Needed if the model has experts.
+    task, side : str, optional
+        Which route; see `fold.fold`.
 
     Returns
     -------
@@ -80,12 +85,13 @@ def export_onnx(folder: Path | str, pretrained: Pretrained, task: str | None) ->
     if missing:
         fix = "pip install 'scimult[onnx]'"
         raise ConfigError(f"export to ONNX needs {' and '.join(missing)}", fix=fix)
-    config, weights = fold(pretrained, task)
+    config, weights = fold(pretrained, task, side)
     tokenizer = pretrained.tokenizer
     hf_config, theirs = plain_model(config, weights, tokenizer.pad_id)
-    bert = BertModel(BertConfig(**hf_config | {"attn_implementation": "eager"}))
-    bert.load_state_dict(theirs)
-    embedder = _Embedder(bert, config.encoder.pooling).eval()
+    plain_config = AutoConfig.for_model(**hf_config)
+    plain = AutoModel.from_config(plain_config, attn_implementation="eager")  # type: ignore[no-untyped-call]
+    plain.load_state_dict(theirs)
+    embedder = _Embedder(plain, named_pooling(config.encoder)).eval()
     with atomic_folder(folder) as temporary:
         _write_graph(embedder, temporary / ONNX_FILE, config.encoder.vocab_size)
         difference = _compare(embedder, temporary / ONNX_FILE, config.max_length)
@@ -141,7 +147,7 @@ def _compare(embedder: _Embedder, path: Path, max_length: int) -> float | None:
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     worst = 0.0
     for rows, tokens in ((1, min(5, max_length)), (4, min(33, max_length))):
-        ids_BL, mask_BL = _example(rows, tokens, embedder.bert.config.vocab_size)
+        ids_BL, mask_BL = _example(rows, tokens, embedder.plain.config.vocab_size)
         inputs = dict(zip(_INPUTS, (ids_BL.numpy(), mask_BL.numpy()), strict=True))
         found_BD: FloatArray = session.run(None, inputs)[0]
         with torch.no_grad():
@@ -171,7 +177,7 @@ tokenizer = Tokenizer.from_file("{name}/tokenizer.json")
 tokenizer.enable_truncation({max_length})
 tokenizer.enable_padding()
 session = onnxruntime.InferenceSession("{name}/{ONNX_FILE}")
-encoded = tokenizer.encode_batch(["Graph drawing {separator} We lay out large graphs."])
+encoded = tokenizer.encode_batch(["Graph drawing{separator}We lay out large graphs."])
 inputs = {{
     "input_ids": [text.ids for text in encoded],
     "attention_mask": [text.attention_mask for text in encoded],

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 from safetensors.torch import save_file
 from torch import Tensor
 
-from scimult.checkpoints.bert_keys import bert_config, from_bert
 from scimult.checkpoints.card import CARD_FILE, own_card
+from scimult.checkpoints.families import Family, family_of
 from scimult.checkpoints.hub import local_folder
 from scimult.checkpoints.warm_start import warm_start
 from scimult.checkpoints.weights import load_strictly, read_weights
 from scimult.config import StrictConfig, validate
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import CheckpointError
+from scimult.errors import CheckpointError, ConfigError
 from scimult.files import atomic_folder, read_json, write_json, write_text
 from scimult.models import Encoder, EncoderConfig
 from scimult.models.config import Pooling
-from scimult.tasks import Task, TaskSet, default_tasks
-from scimult.types import Similarity
+from scimult.tasks import Routing, Task, TaskSet, default_tasks, route_names, route_of
+from scimult.types import Role, Similarity, Text, TokenIds
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 FORMAT = "scimult-encoder"
-# Key of a folded export's config.json that tells what a BERT config cannot.
+# Key of a folded export's config.json that tells what a config of transformers cannot.
 FOLDED_KEY = "scimult"
+_FOLDED_ENCODER = ("pooling", "pooling_position")
+_MANY_TOKENS = 1_000_000
 
 
 class PretrainedConfig(StrictConfig):
@@ -37,9 +39,24 @@ class PretrainedConfig(StrictConfig):
     version: int = 1
     encoder: EncoderConfig
     tasks: list[Task]
+    routing: Routing = "task"
     similarity: Similarity = "dot"
     max_length: int = Field(512, ge=3)
     provenance: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def routes(self) -> list[str]:
+        """Names of the routes that the encoder tells apart, in order."""
+        return route_names(TaskSet(self.tasks), self.routing)
+
+    @model_validator(mode="after")
+    def _one_layer_per_route(self) -> PretrainedConfig:
+        routes, count = self.routes, self.encoder.num_routes
+        if self.encoder.is_routed and len(routes) != count:
+            raise ValueError(
+                f"the encoder tells {count} routes apart, the tasks have {len(routes)}: {routes}"
+            )
+        return self
 
 
 @dataclass
@@ -50,47 +67,96 @@ class Pretrained:
     tokenizer: TextTokenizer
     config: PretrainedConfig
 
+    def __post_init__(self) -> None:
+        if self.config.encoder.instructions is not None:
+            self.model.set_instructions(self._instruction_rows())
+
     @property
     def tasks(self) -> TaskSet:
-        """Tasks in expert order."""
+        """Tasks that the model knows."""
         return TaskSet(self.config.tasks)
 
-    def expert(self, task: str) -> int:
-        """Return the expert that serves ``task``; 0 for a model without experts.
+    def route(self, task: str, role: Role = "query") -> int:
+        """Return the route of one side of ``task``; 0 for a model that treats all rows alike.
 
         Raises
         ------
         UnknownNameError
             If the model does not know the task.
         """
-        expert = self.tasks.expert(task)
-        return expert if self.config.encoder.experts else 0
+        route = route_of(self.tasks, self.config.routing, task, role)
+        return route if self.config.encoder.is_routed else 0
+
+    def routes(self, task: str) -> tuple[int, int]:
+        """Return the routes of a task's queries and of its candidates."""
+        return self.route(task, "query"), self.route(task, "candidate")
+
+    def instruction_row(self, instruction: str) -> TokenIds:
+        """Return the token ids of an instruction.
+
+        Raises
+        ------
+        ConfigError
+            If it is empty or longer than the model's context.
+        """
+        text, limit = instruction.strip(), self.config.encoder.max_positions
+        if not text:
+            raise ConfigError(
+                "an instruction is empty", fix="give every task of the model an instruction"
+            )
+        row = self.tokenizer.encode([Text("query", text)], _MANY_TOKENS)[0]
+        if len(row) > limit:
+            raise ConfigError(
+                f"an instruction has {len(row)} tokens, the model's context {limit}",
+                value=f"{text[:60]}...",
+                fix="shorten it",
+            )
+        return row
+
+    def _instruction_rows(self) -> list[TokenIds]:
+        instructions: dict[int, str] = {}
+        for task in self.tasks:
+            for role in get_args(Role):
+                instructions.setdefault(self.route(task.name, role), task.instruction)
+        return [self.instruction_row(text) for _, text in sorted(instructions.items())]
 
 
 def load_pretrained(
-    path: Path | str, *, pooling: Pooling | None = None, similarity: Similarity | None = None
+    path: Path | str,
+    *,
+    pooling: Pooling | None = None,
+    similarity: Similarity | None = None,
+    dims: int | None = None,
 ) -> Pretrained:
-    """Load our folder, a run folder (its ``model``), or a Hugging Face BERT.
+    """Load our folder, a run folder (its ``model``), or a Hugging Face folder.
 
     Parameters
     ----------
     path : path
-        The folder, or ``organisation/name`` on the hub. A BERT knows the default tasks,
-        without experts; a folded export only the tasks that it was made for.
+        The folder, or ``organisation/name`` on the hub. A Hugging Face model (families:
+        `checkpoints.families`) knows the default tasks, without experts; a folded export
+        only the tasks that it was made for.
     pooling, similarity : optional
-        Replace the checkpoint's own; for a BERT they default to ``cls`` and ``dot``.
+        Replace the checkpoint's own; for a Hugging Face folder they default to ``cls`` and ``dot``.
+    dims : int, optional
+        Keep only so many dimensions of the embeddings (for models trained with
+        ``loss.matryoshka``).
 
     Raises
     ------
+    ConfigError
+        If ``dims`` is more than the model has.
     CheckpointError
         If the folder holds no model, or one that does not fit its config.
     """
     folder = find_model_folder(path)
-    pretrained_config, weights = _read(folder, pooling)
+    pretrained_config, weights = read_folder(folder, pooling)
     if similarity is not None:
         pretrained_config.similarity = similarity
     if pooling is not None:
         pretrained_config.encoder.pooling = pooling
+    if dims is not None:
+        pretrained_config.encoder = _cut(pretrained_config.encoder, dims)
     model = Encoder(pretrained_config.encoder)
     load_strictly(model, weights, folder)
     tokenizer = TextTokenizer.from_folder(folder)
@@ -105,17 +171,48 @@ def load_pretrained(
     return Pretrained(model, tokenizer, pretrained_config)
 
 
-def start_from(path: Path | str, config: PretrainedConfig) -> Pretrained:
-    """Build the encoder that ``config`` describes and warm-start it from a folder."""
+def start_from(path: Path | str, config: PretrainedConfig, *, seed: int = 0) -> Pretrained:
+    """Build the encoder that ``config`` describes and warm-start it from a folder.
+
+    Weights of routes go by name: the folder's tasks may be listed in another order. ``seed``
+    draws what the folder does not have (adapters, control codes and the like).
+
+    Raises
+    ------
+    CheckpointError
+        If the folder does not fit, or has weights of its own for some tasks but not for all
+        that ``config`` lists.
+    """
     folder = find_model_folder(path)
-    _, weights = _read(folder, config.encoder.pooling)
+    base, weights = read_folder(folder, config.encoder.pooling)
     model = Encoder(config.encoder)
-    warm_start(model, weights, folder)
+    model.initialise(seed)
+    warm_start(model, weights, folder, _matching_routes(base, config, folder))
     return Pretrained(model, TextTokenizer.from_folder(folder), config)
 
 
+def _matching_routes(base: PretrainedConfig, config: PretrainedConfig, folder: Path) -> list[int]:
+    """Return, for each route of ``config``, the number of the base's route of that name."""
+    theirs, ours = base.routes, config.routes
+    if not (base.encoder.is_routed and config.encoder.is_routed):
+        return list(range(len(ours)))
+    unknown = [name for name in ours if name not in theirs]
+    if unknown or base.routing != config.routing:
+        raise CheckpointError(
+            f"this base has weights for {', '.join(theirs)}, not for "
+            f"{', '.join(unknown) or f'routing by {config.routing}'}",
+            path=folder,
+            fix="scimult grow-task adds a task; or start from a vanilla checkpoint",
+        )
+    return [theirs.index(name) for name in ours]
+
+
+def _cut(encoder: EncoderConfig, dims: int) -> EncoderConfig:
+    return validate(EncoderConfig, encoder.model_dump() | {"dims": dims}, "dims")
+
+
 def read_config(path: Path | str) -> PretrainedConfig:
-    """Read the config of a folder without its weights (pooling ``cls`` for a BERT folder)."""
+    """Read the config of a folder without its weights (pooling ``cls`` for a Hugging Face one)."""
     return _read_config(find_model_folder(path), None)[0]
 
 
@@ -133,11 +230,18 @@ def save_pretrained(
         If the folder cannot be written.
     """
     with atomic_folder(folder) as temporary:
-        tensors = {key: value.detach().float().contiguous() for key, value in weights.items()}
-        save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
-        write_json(temporary / CONFIG_FILE, config.model_dump(mode="json"))
-        tokenizer.save(temporary)
-        write_text(temporary / CARD_FILE, own_card(config, tensors, title_of(folder)))
+        write_model(temporary, weights, tokenizer, config)
+        write_text(temporary / CARD_FILE, own_card(config, weights, title_of(folder)))
+
+
+def write_model(
+    folder: Path, weights: dict[str, Tensor], tokenizer: TextTokenizer, config: PretrainedConfig
+) -> None:
+    """Write the files that `load_pretrained` reads into a folder that exists."""
+    tensors = {key: value.detach().float().contiguous() for key, value in weights.items()}
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
+    tokenizer.save(folder)
 
 
 def find_model_folder(path: Path | str) -> Path:
@@ -150,7 +254,7 @@ def find_model_folder(path: Path | str) -> Path:
         if (folder / CONFIG_FILE).is_file():
             return folder
     problem = "folder holds no model" if root.is_dir() else "folder does not exist"
-    fix = "name a run, a saved model, a Hugging Face BERT folder or organisation/name on the hub"
+    fix = "name a run, a saved model, a Hugging Face folder or organisation/name on the hub"
     if (root / "checkpoints").is_dir():
         fix = (
             "the run has not ended; scimult export RUN --step N --to pretrained reads a checkpoint"
@@ -164,36 +268,45 @@ def title_of(folder: Path | str) -> str:
     return path.parent.name if path.name == "model" else path.name
 
 
-def _read(folder: Path, pooling: Pooling | None) -> tuple[PretrainedConfig, dict[str, Tensor]]:
-    config, is_bert = _read_config(folder, pooling)
+def read_folder(
+    folder: Path, pooling: Pooling | None = None
+) -> tuple[PretrainedConfig, dict[str, Tensor]]:
+    """Read config and weights of a folder that `find_model_folder` found, weights by our names.
+
+    ``pooling`` is that of a Hugging Face folder; by default a folded export's own, else ``cls``.
+    """
+    config, family = _read_config(folder, pooling)
     weights = read_weights(folder)
-    if is_bert:
-        weights = from_bert(weights, config.encoder.num_blocks)
-    return config, weights
+    return config, weights if family is None else family.from_hf(weights, config.encoder)
 
 
-def _read_config(folder: Path, pooling: Pooling | None) -> tuple[PretrainedConfig, bool]:
-    file = folder / CONFIG_FILE
-    raw = read_json(file)
+def _read_config(folder: Path, pooling: Pooling | None) -> tuple[PretrainedConfig, Family | None]:
+    """Return the config and, for a folder that is not ours, the family that it belongs to."""
+    path = folder / CONFIG_FILE
+    raw = read_json(path)
     if isinstance(raw, dict) and raw.get("format") == FORMAT:
-        return validate(PretrainedConfig, raw, file), False
-    if not isinstance(raw, dict) or "model_type" not in raw:
+        return validate(PretrainedConfig, raw, path), None
+    if not isinstance(raw, dict) or not raw.keys() & {"model_type", "num_hidden_layers"}:
         raise CheckpointError("config.json is neither ours nor Hugging Face's", path=folder)
+    # SciBERT's config.json is older than the key; only BERT existed then.
+    family = family_of({"model_type": "bert", **raw}, path)
     folded = dict(raw.get(FOLDED_KEY) or {})
-    pooling = pooling or folded.pop("pooling", None) or "cls"
+    own = {key: folded.pop(key) for key in _FOLDED_ENCODER if key in folded}
     try:
-        encoder = bert_config(raw, pooling, file)
+        encoder = family.encoder_config(raw, pooling or "cls", path)
     except KeyError as error:
         raise CheckpointError(
-            f"config.json lacks {error}", path=folder, fix="use a complete BERT checkpoint"
+            f"config.json lacks {error}", path=folder, fix="use a complete checkpoint"
         ) from error
+    except ValidationError as error:
+        problem = "; ".join(f"{d['loc']}: {d['msg']}" for d in error.errors())
+        raise CheckpointError(f"config.json is not valid: {problem}", path=folder) from error
     if folded:
-        folded.pop("pooling", None)
-        tree = {**folded, "encoder": encoder.model_dump(mode="json")}
-        return validate(PretrainedConfig, tree, file), True
-    return (
-        PretrainedConfig(
-            encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
-        ),
-        True,
+        if pooling is not None:
+            own["pooling"] = pooling
+        tree = {**folded, "encoder": encoder.model_dump(mode="json") | own}
+        return validate(PretrainedConfig, tree, path), family
+    config = PretrainedConfig(
+        encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
     )
+    return config, family

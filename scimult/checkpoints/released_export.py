@@ -7,12 +7,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scimult.checkpoints.fold import assert_plain
+from scimult.checkpoints.fold import Known, settings_beyond
 from scimult.checkpoints.pretrained import Pretrained, PretrainedConfig
 from scimult.checkpoints.released import BASE, CONTEXT, POSITION_IDS, QUESTION
 from scimult.checkpoints.released_keys import moe_type_of, to_released
+from scimult.errors import CheckpointError
 from scimult.files import atomic_file
+from scimult.models import EncoderConfig, ExpertLayout
 from scimult.tasks import default_tasks
+
+# What the released structure can express: a BERT, and experts by task.
+_KNOWN: Known = {
+    PretrainedConfig: frozenset(
+        "format version encoder tasks similarity max_length provenance".split()
+    ),
+    EncoderConfig: frozenset(
+        "vocab_size hidden_size num_blocks num_heads intermediate_size max_positions token_types "
+        "norm_eps dropout attention_dropout initializer_range pooling experts".split()
+    ),
+    ExpertLayout: frozenset("count sublayers blocks".split()),
+}
 
 
 def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
@@ -26,7 +40,12 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
         If the file cannot be written.
     """
     config, encoder = pretrained.config, pretrained.config.encoder
-    assert_plain(config, "written in the released structure")
+    if beyond := settings_beyond(config, _KNOWN):
+        raise CheckpointError(
+            f"the released structure has no place for {', '.join(sorted(beyond))}",
+            value=beyond,
+            fix="export it as pretrained, which keeps everything",
+        )
     order = _released_order(config)
     weights = {
         key: value.detach().float().cpu() for key, value in pretrained.model.state_dict().items()

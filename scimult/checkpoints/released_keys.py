@@ -16,7 +16,7 @@ from torch import Tensor
 from scimult.checkpoints.bert_keys import from_bert, to_bert
 from scimult.errors import CheckpointError
 from scimult.models import EncoderConfig, ExpertLayout
-from scimult.models.config import Sublayer
+from scimult.models.layouts import Sublayer
 
 SUBLAYERS: dict[str, Sublayer] = {"attn": "attention", "fwd": "feed_forward"}
 LAYER_SETS = (2, 3, 4, 6, 12)  # the ``modN`` that the original code knows

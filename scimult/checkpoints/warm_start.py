@@ -1,8 +1,9 @@
-"""Warm start: every expert begins as an exact copy of the layer it multiplies."""
+"""Warm start: what a model shares with its base is copied, experts as often as needed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -11,36 +12,83 @@ from scimult.checkpoints.weights import load_strictly
 from scimult.errors import CheckpointError
 from scimult.models import Encoder
 
-_EXPERT = re.compile(r"\.experts\.(\d+)\.")
+# The last bank in a name is the one that routes (an adapter inside a feed-forward layer).
+_EXPERT = re.compile(r"^(.*\.experts\.)(\d+)(\..*)$")
+_CODES = "embeddings.codes.weight"
+# What a base need not have: it starts neutral, or drawn at random.
+_ADDED = re.compile(r"\.adapter\.|\.lora\.|\.pal\.|^pal_projections\.|^embeddings\.codes\.")
 
 
-def warm_start(model: Encoder, weights: dict[str, Tensor], path: Path | str = "weights") -> None:
-    """Fill ``model`` from weights of the same layout or of a vanilla encoder.
+def warm_start(
+    model: Encoder,
+    weights: dict[str, Tensor],
+    path: Path | str = "weights",
+    routes: Sequence[int] | None = None,
+) -> None:
+    """Fill ``model`` from weights of the same layout or of a simpler encoder.
 
-    Where a bank of ``model`` holds several experts and the source a single one, each
+    Where a bank of ``model`` holds several experts and the source a single layer, each
     expert becomes a copy of it, so that the first embeddings equal the source's
-    (SciMult, appendix C: the two-stage strategy).
+    (SciMult, appendix C: the two-stage strategy). So does an instruction encoder of its
+    own. Adapters, low-rank updates, projected attention and control codes that the source
+    does not have keep the values that ``model`` has.
+
+    Parameters
+    ----------
+    model : Encoder
+        Is changed in place; initialised.
+    weights : mapping
+        Weights by our names.
+    path : path
+        Where they are from, for messages.
+    routes : sequence of int, optional
+        For each route of ``model``, the route of the source that serves it; by default the
+        same number.
 
     Raises
     ------
     CheckpointError
-        If the source has experts where the model has another number of them, or if a
-        weight is missing, extra or of another shape.
+        If the source has experts or added layers where the model has none or another
+        number of them, or if a weight is missing, extra or of another shape.
     """
-    expanded: dict[str, Tensor] = {}
-    for key in model.state_dict():
-        only = _EXPERT.sub(".experts.0.", key)
-        second = _EXPERT.sub(".experts.1.", key)
-        if key in weights:
-            expanded[key] = weights[key]
-        elif only in weights and second not in weights:
-            expanded[key] = weights[only].clone()
-    unused = {key for key in weights.keys() - expanded.keys() if _EXPERT.search(key) is not None}
-    if unused:
+    filled: dict[str, Tensor] = {}
+    used: set[str] = set()
+    own = model.state_dict()
+    for key in own:
+        source = next((name for name in _sources(key, weights, routes) if name in weights), None)
+        if source is not None:
+            filled[key] = weights[source] if source == key else weights[source].clone()
+            used.add(source)
+        elif _ADDED.search(key):
+            filled[key] = own[key]
+    if _CODES in used and routes is not None:
+        filled[_CODES] = weights[_CODES][list(routes)]
+    extra = sorted(weights.keys() - used)
+    routed = [key for key in extra if _EXPERT.match(key) or _ADDED.search(key)]
+    if routed:
         raise CheckpointError(
-            "checkpoint has experts that the model does not",
+            "checkpoint has experts or added layers that the model does not",
             path=path,
-            value=sorted(unused)[0],
+            value=routed[0],
             fix="use the checkpoint's own variant, or warm-start from a vanilla checkpoint",
         )
-    load_strictly(model, expanded | {k: v for k, v in weights.items() if k not in expanded}, path)
+    load_strictly(model, filled | {key: weights[key] for key in extra}, path)
+
+
+def _sources(key: str, weights: dict[str, Tensor], routes: Sequence[int] | None) -> list[str]:
+    """Return the names under which a source may hold the weight ``key``, best first."""
+    if key.startswith("instruction_encoder."):
+        return [key, key.removeprefix("instruction_encoder.")]
+    names = [key]
+    if match := _EXPERT.match(key):
+        head, number, tail = match[1], int(match[2]), match[3]
+        if f"{head}1{tail}" in weights:
+            source = number if routes is None or number >= len(routes) else routes[number]
+            names = [f"{head}{source}{tail}"]
+        else:
+            names = [f"{head}0{tail}"]
+        if head.endswith("attention.norm.experts."):
+            names.append(head.removesuffix("experts.").removesuffix(".") + tail)
+    if key.startswith("blocks.") and ".feed_forward_norm." in key:
+        names.append(key.replace(".feed_forward_norm.", ".feed_forward.experts.0.norm."))
+    return names

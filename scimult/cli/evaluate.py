@@ -43,7 +43,10 @@ def evaluate(
     ] = None,
     model: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option(help="NAME=FOLDER[,pooling=mean][,similarity=cosine][,dtype=bfloat16]"),
+        typer.Option(
+            help="NAME=FOLDER[,pooling=mean][,similarity=cosine][,dtype=bfloat16]; "
+            "NAME=FOLDER+FOLDER averages the embeddings of two models."
+        ),
     ] = None,
     embeddings: Annotated[
         Optional[list[str]],  # noqa: UP045
@@ -181,12 +184,28 @@ def _stored(spec: SystemSpec, device: str | None) -> System:
 
 def _model(spec: SystemSpec, device: str | None) -> System:
     from scimult.evaluation.systems import DenseSystem
-    from scimult.inference import SciMult
+    from scimult.inference import Ensemble, SciMult
 
-    options: dict[str, Any] = spec.options
-    encoder = SciMult.from_pretrained(spec.folder, name=spec.name, device=device, **options)
-    settings = {"folder": str(spec.folder), "fingerprint": encoder.fingerprint, **options}
+    options: dict[str, Any] = dict(spec.options)
+    combine = options.pop("combine", "mean")
+    members = [
+        SciMult.from_pretrained(folder, name=spec.name, device=device, **options)
+        for folder in _folders(spec.folder)
+    ]
+    encoder = (
+        members[0] if len(members) == 1 else Ensemble(members, name=spec.name, combine=combine)
+    )
+    settings = {
+        "folder": str(spec.folder),
+        "fingerprint": "+".join(member.fingerprint for member in members),
+        **spec.options,
+    }
     return DenseSystem(encoder, settings, device=device or "cpu", show_progress=True)
+
+
+def _folders(spec: Path) -> list[Path]:
+    """Return the folders of an ensemble, ``A+B``; a folder that exists is one of its own."""
+    return [spec] if spec.exists() else [Path(part) for part in str(spec).split("+")]
 
 
 def _show_suites(chosen: str, data: Path) -> None:

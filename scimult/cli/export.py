@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
@@ -13,37 +13,47 @@ if TYPE_CHECKING:
     from scimult.checkpoints import Pretrained
 
 Target = Literal["pretrained", "folded", "sentence-transformers", "onnx", "released"]
-_OF_ONE_TASK = ("folded", "onnx")
+Side = Literal["query", "candidate"]
+_OF_ONE_ROUTE = ("folded", "onnx")
 
 
 def export(
     model: Annotated[
-        str, typer.Argument(help="A run, a saved model, a BERT folder or a name on the hub.")
+        str,
+        typer.Argument(help="A run, a saved model, a Hugging Face folder or a name on the hub."),
     ],
     to: Annotated[Target, typer.Option(help="Form of the output.", show_default=False)],
     out: Annotated[
         Path, typer.Option(help="Folder to write; a file for released.", show_default=False)
     ],
     task: Annotated[
-        str | None, typer.Option(help="Whose experts: for folded and onnx.", show_default=False)
+        Optional[str],  # noqa: UP045 - typer evaluates it on Python 3.10
+        typer.Option(help="Whose route: for folded and onnx.", show_default=False),
+    ] = None,
+    side: Annotated[
+        Optional[Side],  # noqa: UP045
+        typer.Option(
+            help="Which side of the task: for models that tell them apart.", show_default=False
+        ),
     ] = None,
     step: Annotated[
-        int | None,
+        Optional[int],  # noqa: UP045
         typer.Option(min=0, help="The run's checkpoint of this step, not its final model."),
     ] = None,
 ) -> None:
     """Write a model in another form.
 
-    pretrained: our own folder. folded: one task as a plain BERT, for any library.
+    pretrained: our own folder. folded: one task as a plain encoder, for any library.
     sentence-transformers: all tasks, encode(texts, task=...). onnx: one task as a graph.
     released: the file form of SciMult's authors.
     """
     if out.exists():
         raise StorageError("output exists already", path=out, fix="choose another path")
-    if task is not None and to not in _OF_ONE_TASK:
-        fix = f"leave --task out, or export to {' or '.join(_OF_ONE_TASK)}"
-        raise ConfigError(f"--task has no meaning for {to}", value=task, fix=fix)
-    for line in _write(to, out, _open(model, step), task):
+    for option, value in (("--task", task), ("--side", side)):
+        if value is not None and to not in _OF_ONE_ROUTE:
+            fix = f"leave {option} out, or export to {' or '.join(_OF_ONE_ROUTE)}"
+            raise ConfigError(f"{option} has no meaning for {to}", value=value, fix=fix)
+    for line in _write(to, out, _open(model, step), task, side):
         typer.echo(line)
 
 
@@ -57,7 +67,9 @@ def _open(model: str, step: int | None) -> Pretrained:
     return load_pretrained(model)
 
 
-def _write(to: Target, out: Path, pretrained: Pretrained, task: str | None) -> list[str]:
+def _write(
+    to: Target, out: Path, pretrained: Pretrained, task: str | None, side: Side | None
+) -> list[str]:
     """Write the export and return what the user should know about it."""
     from scimult.checkpoints import exports, save_pretrained
 
@@ -66,16 +78,13 @@ def _write(to: Target, out: Path, pretrained: Pretrained, task: str | None) -> l
         weights = pretrained.model.state_dict()
         save_pretrained(out, weights, pretrained.tokenizer, pretrained.config)
     elif to == "folded":
-        exports.export_folded(out, pretrained, task)
+        exports.export_folded(out, pretrained, task, side)
     elif to == "sentence-transformers":
-        exports.export_sentence_transformers(out, pretrained)
-        if pretrained.config.encoder.experts is not None:
-            copies = len(pretrained.tasks)
-            notes.append(f"what the tasks share is there {copies} times, once per task")
+        notes.extend(exports.export_sentence_transformers(out, pretrained))
     elif to == "onnx":
         from scimult.checkpoints.onnx_export import export_onnx
 
-        difference = export_onnx(out, pretrained, task)
+        difference = export_onnx(out, pretrained, task, side)
         notes.append(
             "not checked: onnxruntime is not installed"
             if difference is None

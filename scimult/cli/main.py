@@ -18,6 +18,7 @@ from scimult.cli.encode import encode
 from scimult.cli.evaluate import evaluate
 from scimult.cli.export import export
 from scimult.cli.generate import generate
+from scimult.cli.grow_task import grow_task
 from scimult.cli.import_ import import_
 from scimult.cli.mine import mine
 from scimult.cli.prepare import prepare
@@ -78,6 +79,7 @@ VERBS = (
     mine,
     pretrain,
     curves,
+    grow_task,
     evaluate,
     encode,
     search,

@@ -26,14 +26,17 @@ class Batch:
     """What one rank encodes and compares in one unit.
 
     Each distinct text is encoded once: ``query_B`` and ``candidate_C`` say which encoded
-    text stands in each row. Candidates are the B positives, in order, then the hard
-    negatives that exist. ``known_rows_P`` and ``known_ids_P`` pair each query row with the
-    text rows that must not count as its negatives: its known positives and itself.
+    text stands in each row. ``sides`` says of each encoded text whether it is a query (0) or
+    a candidate (1), where the two are encoded apart; else it is all 0. Candidates are the B
+    positives, in order, then the hard negatives that exist. ``known_rows_P`` and
+    ``known_ids_P`` pair each query row with the text rows that must not count as its
+    negatives: its known positives and itself.
     """
 
     source: str
     task: str
     rows: list[IntArray]
+    sides: list[int]
     query_B: Tensor
     candidate_C: Tensor
     query_ids_B: Tensor
@@ -76,6 +79,8 @@ class BatchBuilder:
         Longer texts are cut.
     hard_negatives : bool
         Whether hard negatives take part.
+    by_side : bool
+        Encode a text that is both query and candidate once for each side.
     """
 
     def __init__(
@@ -86,12 +91,14 @@ class BatchBuilder:
         *,
         max_length: int,
         hard_negatives: bool = True,
+        by_side: bool = False,
     ) -> None:
         self._sources = list(sources)
         self._tokens = tokens
         self._known = known
         self._max_length = max_length
         self._hard_negatives = hard_negatives
+        self._by_side = by_side
 
     def build(self, planned: PlannedRows) -> Batch:
         """Return the batch of these rows."""
@@ -100,17 +107,21 @@ class BatchBuilder:
         if not self._hard_negatives:
             negatives = negatives[:0]
         candidates = np.concatenate([planned.positives_R, negatives])
-        distinct_U, places = np.unique(
-            np.concatenate([planned.queries_R, candidates]), return_inverse=True
-        )
         num_queries = len(planned.queries_R)
+        # A text's key is (side, id): without sides, all are on side 0.
+        keys = np.concatenate([planned.queries_R, candidates])
+        if self._by_side:
+            keys[num_queries:] += len(self._tokens)
+        distinct_U, places = np.unique(keys, return_inverse=True)
+        sides_U, ids_U = np.divmod(distinct_U, len(self._tokens))
         known = [
             np.append(self._known[source.task][int(query)], query) for query in planned.queries_R
         ]
         return Batch(
             source=source.source,
             task=source.task,
-            rows=[self._tokens.tokens(int(row), self._max_length) for row in distinct_U],
+            rows=[self._tokens.tokens(int(row), self._max_length) for row in ids_U],
+            sides=sides_U.tolist(),
             query_B=torch.from_numpy(places[:num_queries]),
             candidate_C=torch.from_numpy(places[num_queries:]),
             query_ids_B=torch.from_numpy(np.array(planned.queries_R)),

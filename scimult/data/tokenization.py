@@ -1,7 +1,8 @@
 """Text to token ids: the only code that formats texts and calls a tokenizer.
 
 Paper and label: ``[CLS] title [SEP] body [SEP]``; query: ``[CLS] query [SEP]`` (SciMult,
-section 3.1). It is one sequence: token types are all 0, and it is cut as a whole.
+section 3.1). It is one sequence: token types are all 0, and it is cut as a whole. RoBERTa's
+``<s>`` and ``</s>`` take the places of ``[CLS]`` and ``[SEP]``; there is one separator, not two.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as NormalizerSequence
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedTokenizerFast,
+    RobertaTokenizer,
+    XLMRobertaTokenizer,
+)
 
 from scimult.errors import CheckpointError, ConfigError
 from scimult.types import IntArray, Text
@@ -25,6 +32,11 @@ from scimult.types import IntArray, Text
 TokenArray = NDArray[np.int32]
 FORMAT = "title sep body, v1"
 LOWERCASE_KEY = "scimult_lowercase"
+_BY_FILES: dict[tuple[str, ...], Any] = {
+    ("vocab.txt",): BertTokenizer,
+    ("vocab.json", "merges.txt"): RobertaTokenizer,
+    ("sentencepiece.bpe.model",): XLMRobertaTokenizer,
+}
 
 
 class TextTokenizer:
@@ -43,7 +55,7 @@ class TextTokenizer:
     Raises
     ------
     CheckpointError
-        If a special token is missing.
+        If a special token is missing, or the tokenizer does not put them around a text.
     ConfigError
         If an uncased tokenizer is asked to keep case.
     """
@@ -59,7 +71,15 @@ class TextTokenizer:
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
-        uncased = _lowercases(json.loads(backend.to_str())["normalizer"])
+        if tokenizer("")["input_ids"] != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
+            fix = "use a tokenizer that writes one cls token, the text and one sep token"
+            raise CheckpointError(
+                "tokenizer does not put cls and sep around a text",
+                path=path,
+                value=tokenizer.convert_ids_to_tokens(tokenizer("")["input_ids"]),
+                fix=fix,
+            )
+        uncased = _lowercases(backend.normalizer)
         if lowercase is None:
             lowercase = bool(tokenizer.init_kwargs.get(LOWERCASE_KEY, uncased))
         if uncased and not lowercase:
@@ -92,8 +112,8 @@ class TextTokenizer:
                 "tokenizer folder does not exist", path=path, fix="check the path"
             )
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
-        except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
+            tokenizer = _load(Path(path))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             fix = "name a folder with tokenizer.json and tokenizer_config.json"
             raise CheckpointError("holds no usable tokenizer", path=path, fix=fix) from error
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -131,11 +151,11 @@ class TextTokenizer:
     def format(self, text: Text) -> str:
         """Return the string that is tokenised: title and body around a separator.
 
-        A part that is empty takes its separator with it.
+        A part that is empty takes its separator with it. There are no spaces around the
+        separator: WordPiece would drop them, byte-level pairs would make tokens of them.
         """
         separator: str = self._tokenizer.sep_token
-        parts = [part for part in (text.title, text.body) if part]
-        joined = f" {separator} ".join(parts)
+        joined = separator.join(part for part in (text.title, text.body) if part)
         if not self._lower_here:
             return joined
         return separator.join(piece.lower() for piece in joined.split(separator))
@@ -180,10 +200,33 @@ def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:
     return shorter
 
 
-def _lowercases(normalizer: dict[str, Any] | None) -> bool:
-    """Return whether a tokenizers normalizer, given as JSON, lower-cases."""
-    if normalizer is None:
-        return False
-    if normalizer["type"] == "Sequence":
-        return any(_lowercases(part) for part in normalizer["normalizers"])
-    return normalizer["type"] == "Lowercase" or bool(normalizer.get("lowercase"))
+def _lowercases(normalizer: Any) -> bool:
+    """Return whether a tokenizer's normalizer, whatever its type, lower-cases."""
+    return normalizer is not None and "A" not in normalizer.normalize_str("A")
+
+
+def _load(folder: Path) -> Any:
+    """Load a tokenizer; folders older than ``tokenizer.json`` say what they are by their files."""
+    described = [
+        json.loads((folder / name).read_text(encoding="utf-8"))
+        for name in ("config.json", "tokenizer_config.json")
+        if (folder / name).is_file()
+    ]
+    options: dict[str, Any] = {"local_files_only": True}
+    if (folder / "tokenizer.json").is_file():
+        return AutoTokenizer.from_pretrained(str(folder), **options)
+    words = folder / "vocab.txt"
+    if words.is_file() and not any("do_lower_case" in content for content in described):
+        # transformers would lower-case; a cased vocabulary holds capitals.
+        options["do_lower_case"] = not _has_capitals(words)
+    if not any(content.keys() & {"model_type", "tokenizer_class"} for content in described):
+        for files, tokenizer_class in _BY_FILES.items():
+            if all((folder / name).is_file() for name in files):
+                return tokenizer_class.from_pretrained(str(folder), **options)
+    return AutoTokenizer.from_pretrained(str(folder), **options)
+
+
+def _has_capitals(words: Path) -> bool:
+    """Return whether a WordPiece vocabulary has a capital outside its special tokens."""
+    lines = words.read_text(encoding="utf-8").splitlines()
+    return any(word != word.lower() for word in lines if not word.startswith("["))

@@ -6,6 +6,7 @@ Shape legend: N texts, D width.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +17,13 @@ import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.hardware import keep_freed_memory, multiplies_bfloat16
 from scimult.inference.texts import as_text
 from scimult.models import embed_tokens
 from scimult.models.config import Pooling
+from scimult.progress import note
 from scimult.tasks import TaskSet
-from scimult.types import FloatArray, Kind, Role, Similarity, Text
+from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -56,7 +59,12 @@ class SciMult:
         self.name = name
         self._pretrained = pretrained
         self._max_tokens = max_tokens_per_batch
-        self._model = pretrained.model.to(_device(device), DTYPES[dtype]).eval()
+        where = _device(device)
+        if where.type == "cpu":
+            keep_freed_memory()
+            if dtype != "float32" and not multiplies_bfloat16(where):
+                note(f"{dtype} products are emulated on this CPU, slower than float32")
+        self._model = pretrained.model.to(where, DTYPES[dtype]).eval()
 
     @classmethod
     def from_pretrained(
@@ -67,6 +75,7 @@ class SciMult:
         dtype: str = "float32",
         pooling: Pooling | None = None,
         similarity: Similarity | None = None,
+        dims: int | None = None,
         name: str | None = None,
     ) -> SciMult:
         """Load a run, a saved model or a Hugging Face BERT folder.
@@ -79,6 +88,8 @@ class SciMult:
             See the class.
         pooling, similarity : optional
             Replace what the checkpoint says (a plain BERT folder: ``cls`` and ``dot``).
+        dims : int, optional
+            Keep only the first dimensions of each embedding.
         name : str, optional
             Defaults to the folder's name.
 
@@ -87,7 +98,7 @@ class SciMult:
         CheckpointError
             If the folder holds no model that fits.
         """
-        pretrained = load_pretrained(path, pooling=pooling, similarity=similarity)
+        pretrained = load_pretrained(path, pooling=pooling, similarity=similarity, dims=dims)
         return cls(pretrained, name=name or Path(path).resolve().name, device=device, dtype=dtype)
 
     @property
@@ -103,7 +114,7 @@ class SciMult:
     @property
     def width(self) -> int:
         """Number of dimensions of an embedding."""
-        return self._pretrained.config.encoder.hidden_size
+        return self._pretrained.config.encoder.width
 
     def encode(
         self,
@@ -111,6 +122,7 @@ class SciMult:
         *,
         task: str,
         role: Role = "query",
+        instruction: str | None = None,
         show_progress: bool = False,
     ) -> FloatArray:
         """Embed texts for one side of a task.
@@ -124,6 +136,8 @@ class SciMult:
             One of ``tasks``.
         role : {"query", "candidate"}
             Which side of the task the texts are on.
+        instruction : str, optional
+            Another instruction than the task's own, for a model that reads instructions.
         show_progress : bool
             Show a bar on a terminal.
 
@@ -138,10 +152,13 @@ class SciMult:
             If the model does not know ``task``; the message lists the known ones.
         DataError
             If a text is empty or not of a known form.
+        ConfigError
+            If the model reads no instructions, or not such a long one.
         """
         if isinstance(texts, (str, Text, Mapping)):
             raise DataError("texts is a single text", value=texts, fix="pass a list of texts")
         kind = self.kind(task, role)
+        row = None if instruction is None else self._instruction(instruction)
         if not len(texts):
             return np.zeros((0, self.width), dtype=np.float32)
         wanted = [as_text(item, kind, place) for place, item in enumerate(texts)]
@@ -149,7 +166,8 @@ class SciMult:
         return embed_tokens(
             self._model,
             tokens,
-            expert=self._pretrained.expert(task),
+            route=self._pretrained.route(task, role),
+            instruction=row,
             max_tokens_per_batch=self._max_tokens,
             show_progress=show_progress,
         )
@@ -167,12 +185,23 @@ class SciMult:
         known = self.tasks[task]
         return known.query_kind if role == "query" else known.candidate_kind
 
+    def _instruction(self, instruction: str) -> TokenIds:
+        if self._pretrained.config.encoder.instructions is None:
+            raise ConfigError(
+                f"model {self.name} reads no instructions",
+                value=instruction,
+                fix="leave instruction out, or use a model of variant instruction or prefix",
+            )
+        return self._pretrained.instruction_row(instruction)
+
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all that an embedding depends on: weights, architecture, tokenizer, length."""
         config = self._pretrained.config
         digest = hashlib.sha256(config.encoder.model_dump_json().encode())
         digest.update(f"{self._pretrained.tokenizer.fingerprint} {config.max_length}".encode())
+        instructions = [task.instruction for task in config.tasks]
+        digest.update(json.dumps([config.routing, instructions]).encode())
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype}".encode())
             digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)

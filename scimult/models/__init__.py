@@ -7,17 +7,20 @@ import os
 # It reads this at its first product, so it stands before anything can compute.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
-from scimult.models.config import EncoderConfig, ExpertLayout, variant_layout
+from scimult.models.config import EncoderConfig
 from scimult.models.embed import embed_tokens
 from scimult.models.encoder import Encoder
+from scimult.models.layouts import ExpertLayout
 from scimult.models.packing import PackedTexts, pack
+from scimult.models.variants import VARIANTS, variant_layouts
 
 __all__ = [
+    "VARIANTS",
     "Encoder",
     "EncoderConfig",
     "ExpertLayout",
     "PackedTexts",
     "embed_tokens",
     "pack",
-    "variant_layout",
+    "variant_layouts",
 ]

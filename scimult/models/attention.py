@@ -1,10 +1,15 @@
 """Self-attention over packed rows, in the fastest exact form that the device offers.
 
 Shape legend: B rows, L tokens of the longest row, T tokens of all rows, H heads,
-K width of a head.
+K width of a head, N chunks of a row, C queries of a chunk, J keys that a chunk sees,
+t tokens of one group, b rows of one group times N, I tokens of an instruction.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+from inspect import signature
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +18,25 @@ from torch import Tensor
 from scimult.models.packing import AttentionGroup, PackingPlan
 
 
-def attend(qkv_T3HK: Tensor, plan: PackingPlan, dropout: float) -> Tensor:
-    """Let every token attend to the tokens of its own row.
+@dataclass(frozen=True)
+class Context:
+    """Keys and values, by route, that every row of the route attends to beside its own.
+
+    Each value has the shape ``(I, 2, H, K)``.
+    """
+
+    by_route: dict[int, Tensor]
+
+
+def attend(
+    qkv_T3HK: Tensor,
+    plan: PackingPlan,
+    dropout: float,
+    *,
+    window: int | None = None,
+    context: Context | None = None,
+) -> Tensor:
+    """Let every token attend to the tokens of its own row, and to its route's context.
 
     Parameters
     ----------
@@ -24,47 +46,140 @@ def attend(qkv_T3HK: Tensor, plan: PackingPlan, dropout: float) -> Tensor:
         Where the rows begin and which of them are handled together.
     dropout : float
         Dropout probability on the attention weights; 0 outside training.
+    window : int, optional
+        A token sees this many tokens on each side and itself; None: the whole row.
+    context : Context, optional
+        What rows read beside themselves; not together with a window.
 
     Returns
     -------
     Tensor
         Shape ``(T, H, K)``.
     """
+    assert window is None or context is None, "a window has no place for a context"
+    if window is not None and plan.longest <= window + 1:
+        window = None
     half = qkv_T3HK.dtype in (torch.float16, torch.bfloat16)
-    if qkv_T3HK.is_cuda and half and dropout == 0.0:
-        return _variable_length(qkv_T3HK, plan)
-    outputs = [_attend_group(qkv_T3HK[g.tokens], g, dropout) for g in plan.groups]
+    in_kernel = context is None and (window is None or _kernel_has_windows())
+    if qkv_T3HK.is_cuda and half and dropout == 0.0 and in_kernel:
+        return _variable_length(qkv_T3HK, plan, window)
+    outputs = [_attend_group(qkv_T3HK[g.tokens], g, dropout, window, context) for g in plan.groups]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _variable_length(qkv_T3HK: Tensor, plan: PackingPlan) -> Tensor:
+@cache
+def _kernel_has_windows() -> bool:
+    """Return whether torch's variable-length kernel knows windows; its first release did not."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "window_size" in signature(varlen_attn).parameters
+
+
+def _variable_length(qkv_T3HK: Tensor, plan: PackingPlan, window: int | None) -> Tensor:
     """Use the fused kernel that reads packed rows directly (CUDA, half precision)."""
     from torch.nn.attention.varlen import varlen_attn
 
     ends_B = plan.starts_B + plan.lengths_B
     bounds = F.pad(ends_B, (1, 0)).to(torch.int32)
     q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-    output = varlen_attn(q_THK, k_THK, v_THK, bounds, bounds, plan.longest, plan.longest)
+    kernel = varlen_attn if window is None else partial(varlen_attn, window_size=(window, window))
+    output = kernel(q_THK, k_THK, v_THK, bounds, bounds, plan.longest, plan.longest)
     assert isinstance(output, Tensor)
     return output
 
 
-def _attend_group(qkv_t3HK: Tensor, group: AttentionGroup, dropout: float) -> Tensor:
+def _attend_group(
+    qkv_t3HK: Tensor,
+    group: AttentionGroup,
+    dropout: float,
+    window: int | None,
+    context: Context | None,
+) -> Tensor:
     heads, width = qkv_t3HK.shape[2:]
     if group.index_BL is None:
         padded = qkv_t3HK.view(group.rows, group.longest, 3, heads, width)
     else:
         padded = qkv_t3HK[group.index_BL]
-    q_BHLK, k_BHLK, v_BHLK = padded.permute(2, 0, 3, 1, 4).unbind(0)
-    mask = None if group.mask_BL is None else group.mask_BL[:, None, None, :]
-    if qkv_t3HK.dtype == torch.bfloat16 and qkv_t3HK.device.type == "cpu":
-        output_BHLK = _attend_by_products(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
+    qkv_3BHLK = padded.permute(2, 0, 3, 1, 4)
+    if window is not None and group.longest > 4 * window:
+        output_BHLK = _attend_in_chunks(qkv_3BHLK, group.mask_BL, dropout, window)
     else:
-        output_BHLK = F.scaled_dot_product_attention(
-            q_BHLK, k_BHLK, v_BHLK, attn_mask=mask, dropout_p=dropout
-        )
+        mask = None if group.mask_BL is None else group.mask_BL[:, None, None, :]
+        if window is not None and group.longest > window + 1:
+            mask = _window_mask(group, window, qkv_t3HK.device)
+        q_BHLK, k_BHLK, v_BHLK = qkv_3BHLK.unbind(0)
+        if context is not None:
+            read_2HIK = context.by_route[group.route].permute(1, 2, 0, 3)
+            k_BHIK, v_BHIK = read_2HIK.expand(group.rows, *read_2HIK.shape).unbind(1)
+            k_BHLK, v_BHLK = torch.cat([k_BHIK, k_BHLK], 2), torch.cat([v_BHIK, v_BHLK], 2)
+            if mask is not None:
+                mask = F.pad(mask, (read_2HIK.shape[2], 0), value=True)
+        output_BHLK = _attend_padded(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
     flat = output_BHLK.transpose(1, 2).reshape(-1, heads, width)
     return flat if group.places_T is None else flat[group.places_T]
+
+
+def _window_mask(group: AttentionGroup, window: int, device: torch.device) -> Tensor:
+    """Return which keys each query sees, shape ``(B or 1, 1, L, L)``.
+
+    Padding sees padding: a query without any key would have no softmax.
+    """
+    places_L = torch.arange(group.longest, device=device)
+    near_LL = (places_L[:, None] - places_L[None, :]).abs() <= window
+    if group.mask_BL is None:
+        return near_LL[None, None]
+    return (near_LL & (group.mask_BL[:, None, :] | ~group.mask_BL[:, :, None]))[:, None]
+
+
+def _attend_in_chunks(
+    qkv_3BHLK: Tensor, real_BL: Tensor | None, dropout: float, window: int
+) -> Tensor:
+    """Attend within a window, in time and memory linear in L.
+
+    Rows are cut into N chunks of C queries; a chunk's queries see J = C + 2 window keys, those
+    of the chunk and a window on each side, and a band of them counts. Chunks are handled as
+    rows of their own.
+    """
+    _, rows, heads, longest, width = qkv_3BHLK.shape
+    chunk = 2 * window
+    chunks = -(-longest // chunk)
+    spare = chunks * chunk - longest
+    if real_BL is None:
+        real_BL = torch.ones(1, longest, dtype=torch.bool, device=qkv_3BHLK.device)
+    queries_BNC = F.pad(real_BL, (0, spare)).view(-1, chunks, chunk)
+    keys_BNJ = F.pad(real_BL, (window, spare + window)).unfold(1, chunk + 2 * window, chunk)
+    ahead_CJ = (
+        torch.arange(chunk + 2 * window, device=real_BL.device)[None, :]
+        - torch.arange(chunk, device=real_BL.device)[:, None]
+    )
+    band_CJ = (ahead_CJ >= 0) & (ahead_CJ <= 2 * window)
+    seen_BNCJ = band_CJ & (keys_BNJ[:, :, None, :] | ~queries_BNC[..., None])
+    mask = seen_BNCJ.expand(rows, -1, -1, -1).flatten(0, 1)[:, None]
+
+    def per_chunk(x_BHNKJ: Tensor) -> Tensor:
+        return x_BHNKJ.permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+    q_BHLK, k_BHLK, v_BHLK = qkv_3BHLK.unbind(0)
+    q_BHNKC = F.pad(q_BHLK, (0, 0, 0, spare)).unfold(2, chunk, chunk)
+    k_BHNKJ, v_BHNKJ = (
+        F.pad(x_BHLK, (0, 0, window, spare + window)).unfold(2, chunk + 2 * window, chunk)
+        for x_BHLK in (k_BHLK, v_BHLK)
+    )
+    output_bHCK = _attend_padded(
+        per_chunk(q_BHNKC), per_chunk(k_BHNKJ), per_chunk(v_BHNKJ), mask, dropout
+    )
+    output_BNHCK = output_bHCK.view(rows, chunks, heads, chunk, width)
+    output_BHLK = output_BNHCK.transpose(1, 2).reshape(rows, heads, chunks * chunk, width)
+    return output_BHLK[:, :, :longest]
+
+
+def _attend_padded(
+    q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None, dropout: float
+) -> Tensor:
+    """Attend within padded rows, with what is fastest for their type and device."""
+    if q_BHLK.dtype == torch.bfloat16 and q_BHLK.device.type == "cpu":
+        return _attend_by_products(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
+    return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask, dropout_p=dropout)
 
 
 def _attend_by_products(

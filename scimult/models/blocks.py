@@ -1,88 +1,160 @@
-"""Transformer blocks whose sub-layers may exist once per task.
+"""Transformer blocks whose sub-layers may exist, or be changed, once per route.
 
-Shape legend: T tokens of all rows, D width, H heads, K width of a head.
+Shape legend: T tokens of all rows, D width, H heads, K width of a head,
+F width inside the feed-forward layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scimult.models.attention import attend
+from scimult.models.adapters import adapters_after
+from scimult.models.attention import Context, attend
+from scimult.models.banks import ExpertBank
 from scimult.models.config import EncoderConfig
+from scimult.models.low_rank import low_rank_updates
 from scimult.models.packing import PackingPlan
+from scimult.models.pals import Pal, PalProjections
+
+Slices = list[tuple[int, slice]]
 
 
-class ExpertBank(nn.Module):
-    """Parallel copies of one layer; every row passes through exactly one of them.
+@dataclass(frozen=True)
+class InstructionLayer:
+    """What one block reads of the instructions: token states, and the tokens of each route.
 
-    A shared layer is a bank of one expert, which all rows use. With several experts the
-    tokens arrive sorted by expert and each expert sees its own slice: one that has no
-    rows is not run and gets no gradient.
+    ``states_ID`` are the instruction encoder's states before this block (equation 4).
     """
 
-    def __init__(self, make_expert: Callable[[], nn.Module], count: int) -> None:
-        super().__init__()
-        self.experts = nn.ModuleList(make_expert() for _ in range(count))
+    states_ID: Tensor
+    tokens: dict[int, slice]
 
-    def forward(self, x_TD: Tensor, expert_slices: list[tuple[int, slice]]) -> Tensor:
-        """Apply each token's expert; ``x_TD`` is sorted as ``expert_slices`` says."""
-        if len(self.experts) == 1:
-            return self._run(0, x_TD)
-        if len(expert_slices) == 1:
-            return self._run(expert_slices[0][0], x_TD)
-        return torch.cat([self._run(expert, x_TD[tokens]) for expert, tokens in expert_slices])
 
-    def _run(self, expert: int, x_TD: Tensor) -> Tensor:
-        output: Tensor = self.experts[expert](x_TD)
-        return output
+def layer_norm(config: EncoderConfig, count: int = 1) -> nn.Module:
+    """Return a LayerNorm, or a bank of them."""
+
+    def make() -> nn.LayerNorm:
+        return nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+
+    return make() if count == 1 else ExpertBank(make, count)
+
+
+def apply_norm(norm: nn.Module, x_TD: Tensor, slices: Slices) -> Tensor:
+    """Normalise with a LayerNorm or a bank of them."""
+    normed: Tensor = norm(x_TD, slices) if isinstance(norm, ExpertBank) else norm(x_TD)
+    return normed
 
 
 class Attention(nn.Module):
     """Multi-head self-attention, residual and LayerNorm.
 
-    Query, key, value and output linears may be per task; the LayerNorm is always shared,
-    as in the released MHAExpert model.
+    Query, key, value and output linears may be per route; the LayerNorm is shared, as in the
+    released MHAExpert model, unless the layout says otherwise.
     """
 
-    def __init__(self, config: EncoderConfig, experts: int) -> None:
+    def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
         width = config.hidden_size
+        experts = config.expert_count(number, "attention")
         self.heads = config.num_heads
         self.attention_dropout = config.attention_dropout
         self.dropout = config.dropout
         self.qkv = ExpertBank(lambda: nn.Linear(width, 3 * width), experts)
         self.output = ExpertBank(lambda: nn.Linear(width, width), experts)
-        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.norm = layer_norm(config, config.norm_count(number, "attention"))
+        self.adapter = adapters_after("attention", width, config.adapters)
+        self.qkv_update = low_rank_updates(("query", "key", "value"), width, width, config.lora)
+        self.output_update = low_rank_updates(("output",), width, width, config.lora)
 
-    def forward(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
-        """Return the block's attention output, shape ``(T, D)``."""
-        width = x_TD.shape[-1]
-        qkv_T3HK = self.qkv(x_TD, plan.expert_slices).view(-1, 3, self.heads, width // self.heads)
-        context_THK = attend(qkv_T3HK, plan, self.attention_dropout if self.training else 0.0)
-        output_TD = self.output(context_THK.reshape(-1, width), plan.expert_slices)
-        normed: Tensor = self.norm(x_TD + F.dropout(output_TD, self.dropout, self.training))
-        return normed
+    def project(self, x_TD: Tensor, slices: Slices) -> Tensor:
+        """Return queries, keys and values, shape ``(T, 3, H, K)``."""
+        qkv = self.qkv(x_TD, slices)
+        if self.qkv_update is not None:
+            qkv = qkv + self.qkv_update(x_TD, slices)
+        shaped: Tensor = qkv.view(-1, 3, self.heads, x_TD.shape[-1] // self.heads)
+        return shaped
+
+    def forward(
+        self, x_TD: Tensor, plan: PackingPlan, instruction: InstructionLayer | None = None
+    ) -> Tensor:
+        """Return the sub-layer's output, shape ``(T, D)``."""
+        slices = plan.expert_slices
+        context = None
+        if instruction is not None:
+            # Methods exclude each other: with instructions, these layers are not routed.
+            read_I3HK = self.project(instruction.states_ID, [(0, slice(None))])
+            context = Context(
+                {r: read_I3HK[tokens, 1:] for r, tokens in instruction.tokens.items()}
+            )
+        qkv_T3HK = self.project(x_TD, slices)
+        dropout = self.attention_dropout if self.training else 0.0
+        mixed_TD = attend(qkv_T3HK, plan, dropout, context=context).reshape(x_TD.shape)
+        h_TD = self.output(mixed_TD, slices)
+        if self.output_update is not None:
+            h_TD = h_TD + self.output_update(mixed_TD, slices)
+        h_TD = F.dropout(h_TD, self.dropout, self.training)
+        if self.adapter is not None:
+            h_TD = self.adapter(x_TD, h_TD, self.norm, slices)
+        return apply_norm(self.norm, x_TD + h_TD, slices)
 
 
 class FeedForward(nn.Module):
-    """Two linears with GELU, residual and its own LayerNorm: the unit that FFN experts copy."""
+    """Two linears with GELU, residual and its own LayerNorm: the unit that FFN experts copy.
 
-    def __init__(self, config: EncoderConfig) -> None:
+    Without ``norm`` it returns the sum with the residual, for a LayerNorm that experts share.
+    """
+
+    def __init__(self, config: EncoderConfig, *, own_norm: bool = True) -> None:
         super().__init__()
+        width, inner = config.hidden_size, config.intermediate_size
         self.dropout = config.dropout
-        self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
+        self.intermediate = nn.Linear(width, inner)
+        self.output = nn.Linear(inner, width)
+        self.norm = layer_norm(config) if own_norm else None
+        self.adapter = adapters_after("feed_forward", width, config.adapters)
+        self.inner_update = low_rank_updates(("intermediate",), width, inner, config.lora)
+        self.output_update = low_rank_updates(("projection",), inner, width, config.lora)
 
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """Return the feed-forward output, shape ``(T, D)``."""
-        hidden_TD = self.output(F.gelu(self.intermediate(x_TD)))
-        normed: Tensor = self.norm(x_TD + F.dropout(hidden_TD, self.dropout, self.training))
-        return normed
+    def forward(self, x_TD: Tensor, slices: Slices, beside_TD: Tensor | None = None) -> Tensor:
+        """Return the sub-layer's output, shape ``(T, D)``; ``beside_TD`` joins the residual."""
+        inner_TF = self.intermediate(x_TD)
+        if self.inner_update is not None:
+            inner_TF = inner_TF + self.inner_update(x_TD, slices)
+        inner_TF = F.gelu(inner_TF, approximate=self.approximate)
+        h_TD = self.output(inner_TF)
+        if self.output_update is not None:
+            h_TD = h_TD + self.output_update(inner_TF, slices)
+        h_TD = F.dropout(h_TD, self.dropout, self.training)
+        if self.adapter is not None:
+            assert self.norm is not None
+            h_TD = self.adapter(x_TD, h_TD, self.norm, slices)
+        sum_TD: Tensor = x_TD + h_TD if beside_TD is None else x_TD + h_TD + beside_TD
+        return sum_TD if self.norm is None else self.norm(sum_TD)
+
+
+class FeedForwardBank(ExpertBank):
+    """The feed-forward sub-layer, shared or per route."""
+
+    def __init__(self, config: EncoderConfig, number: int) -> None:
+        experts = config.expert_count(number, "feed_forward")
+        own_norm = experts == config.norm_count(number, "feed_forward")
+        super().__init__(lambda: FeedForward(config, own_norm=own_norm), experts)
+
+    def forward(self, x_TD: Tensor, slices: Slices, beside_TD: Tensor | None = None) -> Tensor:
+        """Apply the shared sub-layer, or each token's expert."""
+        if len(self.experts) > 1:
+            assert beside_TD is None, "experts and projected attention exclude each other"
+            return super().forward(x_TD, slices)
+        output: Tensor = self.experts[0](x_TD, slices, beside_TD)
+        return output
+
+    def _run(self, expert: int, x_TD: Tensor) -> Tensor:
+        output: Tensor = self.experts[expert](x_TD, [])
+        return output
 
 
 class Block(nn.Module):
@@ -90,12 +162,27 @@ class Block(nn.Module):
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
-        self.attention = Attention(config, config.expert_count(number, "attention"))
-        self.feed_forward = ExpertBank(
-            lambda: FeedForward(config), config.expert_count(number, "feed_forward")
-        )
+        self.attention = Attention(config, number)
+        self.feed_forward = FeedForwardBank(config, number)
+        shared = config.norm_count(number, "feed_forward") == 1
+        several = config.expert_count(number, "feed_forward") > 1
+        self.feed_forward_norm = layer_norm(config) if shared and several else None
+        self.pal = Pal(config.pals) if config.pals else None
 
-    def forward(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
+    def forward(
+        self,
+        x_TD: Tensor,
+        plan: PackingPlan,
+        instruction: InstructionLayer | None = None,
+        projections: PalProjections | None = None,
+    ) -> Tensor:
         """Return the block's output, shape ``(T, D)``."""
-        output: Tensor = self.feed_forward(self.attention(x_TD, plan), plan.expert_slices)
+        beside_TD = None
+        if self.pal is not None:
+            assert projections is not None
+            beside_TD = self.pal(x_TD, plan, projections)
+        attended_TD = self.attention(x_TD, plan, instruction)
+        output: Tensor = self.feed_forward(attended_TD, plan.expert_slices, beside_TD)
+        if self.feed_forward_norm is not None:
+            output = self.feed_forward_norm(output)
         return output

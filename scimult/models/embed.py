@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import nn
 
 from scimult import distributed
+from scimult.models.encoder import Encoder
 from scimult.models.packing import pack
 from scimult.progress import bar
 from scimult.types import FloatArray, IntArray, TokenIds
@@ -36,10 +36,11 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[IntArray
 # Not inference_mode: parameters that ZeRO-3 gathers inside it could not be trained after.
 @torch.no_grad()
 def embed_tokens(
-    model: nn.Module,
+    model: Encoder,
     tokens: Sequence[TokenIds],
     *,
-    expert: int = 0,
+    route: int = 0,
+    instruction: TokenIds | None = None,
     max_tokens_per_batch: int = 8192,
     sharded: bool = False,
     show_progress: bool = False,
@@ -52,8 +53,10 @@ def embed_tokens(
         The encoder; its parameters may be partitioned over ranks.
     tokens : sequence of int arrays
         One array per text, special tokens included; at least one.
-    expert : int
-        The expert of every text.
+    route : int
+        The route of every text.
+    instruction : int array, optional
+        Token ids of another instruction than the route's own.
     max_tokens_per_batch : int
         Token budget of one forward pass.
     sharded : bool
@@ -73,12 +76,13 @@ def embed_tokens(
     device = next(model.parameters()).device
     training = model.training
     model.eval()
+    states = model.read_instructions([route], {} if instruction is None else {route: instruction})
     parts: list[tuple[IntArray, FloatArray]] = []
     total = sum(len(rows) for rows in batches)
     with bar("encode", total=total, unit="text", show=show_progress) as shown:
         for rows in batches:
             texts = pack([tokens[row] for row in rows]).to(device)
-            parts.append((rows, model(texts, expert).float().cpu().numpy()))
+            parts.append((rows, model(texts, route, states).float().cpu().numpy()))
             shown.update(len(rows))
     model.train(training)
     if sharded:

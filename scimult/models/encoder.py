@@ -5,53 +5,68 @@ Shape legend: B rows, T tokens of all rows, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from scimult.models.adapters import Adapter, Fusion
 from scimult.models.blocks import Block
 from scimult.models.config import EncoderConfig
-from scimult.models.packing import PackedTexts, PackingPlan
+from scimult.models.embeddings import CODE_PLACE, Embeddings
+from scimult.models.instructions import (
+    InstructionEncoder,
+    InstructionStates,
+    read_instructions,
+)
+from scimult.models.low_rank import LowRankUpdate
+from scimult.models.modern import ModernBlock, ModernEmbeddings, modern_norm
+from scimult.models.packing import PackedTexts, PackingPlan, open_gap
+from scimult.models.pals import PalProjections
+from scimult.models.pooling import mean_of_tokens, state_at
+from scimult.types import TokenIds
 
-
-class Embeddings(nn.Module):
-    """Word, position and token-type embeddings (every token has type 0)."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        width = config.hidden_size
-        self.dropout = config.dropout
-        self.words = nn.Embedding(config.vocab_size, width)
-        self.positions = nn.Embedding(config.max_positions, width)
-        self.token_types = nn.Embedding(config.token_types, width) if config.token_types else None
-        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
-
-    def forward(self, tokens_T: Tensor, positions_T: Tensor) -> Tensor:
-        """Return the sum of the embeddings, normalised, shape ``(T, D)``."""
-        x_TD = self.words(tokens_T) + self.positions(positions_T)
-        if self.token_types is not None:
-            x_TD = x_TD + self.token_types(torch.zeros_like(positions_T[:1]))
-        return F.dropout(self.norm(x_TD), self.dropout, self.training)
+_NEUTRAL_AT_FIRST = (Adapter, Fusion, LowRankUpdate, PalProjections)
 
 
 class Encoder(nn.Module):
-    """A BERT-family encoder whose expert blocks route rows by an integer expert id.
+    """A BERT-family encoder that treats rows by an integer, their route.
 
     Parameters
     ----------
     config : EncoderConfig
-        Sizes, pooling and expert layout.
+        Sizes, pooling, and what differs by route.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(config)
-        self.blocks = nn.ModuleList(Block(config, number) for number in range(config.num_blocks))
+        modern = config.modern is not None
+        self.embeddings = ModernEmbeddings(config) if modern else Embeddings(config)
+        block = ModernBlock if modern else Block
+        self.blocks = nn.ModuleList(block(config, number) for number in range(config.num_blocks))
+        self.final_norm = modern_norm(config) if modern else nn.Identity()
+        self.pal_projections = (
+            PalProjections(config.hidden_size, config.pals) if config.pals else None
+        )
+        own_encoder = config.instructions is not None and config.instructions.own_encoder
+        self.instruction_encoder = InstructionEncoder(config) if own_encoder else None
+        self._instructions: list[TokenIds] = []
 
-    def forward(self, texts: PackedTexts, experts: int | Sequence[int] = 0) -> Tensor:
+    def set_instructions(self, rows: Sequence[TokenIds]) -> None:
+        """Give the token ids of each route's instruction, in the order of the routes."""
+        layout = self.config.instructions
+        assert layout is not None, "this encoder reads no instructions"
+        assert len(rows) == layout.count, f"{len(rows)} instructions for {layout.count} routes"
+        assert max(map(len, rows)) <= self.config.max_positions, "an instruction is too long"
+        self._instructions = list(rows)
+
+    def forward(
+        self,
+        texts: PackedTexts,
+        experts: int | Sequence[int] = 0,
+        states: InstructionStates | None = None,
+    ) -> Tensor:
         """Return one embedding per row.
 
         Parameters
@@ -59,7 +74,9 @@ class Encoder(nn.Module):
         texts : PackedTexts
             Token ids of B rows, each starting with ``[CLS]``.
         experts : int or sequence of int
-            The expert of all rows, or one per row.
+            The route of all rows, or one per row.
+        states : InstructionStates, optional
+            What ``read_instructions`` returned for these routes, where it is used again.
 
         Returns
         -------
@@ -68,47 +85,78 @@ class Encoder(nn.Module):
         """
         device = texts.tokens_T.device
         if not len(texts):
-            return torch.zeros(0, self.config.hidden_size, device=device)
-        plan = PackingPlan.build(texts.lengths, experts, device)
-        self._check(plan)
-        x_TD = self._run_blocks(texts, plan)
+            return torch.zeros(0, self.config.width, device=device)
+        x_TD, plan = self._run_blocks(texts, experts, states)
         return self._pool(x_TD, plan)[plan.restore_B]
 
     def token_states(self, texts: PackedTexts, experts: int | Sequence[int] = 0) -> Tensor:
-        """Return the final hidden state of every token, shape ``(T, D)``, in packed order."""
-        plan = PackingPlan.build(texts.lengths, experts, texts.tokens_T.device)
-        self._check(plan)
-        sorted_TD = self._run_blocks(texts, plan)
+        """Return the final hidden state of every token, shape ``(T, D)``, in packed order.
+
+        With control codes, T counts one more token per row.
+        """
+        sorted_TD, plan = self._run_blocks(texts, experts, None)
         return torch.empty_like(sorted_TD).index_copy(0, plan.order_T, sorted_TD)
 
-    def _run_blocks(self, texts: PackedTexts, plan: PackingPlan) -> Tensor:
-        x_TD: Tensor = self.embeddings(texts.tokens_T[plan.order_T], plan.positions_T)
-        for block in self.blocks:
-            x_TD = block(x_TD, plan)
-        return x_TD
+    def read_instructions(
+        self, routes: Iterable[int], instead: Mapping[int, TokenIds] | None = None
+    ) -> InstructionStates | None:
+        """Return what rows of ``routes`` read; ``None`` for a model without instructions.
+
+        ``instead`` gives routes another instruction than their own.
+        """
+        if self.config.instructions is None:
+            return None
+        assert self._instructions, "set_instructions comes first"
+        reader = self.instruction_encoder or self
+        blocks = list(reader.blocks)[: self.config.num_blocks - 1]
+        rows = dict(enumerate(self._instructions)) | dict(instead or {})
+        embeddings = reader.embeddings
+        assert isinstance(embeddings, Embeddings), "the config refuses instructions elsewhere"
+        return read_instructions(embeddings, blocks, rows, routes)
+
+    def _run_blocks(
+        self, texts: PackedTexts, routes: int | Sequence[int], states: InstructionStates | None
+    ) -> tuple[Tensor, PackingPlan]:
+        if self.config.codes is not None:
+            texts = open_gap(texts, CODE_PLACE)
+        plan = PackingPlan.build(texts.lengths, routes, texts.tokens_T.device)
+        self._check(plan)
+        if states is None:
+            states = self.read_instructions(route for route, _ in plan.expert_slices)
+        x_TD: Tensor = self.embeddings(texts.tokens_T[plan.order_T], plan)
+        for number, block in enumerate(self.blocks):
+            instruction = None if states is None else states.layers[number]
+            x_TD = block(x_TD, plan, instruction, self.pal_projections)
+        return self.final_norm(x_TD), plan
 
     def _pool(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
-        if self.config.pooling == "cls":
-            return x_TD[plan.starts_B]
-        sums_BD = torch.zeros(
-            len(plan.starts_B), x_TD.shape[-1], dtype=torch.float32, device=x_TD.device
-        ).index_add(0, plan.row_of_token_T, x_TD.float())
-        return (sums_BD / plan.lengths_B[:, None]).to(x_TD.dtype)
+        if self.config.pooling == "mean":
+            pooled_BD = mean_of_tokens(x_TD, plan)
+        else:
+            at_position = self.config.pooling == "position"
+            pooled_BD = state_at(x_TD, plan, self.config.pooling_position if at_position else 0)
+        return pooled_BD[:, : self.config.width]
 
     def _check(self, plan: PackingPlan) -> None:
         assert plan.longest <= self.config.max_positions, "a row is longer than max_positions"
-        count = self.config.experts.count if self.config.experts else None
-        highest = plan.expert_slices[-1][0]
-        assert count is None or highest < count, f"expert {highest} of {count} does not exist"
+        highest, count = plan.expert_slices[-1][0], self.config.num_routes
+        routed = self.config.is_routed
+        assert not routed or highest < count, f"route {highest} of {count} does not exist"
 
     def initialise(self, seed: int) -> None:
-        """Draw all weights as BERT does: normal(0, initializer_range), biases 0, norms 1."""
+        """Draw all weights as BERT does: normal(0, initializer_range), biases 0, norms 1.
+
+        What is added to a plain encoder (adapters and the like) starts so that it changes
+        nothing.
+        """
         generator = torch.Generator().manual_seed(seed)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 module.weight.data.normal_(0, self.config.initializer_range, generator=generator)
-            if isinstance(module, nn.Linear):
-                module.bias.data.zero_()
             if isinstance(module, nn.LayerNorm):
                 module.weight.data.fill_(1)
+            if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
                 module.bias.data.zero_()
+        for module in self.modules():
+            if isinstance(module, _NEUTRAL_AT_FIRST):
+                module.start_neutral()

@@ -6,7 +6,7 @@ Shape legend: B rows, L tokens of the longest row of a group, T tokens of all ro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -43,6 +43,21 @@ def pack(rows: Sequence[TokenIds]) -> PackedTexts:
     return PackedTexts(torch.from_numpy(tokens.astype(np.int64)), [len(row) for row in rows])
 
 
+def open_gap(texts: PackedTexts, place: int, filler: int = 0) -> PackedTexts:
+    """Insert one token, ``filler``, at ``place`` of every row.
+
+    Rows must have at least ``place`` tokens.
+    """
+    lengths_B = np.asarray(texts.lengths, dtype=np.int64)
+    starts_B = np.cumsum(lengths_B) - lengths_B
+    rows_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
+    within_T = np.arange(len(rows_T)) - starts_B[rows_T]
+    moved_T = torch.from_numpy(np.arange(len(rows_T)) + rows_T + (within_T >= place))
+    tokens_T = texts.tokens_T.new_full((len(rows_T) + len(lengths_B),), filler)
+    tokens_T[moved_T.to(tokens_T.device)] = texts.tokens_T
+    return PackedTexts(tokens_T, [length + 1 for length in texts.lengths])
+
+
 @dataclass(frozen=True)
 class AttentionGroup:
     """Rows of similar length that attention handles as one padded block.
@@ -50,8 +65,10 @@ class AttentionGroup:
     ``index_BL`` holds, for every padded place, the packed position it reads (0 for
     padding); ``places_T`` holds, for every packed token, its place in the flattened block.
     ``mask_BL`` is true on real tokens and ``None`` when no row is padded.
+    All rows are of one route.
     """
 
+    route: int
     tokens: slice
     rows: int
     longest: int
@@ -65,7 +82,8 @@ class PackingPlan:
     """How one packed batch runs through every block; computed once per batch.
 
     Rows are sorted by (expert, length): each expert sees one slice of the tokens, and
-    attention groups hold rows of similar length.
+    attention groups hold rows of similar length. ``rotations`` keeps cosine and sine of the
+    tokens' rotary angles by their base, for blocks that rotate (`modern.rotate`).
     """
 
     order_T: Tensor
@@ -73,10 +91,12 @@ class PackingPlan:
     row_of_token_T: Tensor
     starts_B: Tensor
     lengths_B: Tensor
+    routes_B: Tensor
     restore_B: Tensor
     expert_slices: list[tuple[int, slice]]
     groups: list[AttentionGroup]
     longest: int
+    rotations: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def build(
@@ -101,10 +121,11 @@ class PackingPlan:
             row_of_token_T=tensor(rows_T),
             starts_B=tensor(starts_B),
             lengths_B=tensor(lengths_B),
+            routes_B=tensor(experts_B),
             restore_B=tensor(np.argsort(order_B, kind="stable")),
             expert_slices=_expert_slices(experts_B, lengths_B),
             groups=[
-                _group(first, last, lengths_B, starts_B, device)
+                _group(int(experts_B[first]), first, last, lengths_B, starts_B, device)
                 for first, last in _group_bounds(experts_B, lengths_B)
             ],
             longest=int(lengths_B.max(initial=0)),
@@ -135,17 +156,23 @@ def _group_bounds(experts_B: IntArray, lengths_B: IntArray) -> list[tuple[int, i
 
 
 def _group(
-    first: int, last: int, lengths_B: IntArray, starts_B: IntArray, device: torch.device
+    route: int,
+    first: int,
+    last: int,
+    lengths_B: IntArray,
+    starts_B: IntArray,
+    device: torch.device,
 ) -> AttentionGroup:
     lengths, starts = lengths_B[first:last], starts_B[first:last]
     longest = int(lengths.max())
     tokens = slice(int(starts[0]), int(starts[-1] + lengths[-1]))
     if (lengths == longest).all():
-        return AttentionGroup(tokens, last - first, longest, None, None, None)
+        return AttentionGroup(route, tokens, last - first, longest, None, None, None)
     mask_BL = np.arange(longest)[None, :] < lengths[:, None]
     index_BL = np.where(mask_BL, (starts - starts[0])[:, None] + np.arange(longest)[None, :], 0)
     places_T = np.flatnonzero(mask_BL)
     return AttentionGroup(
+        route,
         tokens,
         last - first,
         longest,

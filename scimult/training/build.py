@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import torch
 
 from scimult import __version__
-from scimult.checkpoints import Pretrained, PretrainedConfig
-from scimult.checkpoints.pretrained import read_config, start_from
+from scimult.checkpoints import Pretrained, PretrainedConfig, read_config
+from scimult.checkpoints.pretrained import start_from
+from scimult.config import validate
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.sampler import Sampler, sampling_rates
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, UnknownNameError
-from scimult.models import Encoder, EncoderConfig, variant_layout
-from scimult.tasks import TaskSet
-from scimult.training.config import DataConfig, PretrainConfig
+from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
+from scimult.tasks import TaskSet, route_names
+from scimult.training.config import NOT_ARCHITECTURE, DataConfig, ModelConfig, PretrainConfig
 from scimult.training.optim import RoutedAdamW, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
 
@@ -33,7 +35,7 @@ def build_model(config: PretrainConfig) -> Pretrained:
     section = config.model
     base = read_config(section.base) if section.base is not None else None
     if base is not None:
-        sizes = base.encoder.model_dump(exclude={"pooling", "experts"})
+        sizes = base.encoder.model_dump(exclude=set(NOT_ARCHITECTURE))
         tokenizer = None
     else:
         assert section.tokenizer is not None
@@ -43,45 +45,81 @@ def build_model(config: PretrainConfig) -> Pretrained:
     for name in ("dropout", "attention_dropout"):
         if (value := getattr(section, name)) is not None:
             sizes[name] = value
-    layout = variant_layout(
-        section.variant, len(config.tasks), sizes["num_blocks"], section.expert_blocks
-    )
-    encoder = EncoderConfig(**sizes, pooling=section.pooling, experts=layout)
-    if config.data.max_length > encoder.max_positions:
-        raise ConfigError(
-            f"data.max_length is beyond the model's {encoder.max_positions} positions",
-            value=config.data.max_length,
-            fix=f"set it to {encoder.max_positions} or less",
-        )
+    encoder = _encoder_config(config, sizes)
+    _check_lengths(config, encoder)
     described = PretrainedConfig(
         encoder=encoder,
         tasks=config.tasks,
+        routing=section.routing,
         similarity=section.similarity,
-        max_length=encoder.max_positions,
+        max_length=encoder.max_text_length,
         provenance={"scimult": __version__, "base": section.base, "variant": section.variant},
     )
     if section.base is not None:
-        _check_same_experts(base, described, section.base)
-        return start_from(section.base, described)
+        _check_fusion(base, section)
+        return _freeze(start_from(section.base, described, seed=config.seed), section)
     assert tokenizer is not None
     model = Encoder(encoder)
     model.initialise(config.seed)
-    return Pretrained(model, tokenizer, described)
+    return _freeze(Pretrained(model, tokenizer, described), section)
 
 
-def _check_same_experts(
-    base: PretrainedConfig | None, described: PretrainedConfig, path: str
-) -> None:
-    """Experts go by position, so a base with experts must list the tasks in the same order."""
-    if base is None or base.encoder.experts is None:
-        return
-    theirs, ours = ([task.name for task in c.tasks] for c in (base, described))
-    if theirs != ours:
+def _encoder_config(config: PretrainConfig, sizes: dict[str, Any]) -> EncoderConfig:
+    section = config.model
+    routes = len(route_names(TaskSet(config.tasks), section.routing))
+    layouts = variant_layouts(section.variant, section.options, routes, sizes["num_blocks"])
+    chosen = {
+        "pooling": section.pooling,
+        "pooling_position": section.pooling_position,
+        "dims": section.dims,
+    }
+    return validate(EncoderConfig, sizes | chosen | layouts, "section model of the run")
+
+
+def _check_lengths(config: PretrainConfig, encoder: EncoderConfig) -> None:
+    if config.data.max_length > encoder.max_text_length:
         raise ConfigError(
-            f"the base's experts serve {theirs}, the run's tasks are {ours}",
-            path=path,
-            fix="list the same tasks in the same order",
+            f"data.max_length is beyond the model's {encoder.max_text_length} positions",
+            value=config.data.max_length,
+            fix=f"set it to {encoder.max_text_length} or less",
         )
+    beyond = [dims for dims in config.loss.matryoshka if not 1 <= dims < encoder.width]
+    if beyond:
+        raise ConfigError(
+            f"loss.matryoshka lists {beyond}; embeddings have {encoder.width} dimensions",
+            fix=f"list numbers from 1 to {encoder.width - 1}",
+        )
+
+
+def _check_fusion(base: PretrainedConfig | None, section: ModelConfig) -> None:
+    """Fusion is a second step: what it mixes must have been trained before."""
+    if section.variant == "fusion" and (base is None or base.encoder.adapters is None):
+        raise ConfigError(
+            "variant fusion mixes trained adapters, and this base has none",
+            path=section.base,
+            fix="train the variant adapters first and name its run as model.base",
+        )
+
+
+def _freeze(pretrained: Pretrained, section: ModelConfig) -> Pretrained:
+    """Keep what the variant does not train from getting gradients.
+
+    Raises
+    ------
+    ConfigError
+        If nothing would be left to train.
+    """
+    trains = VARIANTS[section.variant].trains
+    if section.train == "all":
+        trains = None
+    elif section.train == "added" and trains is None:
+        raise ConfigError(
+            f"model.train: added, but variant {section.variant} adds nothing on its own",
+            fix="leave model.train out",
+        )
+    for name, parameter in pretrained.model.named_parameters():
+        parameter.requires_grad_(trains is None or trains.search(name) is not None)
+    return pretrained
 
 
 def select_sources(data: PreparedData, section: DataConfig, tasks: TaskSet) -> list[PairFile]:

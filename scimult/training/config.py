@@ -8,9 +8,12 @@ from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig
 from scimult.models import EncoderConfig
-from scimult.models.config import Pooling
-from scimult.tasks import Task, default_tasks
+from scimult.models.config import ROUTED, Pooling
+from scimult.tasks import Routing, Task, default_tasks
 from scimult.types import Similarity
+
+# Fields of an encoder that the run decides, not its base.
+NOT_ARCHITECTURE = frozenset({"pooling", "pooling_position", "dims", *ROUTED})
 
 
 class DataConfig(StrictConfig):
@@ -37,8 +40,16 @@ class ModelConfig(StrictConfig):
     tokenizer: str | None = None
     architecture: dict[str, Any] | None = None
     variant: str = "vanilla"
-    expert_blocks: str | list[int] = "every:2"
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="of the variant: see scimult/models/variants.py"
+    )
+    routing: Routing = Field("task", description="which rows share experts, adapters or codes")
+    train: Literal["all", "added"] | None = Field(
+        None, description="added: the base stays frozen; by default as the variant is defined"
+    )
     pooling: Pooling = "cls"
+    pooling_position: int = 0
+    dims: int | None = Field(None, ge=1, description="keep only so many dimensions")
     similarity: Similarity = "dot"
     dropout: float | None = Field(None, ge=0, lt=1)
     attention_dropout: float | None = Field(None, ge=0, lt=1)
@@ -50,7 +61,7 @@ class ModelConfig(StrictConfig):
             self.base is not None and (self.tokenizer or self.architecture)
         ):
             raise ValueError("give either base, or both tokenizer and architecture")
-        known = set(EncoderConfig.model_fields) - {"vocab_size", "pooling", "experts"}
+        known = set(EncoderConfig.model_fields) - {"vocab_size", *NOT_ARCHITECTURE}
         unknown = set(self.architecture or {}) - known
         if unknown:
             raise ValueError(f"unknown architecture keys {sorted(unknown)}; known: {sorted(known)}")
@@ -58,10 +69,15 @@ class ModelConfig(StrictConfig):
 
 
 class LossConfig(StrictConfig):
-    """InfoNCE (SciMult, equation 2)."""
+    """InfoNCE (SciMult, equation 2).
+
+    ``matryoshka`` lists numbers of leading dimensions whose losses are added to that of the
+    whole embedding, all averaged.
+    """
 
     temperature: float = Field(1.0, gt=0)
     mask_known_positives: bool = True
+    matryoshka: list[int] = Field(default_factory=list)
 
 
 class OptimizerConfig(StrictConfig):
@@ -105,7 +121,9 @@ class BatchConfig(StrictConfig):
 class EngineConfig(StrictConfig):
     """Precision and DeepSpeed."""
 
-    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="auto: bf16 where the device has units for it, else fp32"
+    )
     deepspeed: str | dict[str, Any] = Field(
         default_factory=lambda: {"zero_optimization": {"stage": 1}},
         description="path of a DeepSpeed JSON, or its content; 'auto' values are filled in",

@@ -77,19 +77,27 @@ def mean_reciprocal_rank(
     dev: DevSet,
     tokens: TokenStore,
     *,
-    expert: int,
+    routes: Sequence[int],
     similarity: Similarity,
     max_length: int,
 ) -> float:
     """Return the mean over queries of 1 / rank of the first relevant candidate.
 
-    Every rank must call it; the texts are encoded in shards.
+    ``routes`` are those of queries and of candidates. Every rank must call it; the texts are
+    encoded in shards.
     """
-    ids = np.unique(np.concatenate([dev.query_ids_Q, dev.candidate_ids_C]))
-    rows = [tokens.tokens(int(row), max_length) for row in ids]
-    embedded = torch.from_numpy(embed_tokens(model, rows, expert=expert, sharded=True))
-    q_QD = embedded[np.searchsorted(ids, dev.query_ids_Q)]
-    c_CD = embedded[np.searchsorted(ids, dev.candidate_ids_C)]
+
+    def embed(ids: IntArray, route: int) -> torch.Tensor:
+        rows = [tokens.tokens(int(row), max_length) for row in ids]
+        return torch.from_numpy(embed_tokens(model, rows, route=route, sharded=True))
+
+    if len(set(routes)) == 1:
+        ids = np.unique(np.concatenate([dev.query_ids_Q, dev.candidate_ids_C]))
+        embedded = embed(ids, routes[0])
+        q_QD = embedded[np.searchsorted(ids, dev.query_ids_Q)]
+        c_CD = embedded[np.searchsorted(ids, dev.candidate_ids_C)]
+    else:
+        q_QD, c_CD = embed(dev.query_ids_Q, routes[0]), embed(dev.candidate_ids_C, routes[1])
     scores_QC = similarity_matrix(q_QD, c_CD, similarity).numpy()
     scores_QC[dev.ignored_QC] = -np.inf
     best_Q = np.where(dev.relevant_QC, scores_QC, -np.inf).max(1)

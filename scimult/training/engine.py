@@ -19,10 +19,13 @@ from torch import Tensor
 from scimult import distributed
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import read_json
+from scimult.hardware import keep_freed_memory, multiplies_bfloat16
 from scimult.models import Encoder, PackedTexts
+from scimult.progress import note
 from scimult.training.optim import RoutedAdamW
 
 Precision = Literal["fp32", "bf16", "fp16"]
+PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
 _STATE = "state"
 # What DeepSpeed's own state asks for when it is unpickled; nothing else is let through.
 _DEEPSPEED_GLOBALS = frozenset(
@@ -50,6 +53,7 @@ def process_group(timeout_seconds: float) -> Iterator[torch.device]:
         device = torch.device("cpu")
         made = distributed.initialise("gloo", timeout_seconds)
         _share_cores()
+        keep_freed_memory()
     try:
         yield device
     finally:
@@ -62,6 +66,16 @@ def _share_cores() -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", distributed.world_size()))
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_here))
+
+
+def resolve_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
+    """Return the precision of a run; ``auto`` is what the device is fast in."""
+    fast = multiplies_bfloat16(device)
+    if choice == "bf16" and not fast:
+        note("bf16 products are emulated on this device, slower than fp32: use precision auto")
+    if choice != "auto":
+        return choice
+    return "bf16" if fast else "fp32"
 
 
 def resolve_deepspeed(
@@ -186,6 +200,12 @@ class DeepSpeedEngine:
         self._schedule = schedule
         # DeepSpeed reports the norm of sharded and of half-precision gradients only.
         self._unsharded_norm = float("nan")
+        # What is frozen is saved as it came, not as the half-precision module holds it.
+        self._frozen = {
+            name: parameter.detach().float().cpu().clone()
+            for name, parameter in model.named_parameters()
+            if not parameter.requires_grad
+        }
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=optimizer,
@@ -200,9 +220,9 @@ class DeepSpeedEngine:
         module: Encoder = self._engine.module
         return module
 
-    def forward(self, texts: PackedTexts, expert: int) -> Tensor:
-        """Embed packed texts with one expert, shape ``(B, D)``."""
-        embeddings: Tensor = self._engine(texts, expert)
+    def forward(self, texts: PackedTexts, routes: int | list[int]) -> Tensor:
+        """Embed packed texts, by one route or one per row, shape ``(B, D)``."""
+        embeddings: Tensor = self._engine(texts, routes)
         return embeddings
 
     def backward(self, loss: Tensor) -> None:
@@ -260,6 +280,9 @@ class DeepSpeedEngine:
 
         weights = {}
         for name, parameter in self.model.named_parameters():
+            if name in self._frozen:
+                weights[name] = self._frozen[name]
+                continue
             full = safe_get_full_fp32_param(parameter)
             weights[name] = (parameter if full is None else full).detach().float().cpu().clone()
         return weights

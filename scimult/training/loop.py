@@ -62,8 +62,8 @@ class Trainer:
         Turns a batch into a loss.
     batch_of_unit : callable
         Returns this rank's batch of a unit, purely by number.
-    expert_of_task : callable
-        Returns the expert id of a task.
+    routes_of_task : callable
+        Returns the routes of a task's queries and candidates.
     rows_per_unit, accumulation, seed : int
         Queries of a unit over all ranks; units per step; seed of dropout.
     callbacks : sequence of Callback
@@ -75,7 +75,7 @@ class Trainer:
         engine: DeepSpeedEngine,
         objective: ContrastiveObjective,
         batch_of_unit: Callable[[int], Batch],
-        expert_of_task: Callable[[str], int],
+        routes_of_task: Callable[[str], Sequence[int]],
         *,
         rows_per_unit: int,
         accumulation: int,
@@ -85,7 +85,7 @@ class Trainer:
         self._engine = engine
         self._objective = objective
         self._batch_of_unit = batch_of_unit
-        self._expert_of_task = expert_of_task
+        self._routes_of_task = routes_of_task
         self._rows_per_unit = rows_per_unit
         self._accumulation = accumulation
         self._seed = seed
@@ -115,16 +115,16 @@ class Trainer:
         lr = self._engine.learning_rate
         results: list[UnitResult] = []
         batches: list[Batch] = []
-        experts: set[int] = set()
+        active: set[int] = set()
         for unit in range(step * self._accumulation, (step + 1) * self._accumulation):
             batch = self._batch_of_unit(unit)
-            expert = self._expert_of_task(batch.task)
-            experts.add(expert)
+            routes = self._routes_of_task(batch.task)
+            active.update(routes)
             # Dropout depends on the unit and rank alone, so a resumed run draws the same.
             torch.manual_seed(_unit_seed(self._seed, unit))
-            result = self._objective(self._engine.forward, batch, expert, self._rows_per_unit)
+            result = self._objective(self._engine.forward, batch, routes, self._rows_per_unit)
             self._engine.backward(result.loss)
-            self._engine.step(frozenset(experts))
+            self._engine.step(frozenset(active))
             results.append(result)
             batches.append(batch)
         return self._report(step + 1, batches, results, lr, started)

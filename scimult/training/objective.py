@@ -5,7 +5,7 @@ Shape legend: B queries of this rank, C candidates of all ranks, U distinct text
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from scimult.losses.info_nce import in_batch_accuracy
 from scimult.models import PackedTexts, pack
 from scimult.types import Similarity
 
-Forward = Callable[[PackedTexts, int], Tensor]
+Forward = Callable[[PackedTexts, int | list[int]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,9 @@ class ContrastiveObjective:
         Divides the similarities.
     mask_known_positives : bool
         Whether other known positives of a query are kept from being its negatives.
+    matryoshka : tuple of int
+        Numbers of leading dimensions whose losses are averaged with that of all dimensions
+        (Kusupati et al., 2022).
     device : device
         Where the model is.
     """
@@ -50,36 +53,45 @@ class ContrastiveObjective:
     similarity: Similarity
     temperature: float
     mask_known_positives: bool = True
+    matryoshka: tuple[int, ...] = ()
     device: torch.device | str = "cpu"
 
-    def __call__(self, forward: Forward, batch: Batch, expert: int, rows_of_all: int) -> UnitResult:
+    def __call__(
+        self, forward: Forward, batch: Batch, routes: Sequence[int], rows_of_all: int
+    ) -> UnitResult:
         """Encode the batch and return its loss.
 
         Parameters
         ----------
         forward : callable
-            Embeds packed texts with one expert.
+            Embeds packed texts, by one route or one per row.
         batch : Batch
             This rank's rows.
-        expert : int
-            The expert of the batch's task.
+        routes : sequence of int
+            The routes of the batch's queries and of its candidates.
         rows_of_all : int
             Queries of the unit over all ranks, by which the loss is averaged.
         """
         batch = batch.to(self.device)
-        embeddings_UD = forward(pack(batch.rows).to(self.device), expert).float()
+        rows = pack(batch.rows).to(self.device)
+        route = routes[0] if len(set(routes)) == 1 else [routes[side] for side in batch.sides]
+        embeddings_UD = forward(rows, route).float()
         c_CD, offset = distributed.gather_rows(embeddings_UD[batch.candidate_C])
         candidate_ids_C, _ = distributed.gather_rows(batch.candidate_ids_C)
         q_BD = embeddings_UD[batch.query_B]
         targets_B = offset + torch.arange(len(q_BD), device=self.device)
-        scores_BC = similarity_matrix(q_BD, c_CD, self.similarity)
-        masked_BC = torch.zeros_like(scores_BC, dtype=torch.bool)
+        masked_BC = torch.zeros(len(q_BD), len(c_CD), dtype=torch.bool, device=self.device)
         if self.mask_known_positives:
             masked_BC = false_negatives(
                 candidate_ids_C, targets_B, batch.known_rows_P, batch.known_ids_P
             )
-        scores = InBatchScores(scores_BC, targets_B, masked_BC)
+        scores = InBatchScores(similarity_matrix(q_BD, c_CD, self.similarity), targets_B, masked_BC)
         losses_B = info_nce(scores, self.temperature)
+        for dims in self.matryoshka:
+            cut_BC = similarity_matrix(q_BD[:, :dims], c_CD[:, :dims], self.similarity)
+            cut = InBatchScores(cut_BC, targets_B, masked_BC)
+            losses_B = losses_B + info_nce(cut, self.temperature)
+        losses_B = losses_B / (1 + len(self.matryoshka))
         return UnitResult(
             loss=losses_B.sum() * (distributed.world_size() / rows_of_all),
             accuracy=in_batch_accuracy(scores),

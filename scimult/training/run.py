@@ -28,7 +28,13 @@ from scimult.training.callbacks import (
     TensorBoard,
 )
 from scimult.training.config import PretrainConfig
-from scimult.training.engine import DeepSpeedEngine, process_group, resolve_deepspeed
+from scimult.training.engine import (
+    DeepSpeedEngine,
+    Precision,
+    process_group,
+    resolve_deepspeed,
+    resolve_precision,
+)
 from scimult.training.loop import Callback, Trainer
 from scimult.training.objective import ContrastiveObjective
 from scimult.training.state import Checkpoint, CheckpointStore
@@ -65,7 +71,10 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     sampler = build.build_sampler(config, sources, length)
     pretrained = build.build_model(config)
     with process_group(config.engine.timeout_minutes * 60) as device:
-        settings = _deepspeed_settings(config)
+        precision = resolve_precision(config.engine.precision, device)
+        config = config.model_copy(deep=True)
+        config.engine.precision = precision
+        settings = _deepspeed_settings(config, precision)
         run = _RunFolder(config, data.fingerprint, settings)
         checkpoint = run.open(resume)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
@@ -84,10 +93,11 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
                 config.model.similarity,
                 config.loss.temperature,
                 config.loss.mask_known_positives,
+                tuple(config.loss.matryoshka),
                 device,
             ),
             _batches(config, sampler, tokens, known),
-            pretrained.expert,
+            pretrained.routes,
             rows_per_unit=length.rows_per_unit,
             accumulation=config.batch.accumulation,
             seed=config.seed,
@@ -111,18 +121,19 @@ def _batches(
         known,
         max_length=config.data.max_length,
         hard_negatives=config.data.hard_negatives,
+        by_side=config.model.routing == "task_and_side",
     )
     rank, world_size = distributed.rank(), distributed.world_size()
     return lambda unit: builder.build(sampler.plan(unit).shard(rank, world_size))
 
 
-def _deepspeed_settings(config: PretrainConfig) -> dict[str, Any]:
+def _deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
     return resolve_deepspeed(
         config.engine.deepspeed,
         pairs_per_step=config.batch.pairs_per_step,
         accumulation=config.batch.accumulation,
         world_size=distributed.world_size(),
-        precision=config.engine.precision,
+        precision=precision,
         clip=config.optimizer.clip,
     )
 
@@ -155,7 +166,7 @@ def _dev_scores(
                 engine.model,
                 dev_set,
                 tokens,
-                expert=pretrained.expert(dev_set.task),
+                routes=pretrained.routes(dev_set.task),
                 similarity=config.model.similarity,
                 max_length=config.data.max_length,
             )

@@ -65,7 +65,7 @@ def test_every_expert_computes_what_the_file_says(
     assert read.tasks.names == report.tasks == known
     for number, task in enumerate(known):
         bert = expert_as_bert(encoder, VOCABULARY, number)
-        found = embed(read, read.expert(task))
+        found = embed(read, read.route(task))
         for row, ids in enumerate(tokens()):
             state = bert(torch.from_numpy(ids)[None]).last_hidden_state[0, 0]
             assert (found[row] - state).abs().max() <= TOLERANCE * max(1, state.abs().max())
@@ -126,7 +126,7 @@ def test_our_models_come_back_from_the_released_form(
     )
     for number, task in enumerate(turned.tasks):
         expert = number if variant != "vanilla" else 0
-        assert torch.equal(embed(back, back.expert(task.name)), embed(ours, expert)), task.name
+        assert torch.equal(embed(back, back.route(task.name)), embed(ours, expert)), task.name
 
 
 def test_layouts_without_a_released_name_are_refused(tmp_path: Path) -> None:

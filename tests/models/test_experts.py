@@ -10,10 +10,9 @@ import torch
 
 from scimult.checkpoints import warm_start
 from scimult.errors import CheckpointError, SciMultError
-from scimult.models import Encoder, EncoderConfig, pack, variant_layout
-from scimult.models.config import VARIANTS
+from scimult.models import Encoder, EncoderConfig, pack, variant_layouts
 
-EXPERTS = [name for name in VARIANTS if name != "vanilla"]
+EXPERTS = ["mha_expert", "ffn_expert", "mha_ffn_expert"]
 LENGTHS = (9, 3, 30, 17, 17, 1, 24, 8)
 ROUTES = (2, 0, 1, 1, 2, 0, 0, 2)
 
@@ -29,9 +28,8 @@ def config(variant: str, **changes: object) -> EncoderConfig:
         "initializer_range": 0.3,
         "dropout": 0.0,
         "attention_dropout": 0.0,
-        "experts": variant_layout(variant, 3, 4),
     }
-    return EncoderConfig.model_validate(sizes | changes)
+    return EncoderConfig.model_validate(sizes | variant_layouts(variant, {}, 3, 4) | changes)
 
 
 def encoder(variant: str, seed: int = 0) -> Encoder:
@@ -107,8 +105,7 @@ def test_mixed_batch_gives_the_gradients_of_separate_ones(variant: str) -> None:
 
 
 def test_experts_sit_in_the_blocks_of_the_released_model() -> None:
-    layout = variant_layout("mha_expert", 3, 12)
-    assert layout is not None
+    layout = variant_layouts("mha_expert", {}, 3, 12)["experts"]
     assert layout.blocks == [1, 3, 5, 7, 9, 11]
     names = Encoder(config("mha_expert")).state_dict()
     # Q, K, V and output per expert; one LayerNorm for all; the feed-forward is shared.
@@ -135,7 +132,7 @@ def test_parameter_counts_equal_the_released_models(variant: str, parameters: in
         num_heads=12,
         intermediate_size=3072,
         max_positions=512,
-        experts=variant_layout(variant, 3, 12),
+        **variant_layouts(variant, {}, 3, 12),
     )
     with torch.device("meta"):
         model = Encoder(sizes)
@@ -153,26 +150,25 @@ def test_parameter_counts_equal_the_released_models(variant: str, parameters: in
     ],
 )
 def test_expert_blocks_are_configuration(blocks: str | list[int], chosen: list[int]) -> None:
-    layout = variant_layout("ffn_expert", 2, 6, blocks)
-    assert layout is not None
+    layout = variant_layouts("ffn_expert", {"blocks": blocks}, 2, 6)["experts"]
     assert layout.blocks == chosen
 
 
 @pytest.mark.parametrize("blocks", ["odd", "every:0", [6], [-1], "last:7", "every:9", []])
 def test_expert_blocks_that_do_not_exist_are_refused(blocks: str | list[int]) -> None:
-    with pytest.raises(SciMultError, match="expert_blocks"):
-        variant_layout("ffn_expert", 2, 6, blocks)
+    with pytest.raises(SciMultError, match="blocks with experts"):
+        variant_layouts("ffn_expert", {"blocks": blocks}, 2, 6)
 
 
 def test_unknown_variant_lists_the_known_ones() -> None:
-    with pytest.raises(SciMultError, match="ffn_expert, mha_expert.*did you mean 'mha_expert'"):
-        variant_layout("mha_experts", 3, 4)
+    with pytest.raises(SciMultError, match="did you mean 'mha_expert'"):
+        variant_layouts("mha_experts", {}, 3, 4)
 
 
 def test_warm_start_refuses_another_number_of_experts() -> None:
     source = encoder("mha_expert").state_dict()
-    with pytest.raises(CheckpointError, match="experts that the model does not"):
+    with pytest.raises(CheckpointError, match="experts or added layers that the model does not"):
         warm_start(Encoder(config("vanilla")), source)
-    two = Encoder(config("mha_expert", experts=variant_layout("mha_expert", 2, 4)))
-    with pytest.raises(CheckpointError, match="experts that the model does not"):
+    two = Encoder(config("mha_expert", **variant_layouts("mha_expert", {}, 2, 4)))
+    with pytest.raises(CheckpointError, match="experts or added layers that the model does not"):
         warm_start(two, source)

@@ -52,7 +52,10 @@ def test_contradictory_configs_are_refused(
         ({"data": {"sources": ["wold"]}}, "unknown source in data.sources.*did you mean 'world'"),
         ({"data": {"max_length": 65}}, "beyond the model's 64 positions"),
         ({"model": {"variant": "moe"}}, "unknown model variant.*mha_expert"),
-        ({"model": {"expert_blocks": [4]}}, "expert_blocks names a block that does not exist"),
+        (
+            {"model": {"options": {"blocks": [4]}}},
+            "blocks with experts: names a block that does not exist",
+        ),
         ({"model": {"base": "nowhere"}}, "nowhere: folder does not exist"),
         ({"tasks": [{"name": "search"}]}, "unknown task of source 'world'.*'classification'"),
         (

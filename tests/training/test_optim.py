@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scimult.errors import UnknownNameError
-from scimult.models import Encoder, EncoderConfig, variant_layout
+from scimult.models import Encoder, EncoderConfig, variant_layouts
 from scimult.training.optim import SHARED, RoutedAdamW, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
 
@@ -23,7 +23,7 @@ def model(variant: str = "mha_expert") -> Encoder:
             num_heads=2,
             intermediate_size=12,
             max_positions=8,
-            experts=variant_layout(variant, 3, 2),
+            **variant_layouts(variant, {}, 3, 2),
         )
     )
     encoder.initialise(0)

@@ -47,8 +47,8 @@ def unit_gradients(folder: Path, similarity: str, duplicates: bool) -> dict[str,
         if duplicates:
             planned = _repeat_positives(planned)
         batch = builder.build(planned.shard(distributed.rank(), distributed.world_size()))
-        expert = pretrained.expert(batch.task)
-        result = objective(pretrained.model, batch, expert, len(planned.queries_R))
+        routes = pretrained.routes(batch.task)
+        result = objective(pretrained.model, batch, routes, len(planned.queries_R))
         result.loss.backward()
         losses.append(float(result.loss.detach()))
         masked += result.masked

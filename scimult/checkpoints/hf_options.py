@@ -1,0 +1,87 @@
+"""Options of a Hugging Face ``config.json`` that every architecture checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from scimult.errors import CheckpointError
+from scimult.models.config import Activation
+
+HFConfig = dict[str, object]
+
+# Hugging Face has several names, and code, for the same two functions.
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+HF_ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
+
+
+def require(hf_config: HFConfig, expected: Mapping[str, object], path: object) -> None:
+    """Refuse a config that sets one of these options to anything but the expected value.
+
+    An option that is absent has the expected value.
+
+    Raises
+    ------
+    CheckpointError
+        Naming the option and its value.
+    """
+    for key, value in expected.items():
+        if hf_config.get(key, value) != value:
+            raise refusal(key, hf_config[key], repr(value), path)
+
+
+def activation(hf_config: HFConfig, key: str, path: object) -> Activation:
+    """Return our name of the activation under ``key`` (GELU if it is absent).
+
+    Raises
+    ------
+    CheckpointError
+        If it is not exact or tanh-approximated GELU.
+    """
+    name = str(hf_config.get(key, "gelu"))
+    if name not in _ACTIVATIONS:
+        raise refusal(key, name, f"one of {', '.join(_ACTIVATIONS)}", path)
+    return _ACTIVATIONS[name]
+
+
+def integer(hf_config: HFConfig, key: str, path: object) -> int:
+    """Return the number under ``key``; a missing one is a ``KeyError``.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not an integer.
+    """
+    value = hf_config[key]
+    if not isinstance(value, int):
+        raise refusal(key, value, "an integer", path)
+    return value
+
+
+def refusal(key: str, value: object, accepted: str, path: object) -> CheckpointError:
+    """Return the error for an option that our blocks do not have."""
+    return CheckpointError(
+        f"{key} of this checkpoint is not supported",
+        path=path,  # type: ignore[arg-type]
+        value=value,
+        fix=f"use a checkpoint with {key} {accepted}",
+    )
+
+
+def encoder_only(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the weights of the encoder inside a model with heads, without ``prefix``.
+
+    Models with a head keep the encoder below a prefix (``bert.``) and the head beside it;
+    encoders that were saved alone have no prefix.
+    """
+    inside = {
+        key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)
+    }
+    return inside or dict(weights)

@@ -1,0 +1,78 @@
+"""Several encoders as one: the average, or the concatenation, of their embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from scimult.errors import ConfigError
+from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
+
+Combination = Literal["mean", "concatenation"]
+
+
+class Ensemble:
+    """A ``TextEncoder`` made of others (SciRepEval, section 6: adapters with control codes).
+
+    Parameters
+    ----------
+    members : sequence of TextEncoder
+        At least two, of one similarity; for ``mean`` of one width.
+    name : str
+        Name that reports show.
+    combine : {"mean", "concatenation"}
+        How their embeddings become one.
+
+    Raises
+    ------
+    ConfigError
+        If there are fewer than two members, or they compare embeddings differently.
+    """
+
+    def __init__(
+        self, members: Sequence[TextEncoder], *, name: str, combine: Combination = "mean"
+    ) -> None:
+        if len(members) < 2:
+            raise ConfigError("an ensemble needs two members or more", value=len(members))
+        similarities = {member.name: member.similarity for member in members}
+        if len({member.similarity for member in members}) > 1:
+            raise ConfigError(
+                "members of an ensemble compare embeddings differently",
+                value=similarities,
+                fix="give all of them the same similarity",
+            )
+        self.name, self._members, self._combine = name, list(members), combine
+
+    @property
+    def similarity(self) -> Similarity:
+        """How two embeddings are compared."""
+        return self._members[0].similarity
+
+    def encode(
+        self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
+    ) -> FloatArray:
+        """Return the members' embeddings combined, float32.
+
+        Raises
+        ------
+        UnknownNameError
+            If a member does not know ``task``.
+        ConfigError
+            If widths differ and the mean is asked for.
+        """
+        parts = [
+            member.encode(texts, task=task, role=role, show_progress=show_progress)
+            for member in self._members
+        ]
+        if self._combine == "concatenation":
+            return np.concatenate(parts, axis=1)
+        widths = [part.shape[1] for part in parts]
+        if len(set(widths)) > 1:
+            raise ConfigError(
+                f"members embed into {widths} dimensions: no mean of them",
+                fix="combine by concatenation",
+            )
+        mean: FloatArray = np.mean(parts, axis=0, dtype=np.float32)
+        return mean

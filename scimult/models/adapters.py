@@ -1,0 +1,104 @@
+"""Bottleneck adapters per route, and their fusion.
+
+Shape legend: T tokens of all rows, D width, E adapters.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scimult.models.banks import ExpertBank
+from scimult.models.layouts import AdapterLayout, Sublayer
+
+
+class Adapter(nn.Module):
+    """Down, ReLU, up: the change that one adapter proposes; nothing at first."""
+
+    def __init__(self, width: int, bottleneck: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(width, bottleneck)
+        self.up = nn.Linear(bottleneck, width)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """Return the change, shape ``(T, D)``."""
+        change: Tensor = self.up(F.relu(self.down(x_TD)))
+        return change
+
+    def start_neutral(self) -> None:
+        """Make the change zero."""
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+
+class Fusion(nn.Module):
+    """Attention of one route over all adapters' outputs (AdapterFusion, equation 2)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width, bias=False)
+
+    def forward(self, h_TD: Tensor, z_TED: Tensor) -> Tensor:
+        """Mix the adapters' outputs ``z_TED`` as the sub-layer's output ``h_TD`` asks for."""
+        scores_TE = torch.einsum("td,ted->te", self.query(h_TD), self.key(z_TED))
+        mixed: Tensor = torch.einsum("te,ted->td", scores_TE.softmax(-1), self.value(z_TED))
+        return mixed
+
+    def start_neutral(self) -> None:
+        """Make values the outputs themselves: equal adapters fuse to what each one says."""
+        nn.init.eye_(self.value.weight)
+
+
+class FusionBank(nn.Module):
+    """One fusion per route."""
+
+    def __init__(self, width: int, count: int) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(Fusion(width) for _ in range(count))
+
+    def forward(self, h_TD: Tensor, z_TED: Tensor, slices: list[tuple[int, slice]]) -> Tensor:
+        """Mix the adapters' outputs by each token's route."""
+        if len(self.experts) == 1:
+            slices = [(0, slice(None))]
+        return torch.cat(
+            [self.experts[route](h_TD[tokens], z_TED[tokens]) for route, tokens in slices]
+        )
+
+
+class AdapterBank(nn.Module):
+    """The adapters after one sub-layer: one per route, or fused.
+
+    With sub-layer output h, its input x and the LayerNorm of the sub-layer, ``pfeiffer``
+    reads LN(x + h) and ``houlsby`` reads h; both add their change to h before
+    the residual and the LayerNorm, so that zero change is the plain block.
+    """
+
+    def __init__(self, width: int, layout: AdapterLayout) -> None:
+        super().__init__()
+        self.reads_normed = layout.placement == "pfeiffer"
+        self.bank = ExpertBank(lambda: Adapter(width, layout.width), layout.count)
+        self.fusion = FusionBank(width, layout.count) if layout.fusion else None
+
+    def forward(
+        self, x_TD: Tensor, h_TD: Tensor, norm: nn.Module, slices: list[tuple[int, slice]]
+    ) -> Tensor:
+        """Return the changed sub-layer output, shape ``(T, D)``."""
+        read_TD = norm(x_TD + h_TD) if self.reads_normed else h_TD
+        if self.fusion is None:
+            changed: Tensor = h_TD + self.bank(read_TD, slices)
+            return changed
+        z_TED = torch.stack([h_TD + adapter(read_TD) for adapter in self.bank.experts], dim=1)
+        fused: Tensor = self.fusion(h_TD, z_TED, slices)
+        return fused
+
+
+def adapters_after(
+    sublayer: Sublayer, width: int, layout: AdapterLayout | None
+) -> AdapterBank | None:
+    """Return the adapters that stand after ``sublayer``, if any do."""
+    if layout is None or (sublayer == "attention" and layout.placement == "pfeiffer"):
+        return None
+    return AdapterBank(width, layout)

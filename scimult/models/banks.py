@@ -1,0 +1,36 @@
+"""Layers that exist once per route.
+
+Shape legend: T tokens of all rows, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class ExpertBank(nn.Module):
+    """Parallel copies of one layer; every row passes through exactly one of them.
+
+    A shared layer is a bank of one expert, which all rows use. With several experts the
+    tokens arrive sorted by route and each expert sees its own slice: one that has no
+    rows is not run and gets no gradient.
+    """
+
+    def __init__(self, make_expert: Callable[[], nn.Module], count: int) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(make_expert() for _ in range(count))
+
+    def forward(self, x_TD: Tensor, expert_slices: list[tuple[int, slice]]) -> Tensor:
+        """Apply each token's expert; ``x_TD`` is sorted as ``expert_slices`` says."""
+        if len(self.experts) == 1:
+            return self._run(0, x_TD)
+        if len(expert_slices) == 1:
+            return self._run(expert_slices[0][0], x_TD)
+        return torch.cat([self._run(expert, x_TD[tokens]) for expert, tokens in expert_slices])
+
+    def _run(self, expert: int, x_TD: Tensor) -> Tensor:
+        output: Tensor = self.experts[expert](x_TD)
+        return output

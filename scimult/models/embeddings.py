@@ -1,0 +1,56 @@
+"""Word, position and token-type embeddings, and control codes among the words.
+
+Shape legend: B rows, T tokens of all rows, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scimult.models.config import EncoderConfig
+from scimult.models.packing import PackingPlan
+
+# The control code stands after the first token, [CLS].
+CODE_PLACE = 1
+
+
+def code_embedding(config: EncoderConfig) -> nn.Embedding | None:
+    """Return the control codes of a model that has them."""
+    return nn.Embedding(config.codes.count, config.hidden_size) if config.codes else None
+
+
+def with_codes(words_TD: Tensor, codes: nn.Embedding | None, plan: PackingPlan) -> Tensor:
+    """Put each row's code in the place of its filler token."""
+    if codes is None:
+        return words_TD
+    return words_TD.index_copy(0, plan.starts_B + CODE_PLACE, codes(plan.routes_B))
+
+
+class Embeddings(nn.Module):
+    """Word, position and token-type embeddings (every token has type 0)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.dropout = config.dropout
+        self.words = nn.Embedding(config.vocab_size, width)
+        self.position_offset = config.position_offset
+        self.positions = nn.Embedding(config.max_positions + config.position_offset, width)
+        self.token_types = nn.Embedding(config.token_types, width) if config.token_types else None
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.codes = code_embedding(config)
+
+    def forward(self, tokens_T: Tensor, plan: PackingPlan) -> Tensor:
+        """Return the sum of the embeddings, normalised, shape ``(T, D)``.
+
+        ``tokens_T`` is sorted as ``plan`` says. With control codes, the token at
+        ``CODE_PLACE`` of each row is a filler that the row's code replaces.
+        """
+        positions_T = plan.positions_T
+        x_TD = with_codes(self.words(tokens_T), self.codes, plan)
+        x_TD = x_TD + self.positions(positions_T + self.position_offset)
+        if self.token_types is not None:
+            x_TD = x_TD + self.token_types(torch.zeros_like(positions_T[:1]))
+        return F.dropout(self.norm(x_TD), self.dropout, self.training)

@@ -1,0 +1,70 @@
+"""The instruction encoder: token states of each route's instruction before every block.
+
+Shape legend: I tokens of all instructions, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from scimult.models.blocks import Block, InstructionLayer
+from scimult.models.config import EncoderConfig
+from scimult.models.embeddings import Embeddings
+from scimult.models.packing import PackedTexts, PackingPlan, pack
+from scimult.types import TokenIds
+
+
+@dataclass(frozen=True)
+class InstructionStates:
+    """What all blocks read of the instructions; one layer per block (equation 4)."""
+
+    layers: list[InstructionLayer]
+
+
+class InstructionEncoder(nn.Module):
+    """The instruction encoder of the ``prefix`` variant: a copy of the text encoder.
+
+    The state after the last block is never read, so there is no last block.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        plain = config.model_copy(update={"instructions": None})
+        self.embeddings = Embeddings(plain)
+        self.blocks = nn.ModuleList(Block(plain, number) for number in range(config.num_blocks - 1))
+
+
+def read_instructions(
+    embeddings: Embeddings,
+    blocks: Sequence[nn.Module] | nn.ModuleList,
+    instructions: Mapping[int, TokenIds],
+    routes: Iterable[int],
+) -> InstructionStates:
+    """Run the instructions of ``routes`` through embeddings and blocks, all at once.
+
+    Parameters
+    ----------
+    embeddings, blocks
+        Of the text encoder, or of an instruction encoder of its own; the blocks but the last.
+    instructions : mapping
+        Token ids of each route's instruction.
+    routes : iterable of int
+        Whose instructions are needed; each is read once, however many rows use it.
+    """
+    wanted = sorted(set(routes))
+    device = embeddings.words.weight.device
+    texts: PackedTexts = pack([instructions[route] for route in wanted]).to(device)
+    plan = PackingPlan.build(texts.lengths, 0, device)
+    tokens, order = {}, plan.restore_B.tolist()
+    for row, route in enumerate(wanted):
+        start = int(plan.starts_B[order[row]])
+        tokens[route] = slice(start, start + texts.lengths[row])
+    x_ID: Tensor = embeddings(texts.tokens_T[plan.order_T], plan)
+    layers = [InstructionLayer(x_ID, tokens)]
+    for block in blocks:
+        x_ID = block(x_ID, plan)
+        layers.append(InstructionLayer(x_ID, tokens))
+    return InstructionStates(layers)

@@ -1,0 +1,90 @@
+"""What makes a model's embeddings depend on the task: one small config per method.
+
+Every layout has ``count``, the number of routes. A route is an integer that the caller gives
+each row; which task, format or side it stands for is not known here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from scimult.config import StrictConfig
+
+Sublayer = Literal["attention", "feed_forward"]
+Placement = Literal["pfeiffer", "houlsby"]
+LowRankTarget = Literal["query", "key", "value", "output", "intermediate", "projection"]
+
+
+class ExpertLayout(StrictConfig):
+    """Which sub-layers of which blocks exist once per route (SciMult, section 3.2).
+
+    ``own_norm`` says whether the LayerNorm after such a sub-layer exists once per route too;
+    ``None`` is the released models' choice: shared after attention, own in the feed-forward.
+    """
+
+    count: int = Field(ge=1)
+    sublayers: list[Sublayer]
+    blocks: list[int]
+    own_norm: bool | None = None
+
+
+class AdapterLayout(StrictConfig):
+    """Bottleneck adapters per route in every block.
+
+    ``pfeiffer``: one after the feed-forward sub-layer (Pfeiffer et al., 2021); ``houlsby``:
+    one after each of the two (Houlsby et al., 2019). With ``fusion`` each route attends over
+    the adapters of all routes (AdapterFusion, Pfeiffer et al., 2021).
+    """
+
+    count: int = Field(ge=1)
+    placement: Placement = "pfeiffer"
+    width: int = Field(48, ge=1)
+    fusion: bool = False
+
+
+class LowRankLayout(StrictConfig):
+    """Low-rank updates of linears per route (LoRA, Hu et al., 2022), scaled by alpha / rank."""
+
+    count: int = Field(ge=1)
+    rank: int = Field(8, ge=1)
+    alpha: float = Field(16.0, gt=0)
+    targets: list[LowRankTarget] = Field(default=["query", "value"], min_length=1)
+
+    @model_validator(mode="after")
+    def _targets_once(self) -> LowRankLayout:
+        if len(set(self.targets)) != len(self.targets):
+            raise ValueError(f"targets {self.targets} names a linear twice")
+        return self
+
+
+class PalLayout(StrictConfig):
+    """Projected attention layers per route (Stickland and Murray, 2019, section 3)."""
+
+    count: int = Field(ge=1)
+    width: int = Field(204, ge=1)
+    heads: int = Field(12, ge=1)
+
+    @model_validator(mode="after")
+    def _divides(self) -> PalLayout:
+        if self.width % self.heads:
+            raise ValueError(f"pals width {self.width} is not a multiple of its {self.heads} heads")
+        return self
+
+
+class CodeLayout(StrictConfig):
+    """A learned control code per route, inserted after ``[CLS]`` (SciRepEval, section 4.1)."""
+
+    count: int = Field(ge=1)
+
+
+class InstructionLayout(StrictConfig):
+    """Instructions as context of every block (SciMult, section 3.3, equation 4).
+
+    ``own_encoder``: an instruction encoder of its own (the ``prefix`` variant); otherwise the
+    text encoder's own blocks read the instruction (``instruction``).
+    """
+
+    count: int = Field(ge=1)
+    own_encoder: bool = False

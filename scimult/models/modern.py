@@ -1,0 +1,172 @@
+"""ModernBERT's parts: rotary positions, pre-norm blocks, gated feed-forward layers.
+
+Warner et al., "Smarter, Better, Faster, Longer" (2024), section 2.1. Rotary positions: Su et
+al., "RoFormer" (2021), section 3.2, in the form that pairs feature i with i + K/2.
+
+Shape legend: T tokens of all rows, D width, H heads, K width of a head, R = K/2 rotations,
+F width inside the feed-forward layer.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scimult.models.attention import attend
+from scimult.models.banks import ExpertBank
+from scimult.models.config import EncoderConfig, ModernLayout
+from scimult.models.embeddings import code_embedding, with_codes
+from scimult.models.packing import PackingPlan
+
+
+class ModernEmbeddings(nn.Module):
+    """Word embeddings, normalised; positions come in through attention."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.words = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.norm = modern_norm(config)
+        self.codes = code_embedding(config)
+
+    def forward(self, tokens_T: Tensor, plan: PackingPlan) -> Tensor:
+        """Return the embeddings, shape ``(T, D)``; see `embeddings.Embeddings`."""
+        x_TD = with_codes(self.words(tokens_T), self.codes, plan)
+        return F.dropout(self.norm(x_TD), self.dropout, self.training)
+
+
+class ModernAttention(nn.Module):
+    """LayerNorm, rotary multi-head self-attention, residual.
+
+    Query, key, value and output linears may be per task; the LayerNorm is always shared,
+    as in `blocks.Attention`. The first block has none: the embeddings are normalised.
+    """
+
+    def __init__(self, config: EncoderConfig, number: int) -> None:
+        super().__init__()
+        width, modern = config.hidden_size, _layout(config)
+        experts = config.expert_count(number, "attention")
+        is_global = number in modern.global_blocks
+        self.heads = config.num_heads
+        self.dropout = config.attention_dropout
+        self.theta = modern.global_theta if is_global else modern.local_theta
+        self.window = None if is_global else modern.local_window
+        bias = modern.attention_bias
+        self.norm = modern_norm(config) if number else nn.Identity()
+        self.qkv = ExpertBank(lambda: nn.Linear(width, 3 * width, bias=bias), experts)
+        self.output = ExpertBank(lambda: nn.Linear(width, width, bias=bias), experts)
+
+    def forward(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
+        """Return the input plus what attention adds, shape ``(T, D)``."""
+        width = x_TD.shape[-1]
+        qkv_TD3 = self.qkv(self.norm(x_TD), plan.expert_slices)
+        qkv_T3HK = rotate(qkv_TD3.view(-1, 3, self.heads, width // self.heads), plan, self.theta)
+        dropout = self.dropout if self.training else 0.0
+        context_THK = attend(qkv_T3HK, plan, dropout, window=self.window)
+        output_TD = self.output(context_THK.reshape(-1, width), plan.expert_slices)
+        return x_TD + F.dropout(output_TD, self.dropout, self.training)
+
+
+class GatedFeedForward(nn.Module):
+    """LayerNorm, GeGLU (Shazeer, 2020), residual: the unit that FFN experts copy.
+
+    The first half of ``intermediate`` goes through GELU, the second half is its gate.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width, inner, bias = (
+            config.hidden_size,
+            config.intermediate_size,
+            _layout(config).feed_forward_bias,
+        )
+        self.dropout = config.dropout
+        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
+        self.norm = modern_norm(config)
+        self.intermediate = nn.Linear(width, 2 * inner, bias=bias)
+        self.output = nn.Linear(inner, width, bias=bias)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """Return the input plus what the layer adds, shape ``(T, D)``."""
+        inner_TF, gate_TF = self.intermediate(self.norm(x_TD)).chunk(2, dim=-1)
+        gated_TF = F.gelu(inner_TF, approximate=self.approximate) * gate_TF
+        hidden_TD: Tensor = self.output(F.dropout(gated_TF, self.dropout, self.training))
+        return x_TD + hidden_TD
+
+
+class ModernBlock(nn.Module):
+    """One pre-norm Transformer block: attention, then feed-forward."""
+
+    def __init__(self, config: EncoderConfig, number: int) -> None:
+        super().__init__()
+        self.attention = ModernAttention(config, number)
+        self.feed_forward = ExpertBank(
+            lambda: GatedFeedForward(config), config.expert_count(number, "feed_forward")
+        )
+
+    def forward(
+        self, x_TD: Tensor, plan: PackingPlan, instruction: None = None, projections: None = None
+    ) -> Tensor:
+        """Return the block's output, shape ``(T, D)``; what `blocks.Block` reads is not here."""
+        output: Tensor = self.feed_forward(self.attention(x_TD, plan), plan.expert_slices)
+        return output
+
+
+def modern_norm(config: EncoderConfig) -> nn.LayerNorm:
+    """Return a LayerNorm of the encoder's width, by default without bias."""
+    bias = _layout(config).norm_bias
+    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=bias)
+
+
+def rotate(qkv_T3HK: Tensor, plan: PackingPlan, theta: float) -> Tensor:
+    """Turn queries and keys by angles that grow with the position; values stay.
+
+    Features i and i + K/2 are a plane, turned by ``position * theta ** (-2 i / K)``, so that
+    the product of a query and a key depends on the distance of their tokens.
+
+    Parameters
+    ----------
+    qkv_T3HK : Tensor
+        Queries, keys and values of the packed tokens, shape ``(T, 3, H, K)``.
+    plan : PackingPlan
+        Knows the position of each token in its row; keeps the angles for further blocks.
+    theta : float
+        Base of the frequencies.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(T, 3, H, K)``.
+    """
+    half = qkv_T3HK.shape[-1] // 2
+    if theta not in plan.rotations:
+        plan.rotations[theta] = _rotations(plan.positions_T, half, theta)
+    cos_TR, sin_TR = plan.rotations[theta]
+    cos_T11R, sin_T11R = cos_TR[:, None, None], sin_TR[:, None, None]
+    first_T2HR, second_T2HR = qkv_T3HK[:, :2].float().chunk(2, dim=-1)
+    turned_T2HK = torch.cat(
+        [
+            first_T2HR * cos_T11R - second_T2HR * sin_T11R,
+            second_T2HR * cos_T11R + first_T2HR * sin_T11R,
+        ],
+        dim=-1,
+    )
+    return torch.cat([turned_T2HK.to(qkv_T3HK.dtype), qkv_T3HK[:, 2:]], dim=1)
+
+
+def _rotations(positions_T: Tensor, half: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of each token's angles, float32, shape ``(T, R)``.
+
+    Frequencies are rounded to float32 before they meet the position, as in the code that
+    ModernBERT was trained with: at position 8,000 a last bit is a visible angle.
+    """
+    exponents_R = torch.arange(half, dtype=torch.float32, device=positions_T.device) * 2
+    frequencies_R = 1.0 / theta ** (exponents_R / (2 * half))
+    angles_TR = positions_T.float()[:, None] * frequencies_R
+    return angles_TR.cos(), angles_TR.sin()
+
+
+def _layout(config: EncoderConfig) -> ModernLayout:
+    assert config.modern is not None, "family is not modernbert"
+    return config.modern

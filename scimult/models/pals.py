@@ -1,0 +1,46 @@
+"""Projected attention layers: a small attention per route beside every block.
+
+Shape legend: T tokens of all rows, D width of the encoder, P width of the projection.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from scimult.models.attention import attend
+from scimult.models.banks import ExpertBank
+from scimult.models.layouts import PalLayout
+from scimult.models.packing import PackingPlan
+
+
+class PalProjections(nn.Module):
+    """The projections into and out of the small width: per route, shared by all blocks."""
+
+    def __init__(self, width: int, layout: PalLayout) -> None:
+        super().__init__()
+        self.down = ExpertBank(lambda: nn.Linear(width, layout.width, bias=False), layout.count)
+        self.up = ExpertBank(lambda: nn.Linear(layout.width, width, bias=False), layout.count)
+
+    def start_neutral(self) -> None:
+        """Make every projected attention layer add nothing."""
+        for expert in self.up.experts:
+            assert isinstance(expert, nn.Linear)
+            nn.init.zeros_(expert.weight)
+
+
+class Pal(nn.Module):
+    """``V_D g(V_E x)`` with g the block's own small multi-head attention, without output linear."""
+
+    def __init__(self, layout: PalLayout) -> None:
+        super().__init__()
+        self.heads, self.width = layout.heads, layout.width
+        self.qkv = ExpertBank(lambda: nn.Linear(layout.width, 3 * layout.width), layout.count)
+
+    def forward(self, x_TD: Tensor, plan: PackingPlan, projections: PalProjections) -> Tensor:
+        """Return what the layer adds to the block's output, shape ``(T, D)``."""
+        slices = plan.expert_slices
+        small_TP = projections.down(x_TD, slices)
+        qkv = self.qkv(small_TP, slices).view(-1, 3, self.heads, self.width // self.heads)
+        mixed_TP = attend(qkv, plan, 0.0).reshape(-1, self.width)
+        added: Tensor = projections.up(mixed_TP, slices)
+        return added

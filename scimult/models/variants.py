@@ -1,0 +1,224 @@
+"""The variants by name: how each one is laid out, its options, and what it trains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from scimult.config import StrictConfig, validate
+from scimult.errors import ConfigError, UnknownNameError
+from scimult.models.layouts import (
+    AdapterLayout,
+    CodeLayout,
+    ExpertLayout,
+    InstructionLayout,
+    LowRankLayout,
+    LowRankTarget,
+    PalLayout,
+    Placement,
+    Sublayer,
+)
+
+Layouts = dict[str, Any]
+
+
+class NoOptions(StrictConfig):
+    """A variant without options."""
+
+
+class ExpertOptions(StrictConfig):
+    """Options of the expert variants."""
+
+    blocks: str | list[int] = "every:2"
+    own_norm: bool | None = None
+
+
+class AdapterOptions(StrictConfig):
+    """Options of ``adapters`` and ``fusion``."""
+
+    placement: Placement = "pfeiffer"
+    width: int = Field(48, ge=1)
+
+
+class LowRankOptions(StrictConfig):
+    """Options of ``lora``."""
+
+    rank: int = Field(8, ge=1)
+    alpha: float = Field(16.0, gt=0)
+    targets: list[LowRankTarget] = ["query", "value"]
+
+
+class PalOptions(StrictConfig):
+    """Options of ``pals``."""
+
+    width: int = Field(204, ge=1)
+    heads: int = Field(12, ge=1)
+
+
+class CodeOptions(StrictConfig):
+    """Options of ``control_codes``: where the embedding is taken."""
+
+    embed_at: Literal["code", "cls"] = "code"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to make embeddings depend on the task.
+
+    ``layouts`` turns (options, routes, blocks of the encoder) into fields of
+    ``EncoderConfig``. ``trains`` matches the names of the parameters that training changes;
+    ``None`` is all of them.
+    """
+
+    options: type[StrictConfig]
+    layouts: Callable[[Any, int, int], Layouts]
+    trains: re.Pattern[str] | None = None
+
+
+def variant_layouts(
+    variant: str, options: Mapping[str, Any], routes: int, num_blocks: int
+) -> Layouts:
+    """Return the fields of ``EncoderConfig`` that make a named variant.
+
+    Parameters
+    ----------
+    variant : str
+        A key of ``VARIANTS``.
+    options : mapping
+        Options of the variant; see the classes above.
+    routes : int
+        How many tasks, formats or sides are told apart.
+    num_blocks : int
+        Number of blocks of the encoder.
+
+    Raises
+    ------
+    UnknownNameError
+        If the variant is unknown.
+    ConfigError
+        If an option is unknown, out of range, or names a block that does not exist.
+    """
+    if variant not in VARIANTS:
+        raise UnknownNameError("model variant", variant, VARIANTS)
+    entry = VARIANTS[variant]
+    checked = validate(entry.options, dict(options), f"model.options of {variant}")
+    return entry.layouts(checked, routes, num_blocks)
+
+
+def expert_layout(
+    sublayers: list[Sublayer],
+    routes: int,
+    num_blocks: int,
+    blocks: str | list[int] = "every:2",
+    own_norm: bool | None = None,
+) -> ExpertLayout:
+    """Return experts in the chosen blocks.
+
+    Parameters
+    ----------
+    sublayers : list
+        Which sub-layers exist once per route.
+    routes, num_blocks : int
+        Experts, and blocks of the encoder.
+    blocks : str or list of int
+        ``every:n`` (blocks n-1, 2n-1, ...; ``every:2`` is the released ``mod2``),
+        ``first:n``, ``last:n``, or the block numbers from 0.
+    own_norm : bool, optional
+        See :class:`scimult.models.layouts.ExpertLayout`.
+
+    Raises
+    ------
+    ConfigError
+        If ``blocks`` is not understood or names a block that does not exist.
+    """
+    chosen = _blocks(blocks, num_blocks)
+    if not chosen or min(chosen) < 0 or max(chosen) >= num_blocks:
+        raise ConfigError(
+            "blocks with experts: names a block that does not exist",
+            value=blocks,
+            fix=f"blocks are 0 to {num_blocks - 1}",
+        )
+    return ExpertLayout(count=routes, sublayers=sublayers, blocks=chosen, own_norm=own_norm)
+
+
+def _experts(*sublayers: Sublayer) -> Variant:
+    def layouts(options: ExpertOptions, routes: int, num_blocks: int) -> Layouts:
+        layout = expert_layout(
+            list(sublayers), routes, num_blocks, options.blocks, options.own_norm
+        )
+        return {"experts": layout}
+
+    return Variant(ExpertOptions, layouts)
+
+
+def _adapters(fusion: bool) -> Variant:
+    def layouts(options: AdapterOptions, routes: int, num_blocks: int) -> Layouts:
+        layout = AdapterLayout(
+            count=routes, placement=options.placement, width=options.width, fusion=fusion
+        )
+        return {"adapters": layout}
+
+    # Fusion is the second step: the adapters themselves stay as they were trained.
+    trains = r"\.fusion\." if fusion else r"\.adapter\."
+    return Variant(AdapterOptions, layouts, re.compile(trains))
+
+
+def _low_rank(options: LowRankOptions, routes: int, num_blocks: int) -> Layouts:
+    return {"lora": LowRankLayout(count=routes, **options.model_dump())}
+
+
+def _pals(options: PalOptions, routes: int, num_blocks: int) -> Layouts:
+    return {"pals": PalLayout(count=routes, **options.model_dump())}
+
+
+def _codes(options: CodeOptions, routes: int, num_blocks: int) -> Layouts:
+    position = 1 if options.embed_at == "code" else 0
+    return {
+        "codes": CodeLayout(count=routes),
+        "pooling": "position",
+        "pooling_position": position,
+    }
+
+
+def _instructions(own_encoder: bool) -> Callable[[NoOptions, int, int], Layouts]:
+    def layouts(options: NoOptions, routes: int, num_blocks: int) -> Layouts:
+        return {"instructions": InstructionLayout(count=routes, own_encoder=own_encoder)}
+
+    return layouts
+
+
+VARIANTS: dict[str, Variant] = {
+    "vanilla": Variant(NoOptions, lambda options, routes, num_blocks: {}),
+    "mha_expert": _experts("attention"),
+    "ffn_expert": _experts("feed_forward"),
+    "mha_ffn_expert": _experts("attention", "feed_forward"),
+    "instruction": Variant(NoOptions, _instructions(own_encoder=False)),
+    "prefix": Variant(NoOptions, _instructions(True), re.compile(r"^instruction_encoder\.")),
+    "control_codes": Variant(CodeOptions, _codes),
+    "adapters": _adapters(fusion=False),
+    "fusion": _adapters(fusion=True),
+    "lora": Variant(LowRankOptions, _low_rank, re.compile(r"\.lora\.")),
+    "pals": Variant(PalOptions, _pals),
+}
+
+
+def _blocks(spec: str | list[int], num_blocks: int) -> list[int]:
+    if isinstance(spec, list):
+        return sorted(set(spec))
+    match = re.fullmatch(r"(every|first|last):([1-9]\d*)", spec)
+    if not match:
+        raise ConfigError(
+            "blocks with experts: not understood",
+            value=spec,
+            fix="write every:2, first:3, last:3 or a list of block numbers",
+        )
+    n = int(match[2])
+    if match[1] == "every":
+        return list(range(n - 1, num_blocks, n))
+    if n > num_blocks:
+        return [num_blocks]
+    return list(range(n)) if match[1] == "first" else list(range(num_blocks - n, num_blocks))

@@ -1,0 +1,123 @@
+"""A grown task starts as a copy, and nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained, save_pretrained
+from scimult.checkpoints.grow import grow_task
+from scimult.cli.main import app
+from scimult.errors import SciMultError
+from scimult.models import Encoder, EncoderConfig, embed_tokens, variant_layouts
+from scimult.tasks import Routing, Task, TaskSet, default_tasks, route_names
+from scimult.types import Role, TokenIds
+from tests.tiny import tiny_tokenizer
+
+NEW = Task(name="reviewing", instruction="Find a reviewer.", format="regression")
+
+
+def save(folder: Path, variant: str, routing: Routing = "task") -> Path:
+    """Save a random model whose routes all differ."""
+    tokenizer, tasks = tiny_tokenizer(), default_tasks()
+    routes = len(route_names(tasks, routing))
+    encoder = EncoderConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_blocks=2,
+        num_heads=2,
+        intermediate_size=32,
+        max_positions=64,
+        **{"pooling": "cls"} | variant_layouts(variant, _options(variant), routes, 2),
+    )
+    model = Encoder(encoder)
+    model.initialise(0)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        parameter.data += torch.randn(parameter.shape, generator=generator) * 0.3
+    config = PretrainedConfig(encoder=encoder, tasks=list(tasks), routing=routing, max_length=60)
+    save_pretrained(folder, model.state_dict(), tokenizer, config)
+    return folder
+
+
+def _options(variant: str) -> dict[str, object]:
+    return {"width": 4, "heads": 2} if variant == "pals" else {}
+
+
+@pytest.mark.parametrize(
+    ("variant", "routing"),
+    [
+        ("vanilla", "task"),
+        ("mha_expert", "task"),
+        ("ffn_expert", "task_and_side"),
+        ("mha_ffn_expert", "format"),
+        ("adapters", "task"),
+        ("fusion", "task"),
+        ("lora", "task"),
+        ("pals", "format"),
+        ("control_codes", "task"),
+        ("instruction", "task"),
+        ("prefix", "task"),
+    ],
+)
+def test_new_task_is_a_copy_and_old_ones_stay(
+    tmp_path: Path, variant: str, routing: Routing
+) -> None:
+    old = load_pretrained(save(tmp_path / "old", variant, routing))
+    like = "link_prediction"
+    task = NEW.model_copy(update={"instruction": old.tasks[like].instruction})
+    grown = grow_task(tmp_path / "old", task, like)
+    save_pretrained(tmp_path / "new", grown.model.state_dict(), grown.tokenizer, grown.config)
+    new = load_pretrained(tmp_path / "new")
+    assert new.tasks.names == [*old.tasks.names, "reviewing"]
+    rows = [old.instruction_row("one text"), old.instruction_row("another")]
+    roles: tuple[Role, ...] = ("query", "candidate")
+    for role in roles:
+        for name in new.tasks.names:
+            # Fusion of four adapters is not that of three, though one is there twice.
+            if variant == "fusion":
+                continue
+            served = like if name == "reviewing" else name
+            expected = embed(old, rows, served, role)
+            assert np.array_equal(embed(new, rows, name, role), expected), (name, role)
+        if variant != "vanilla":
+            assert new.route("reviewing", role) not in {
+                new.route(name, role) for name in old.tasks.names
+            }
+
+
+def embed(model: Pretrained, rows: list[TokenIds], task: str, role: Role) -> np.ndarray:
+    """Embed token rows for one side of a task."""
+    return embed_tokens(model.model, rows, route=model.route(task, role))
+
+
+def test_task_of_a_known_format_shares_its_route(tmp_path: Path) -> None:
+    grown = grow_task(
+        save(tmp_path / "m", "mha_expert", "format"),
+        Task(name="reviewing", format="proximity"),
+        "search",
+    )
+    assert grown.route("reviewing") == grown.route("link_prediction")
+    assert grown.config.encoder.num_routes == 3
+
+
+def test_known_names_and_unknown_models_are_refused(tmp_path: Path) -> None:
+    folder = save(tmp_path / "m", "mha_expert")
+    with pytest.raises(SciMultError, match="knows this task already.*search"):
+        grow_task(folder, Task(name="search"), "search")
+    with pytest.raises(SciMultError, match="unknown task.*did you mean 'search'"):
+        grow_task(folder, NEW, "serch")
+
+
+def test_verb_writes_a_model(tmp_path: Path) -> None:
+    folder = save(tmp_path / "m", "mha_expert")
+    out = tmp_path / "grown"
+    arguments = ["grow-task", str(folder), "--name", "reviewing", "--like", "search"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "reviewing starts as search" in result.output
+    assert TaskSet(load_pretrained(out).config.tasks)["reviewing"].query_kind == "query"

@@ -1,0 +1,50 @@
+"""Ensembles: the combination of the members' embeddings, and what cannot be combined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scimult.cli.evaluate import _folders
+from scimult.errors import ConfigError
+from scimult.inference import Ensemble, SciMult
+from scimult.types import Text
+from tests.tiny import save_tiny_model
+
+TEXTS = [Text("paper", "graphs", "of things"), Text("paper", "other")]
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> list[SciMult]:
+    return [
+        SciMult.from_pretrained(save_tiny_model(tmp_path / str(seed), seed=seed)) for seed in (0, 1)
+    ]
+
+
+def test_mean_and_concatenation(members: list[SciMult]) -> None:
+    one, two = (m.encode(TEXTS, task="search", role="candidate") for m in members)
+    mean = Ensemble(members, name="both").encode(TEXTS, task="search", role="candidate")
+    assert mean.dtype == np.float32
+    np.testing.assert_allclose(mean, (one + two) / 2, atol=1e-6)
+    joined = Ensemble(members, name="both", combine="concatenation")
+    embedded = joined.encode(TEXTS, task="search", role="candidate")
+    assert np.array_equal(embedded, np.concatenate([one, two], axis=1))
+
+
+def test_what_cannot_be_combined_is_refused(members: list[SciMult], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="two members or more"):
+        Ensemble(members[:1], name="one")
+    cosine = SciMult.from_pretrained(tmp_path / "0", similarity="cosine")
+    with pytest.raises(ConfigError, match="compare embeddings differently"):
+        Ensemble([cosine, members[1]], name="mixed")
+    short = SciMult.from_pretrained(tmp_path / "0", dims=4)
+    with pytest.raises(ConfigError, match=r"\[4, 16\] dimensions: no mean"):
+        Ensemble([short, members[1]], name="mixed").encode(TEXTS, task="search", role="query")
+
+
+def test_folder_with_a_plus_in_its_name_is_one_model(tmp_path: Path) -> None:
+    (tmp_path / "a+b").mkdir()
+    assert _folders(tmp_path / "a+b") == [tmp_path / "a+b"]
+    assert _folders(Path("x/a+y/b")) == [Path("x/a"), Path("y/b")]

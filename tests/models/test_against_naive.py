@@ -1,0 +1,114 @@
+"""Instructions, adapters, low-rank updates, projected attention and codes against formulas.
+
+Both sides run in float64, where sums in another order agree to 1e-9: a wrong formula cannot
+hide behind rounding, which fused adapters with random weights amplify in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from scimult.models import Encoder, pack
+from tests.models import naive
+from tests.models.variants import (
+    INSTRUCTIONS,
+    LENGTHS,
+    ROUTE_OF_ROW,
+    ROUTES,
+    WIDTH,
+    tiny_encoder,
+    tiny_rows,
+)
+
+BLOCKS = 4
+
+
+def compare(model: Encoder, one_row: Callable[[dict[str, Tensor], Tensor, int], Tensor]) -> None:
+    """Compare values and gradients of a mixed batch with ``one_row`` applied to each row."""
+    model = model.double()
+    weights = dict(model.named_parameters())
+    factors = torch.randn(
+        len(LENGTHS), WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    embedded = model(pack(tiny_rows()), ROUTE_OF_ROW)
+    ours = torch.autograd.grad((embedded * factors).sum(), weights.values(), allow_unused=True)
+    rows = [
+        one_row(weights, torch.from_numpy(row), route)
+        for row, route in zip(tiny_rows(), ROUTE_OF_ROW, strict=True)
+    ]
+    expected = torch.stack(rows)
+    torch.testing.assert_close(embedded, expected, rtol=0, atol=1e-9)
+    theirs = torch.autograd.grad((expected * factors).sum(), weights.values(), allow_unused=True)
+    for name, one, other in zip(weights, ours, theirs, strict=True):
+        other = torch.zeros_like(weights[name]) if other is None else other
+        one = torch.zeros_like(weights[name]) if one is None else one
+        assert (one - other).abs().max() <= 1e-9 * max(1.0, float(other.abs().max())), name
+
+
+def test_equation_4_with_shared_parameters() -> None:
+    compare(
+        tiny_encoder("instruction"),
+        lambda weights, tokens, route: naive.with_instruction(
+            weights, tokens, torch.from_numpy(INSTRUCTIONS[route]), BLOCKS
+        )[0],
+    )
+
+
+def test_equation_4_with_an_instruction_encoder() -> None:
+    compare(
+        tiny_encoder("prefix"),
+        lambda weights, tokens, route: naive.with_prefix(
+            weights, tokens, torch.from_numpy(INSTRUCTIONS[route]), BLOCKS
+        )[0],
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [
+        ("Pfeiffer adapters", {}),
+        ("Houlsby adapters", {"placement": "houlsby"}),
+        ("fusion", {}),
+        ("fusion, Houlsby", {"placement": "houlsby"}),
+        ("LoRA", {"scale": 16 / 2}),
+        ("LoRA everywhere", {"scale": 16 / 3}),
+        ("PALs", {"pal_heads": 2}),
+    ],
+)
+def test_added_layers(case: str, settings: dict[str, object]) -> None:
+    compare(
+        tiny_encoder(case),
+        lambda weights, tokens, route: naive.routed(
+            weights, tokens, route, blocks=BLOCKS, routes=ROUTES, **settings
+        )[0],
+    )
+
+
+@pytest.mark.parametrize(("case", "place"), [("control codes", 1), ("control codes, CLS", 0)])
+def test_control_codes(case: str, place: int) -> None:
+    compare(
+        tiny_encoder(case),
+        lambda weights, tokens, route: naive.routed(
+            weights, tokens, route, blocks=BLOCKS, code=route
+        )[place],
+    )
+
+
+def test_instruction_states_can_be_read_once_and_used_again() -> None:
+    for case in ("instruction", "prefix"):
+        model = tiny_encoder(case)
+        states = model.read_instructions(range(ROUTES))
+        again = model(pack(tiny_rows()), ROUTE_OF_ROW, states)
+        torch.testing.assert_close(again, model(pack(tiny_rows()), ROUTE_OF_ROW), rtol=0, atol=1e-6)
+
+
+def test_another_instruction_is_another_embedding() -> None:
+    model = tiny_encoder("instruction")
+    states = model.read_instructions([0], {0: INSTRUCTIONS[1]})
+    changed = model(pack(tiny_rows()), 0, states)
+    torch.testing.assert_close(changed, model(pack(tiny_rows()), 1), rtol=0, atol=1e-6)
+    assert not torch.allclose(changed, model(pack(tiny_rows()), 0), atol=1e-3)

@@ -1,0 +1,147 @@
+"""RoBERTa, XLM-R and ModernBERT against transformers' own models: outputs, gradients, experts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModel, PreTrainedModel
+
+from scimult.checkpoints import load_pretrained, warm_start
+from scimult.checkpoints.families import FAMILIES
+from scimult.models import Encoder, attention, pack, variant_layouts
+from tests.base_models import save_base_model
+
+# Float32 with another order of additions; hidden states are of order 1.
+TOLERANCE = 1e-5
+# One token; around ModernBERT's window (8); its chunks (beyond 32), of rows that are padded.
+LENGTHS = (5, 64, 23, 23, 1, 40, 64, 2, 9, 10, 33, 60)
+BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((family, {}) for family in FAMILIES),
+    ("roberta", {"hidden_act": "gelu_new", "pad_token_id": 5, "max_position_embeddings": 70}),
+    ("modernbert", BIASED),
+    ("modernbert", {"layer_types": ["sliding_attention"] * 3 + ["full_attention"]}),
+]
+IDS = [*FAMILIES, "roberta, other options", "modernbert, biases", "modernbert, local first"]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=IDS)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Encoder, PreTrainedModel]:
+    """Return our encoder and transformers' model, both loaded from one folder."""
+    family, options = request.param
+    folder = save_base_model(tmp_path_factory.mktemp("base"), family, **options)
+    theirs = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    return load_pretrained(folder).model, theirs
+
+
+def rows() -> list[np.ndarray]:
+    # Not below 10: RoBERTa gives the padding token no position.
+    rng = np.random.default_rng(0)
+    return [rng.integers(10, 400, size=length) for length in LENGTHS]
+
+
+def their_states(model: PreTrainedModel, texts: list[np.ndarray]) -> Tensor:
+    ids = torch.full((len(texts), max(map(len, texts))), model.config.pad_token_id)
+    mask = torch.zeros_like(ids)
+    for i, row in enumerate(texts):
+        ids[i, : len(row)] = torch.from_numpy(row)
+        mask[i, : len(row)] = 1
+    states: Tensor = model(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()]
+    return states
+
+
+def test_token_states_equal_those_of_transformers(pair: tuple[Encoder, PreTrainedModel]) -> None:
+    ours, theirs = pair
+    difference = (ours.token_states(pack(rows())) - their_states(theirs, rows())).abs().max()
+    assert difference <= TOLERANCE
+
+
+def test_gradients_equal_those_of_transformers(pair: tuple[Encoder, PreTrainedModel]) -> None:
+    ours, theirs = pair
+    ours.zero_grad(), theirs.zero_grad()
+    weights = torch.randn(sum(LENGTHS), 32, generator=torch.Generator().manual_seed(0))
+    (ours.token_states(pack(rows())) * weights).sum().backward()
+    (their_states(theirs, rows()) * weights).sum().backward()
+    gradients = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
+    expected = FAMILIES[ours.config.family].from_hf(gradients, ours.config)
+    for name, parameter in ours.named_parameters():
+        assert parameter.grad is not None, name
+        # Sums over 334 tokens: relative to the largest entry of the tensor.
+        scale = max(1.0, float(expected[name].abs().max()))
+        assert (parameter.grad - expected[name]).abs().max() <= TOLERANCE * scale, name
+
+
+@pytest.mark.parametrize("variant", ["mha_expert", "ffn_expert"])
+def test_warm_start_keeps_the_embeddings(
+    pair: tuple[Encoder, PreTrainedModel], variant: str
+) -> None:
+    vanilla, _ = pair
+    layouts = variant_layouts(variant, {}, 3, vanilla.config.num_blocks)
+    routed = Encoder(vanilla.config.model_copy(update=layouts)).eval()
+    warm_start(routed, vanilla.state_dict())
+    expected = vanilla(pack(rows()))
+    for expert in range(3):
+        assert torch.equal(routed(pack(rows()), expert), expected)
+    # Different experts: a mixed batch gives what each row gets alone.
+    generator = torch.Generator().manual_seed(1)
+    for name, weight in routed.named_parameters():
+        if ".experts.1." in name or ".experts.2." in name:
+            weight.data += 0.1 * torch.randn(weight.shape, generator=generator)
+    routes = [i % 3 for i in range(len(LENGTHS))]
+    mixed = routed(pack(rows()), routes)
+    for embedding, row, expert in zip(mixed, rows(), routes, strict=True):
+        alone = routed(pack([row]), expert)[0]
+        assert (embedding - alone).abs().max() <= TOLERANCE
+    assert (mixed - expected).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [1, 3, 8, 20])
+def test_window_equals_a_masked_softmax(window: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    lengths = [50, 1, 47, window + 1, window + 2, 4 * window, 4 * window + 1]
+    qkv_T3HK = torch.randn(sum(lengths), 3, 2, 8, generator=generator).to(dtype)
+    plan = attention.PackingPlan.build(lengths, 0, torch.device("cpu"))
+    output = attention.attend(qkv_T3HK, plan, 0.0, window=window).float()
+    assert output.isfinite().all()
+    for start, length in zip(plan.starts_B.tolist(), plan.lengths_B.tolist(), strict=True):
+        q, k, v = qkv_T3HK[start : start + length].double().permute(1, 2, 0, 3)
+        places = torch.arange(length)
+        far = (places[:, None] - places).abs() > window
+        scores = (q @ k.transpose(1, 2) / 8**0.5).masked_fill(far, float("-inf"))
+        expected = (scores.softmax(-1) @ v).transpose(0, 1)
+        tolerance = TOLERANCE if dtype == torch.float32 else 0.03
+        assert (output[start : start + length] - expected).abs().max() <= tolerance
+
+
+def test_gradients_of_padded_windows_are_finite() -> None:
+    qkv_T3HK = torch.randn(97, 3, 2, 8, requires_grad=True)
+    plan = attention.PackingPlan.build([50, 47], 0, torch.device("cpu"))
+    attention.attend(qkv_T3HK, plan, 0.0, window=3).sum().backward()
+    assert qkv_T3HK.grad is not None
+    assert qkv_T3HK.grad.isfinite().all()
+
+
+def test_long_texts_of_modernbert(tmp_path: Path) -> None:
+    folder = save_base_model(tmp_path / "m", "modernbert", max_position_embeddings=2048)
+    theirs = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    ours = load_pretrained(folder)
+    assert ours.config.max_length == 2048
+    texts = [np.random.default_rng(0).integers(10, 400, size=length) for length in (2048, 1900)]
+    with torch.no_grad():
+        difference = (ours.model.token_states(pack(texts)) - their_states(theirs, texts)).abs()
+    assert difference.max() <= TOLERANCE
+
+
+def test_initial_weights_are_a_function_of_the_seed(pair: tuple[Encoder, PreTrainedModel]) -> None:
+    one, two = Encoder(pair[0].config), Encoder(pair[0].config)
+    one.initialise(3), two.initialise(3)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert one(pack(rows())).isfinite().all()

@@ -1,0 +1,57 @@
+"""The precision that a device is fast in, and the allocator's settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from scimult import hardware
+from scimult.training import engine
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("fast", "chosen"), [(True, "bf16"), (False, "fp32")])
+def test_auto_takes_bfloat16_only_where_the_device_multiplies_it(
+    monkeypatch: pytest.MonkeyPatch, fast: bool, chosen: str
+) -> None:
+    for probe in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, probe, lambda: False, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: fast, raising=False)
+    assert hardware.multiplies_bfloat16(CPU) is fast
+    assert engine.resolve_precision("auto", CPU) == chosen
+
+
+def test_a_slow_choice_is_kept_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine, "multiplies_bfloat16", lambda device: False)
+    assert engine.resolve_precision("bf16", CPU) == "bf16"
+    assert "slower than fp32" in capsys.readouterr().err
+    assert engine.resolve_precision("fp16", CPU) == "fp16"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sets options of glibc")
+def test_freed_memory_is_not_faulted_in_again() -> None:
+    """A large buffer that is freed and taken again costs page faults only the first time."""
+    script = """
+import resource, sys, torch
+from scimult.hardware import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(2**23).sum()
+before = faults()
+for _ in range(10):
+    torch.ones(2**23).sum()
+print(faults() - before)
+"""
+    kept, plain = (
+        int(subprocess.check_output([sys.executable, "-c", script, how])) for how in ("keep", "not")
+    )
+    assert kept < plain / 2

@@ -1,0 +1,211 @@
+"""Every variant through DeepSpeed: stages and ranks agree, and what is frozen stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from scimult import distributed
+from scimult.checkpoints import load_pretrained, save_pretrained
+from scimult.errors import SciMultError
+from scimult.models import VARIANTS, embed_tokens
+from scimult.tasks import default_tasks
+from scimult.training import build
+from scimult.training.config import PretrainConfig
+from scimult.training.run import pretrain
+from tests.ranks import run_ranks
+from tests.training.corpus import metrics, prepare_corpus, run_config
+
+# Adam divides a gradient by its own size: with the default, one that is rounding alone would
+# move a weight as far as a real one does.
+ADAM = {"lr": 1e-3, "eps": 1e-4}
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
+# name -> section model of the run
+RUNS: dict[str, dict[str, Any]] = {
+    "instruction": {"variant": "instruction"},
+    "prefix": {"variant": "prefix"},
+    "control_codes": {"variant": "control_codes", "routing": "format"},
+    "adapters": {"variant": "adapters", "options": {"width": 4}},
+    "fusion": {"variant": "fusion", "options": {"width": 4}},
+    "lora": {"variant": "lora", "options": {"rank": 2}},
+    "pals": {"variant": "pals", "options": {"width": 8, "heads": 2}},
+    "sides": {"variant": "ffn_expert", "routing": "task_and_side"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("variants")
+    prepare_corpus(path)
+    return path
+
+
+def variant_config(folder: Path, name: str, output: str, **sections: Any) -> PretrainConfig:
+    """Return four steps of the run ``name``; fusion starts from the adapters of the same place."""
+    model = NO_DROPOUT | RUNS[name]
+    if name == "fusion":
+        model["base"] = str(folder / output.replace("fusion", "adapters"))
+    return run_config(
+        folder, output, model=model, optimizer=ADAM, schedule={"steps": 4}, **sections
+    )
+
+
+def run_all(folder: Path, ranks: int, stages: dict[int, list[str]]) -> dict[str, Any]:
+    """Train variants under ZeRO stages; return losses and weights."""
+    results = {}
+    for stage, names in stages.items():
+        for name in names:
+            output = f"{name}-ranks{ranks}-stage{stage}"
+            zero = {"deepspeed": {"zero_optimization": {"stage": stage}}}
+            config = variant_config(folder, name, output, engine=zero)
+            model = pretrain(config)
+            if distributed.is_main():
+                losses = [line["loss"] for line in metrics(folder / output)]
+                results[f"{name} {stage}"] = (losses, load_pretrained(model).model.state_dict())
+    return results
+
+
+def test_two_ranks_under_zero_equal_one_process(folder: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    sharded = {2: ["instruction", "prefix", "lora"], 3: list(RUNS)}
+    one = run_ranks(run_all, 1, tmp_path / "one", folder, 1, {0: list(RUNS)})[0]
+    two = run_ranks(run_all, 2, tmp_path / "two", folder, 2, sharded)[0]
+    base = load_pretrained(folder / "base").model.state_dict()
+    for key, (losses, weights) in two.items():
+        name = key.split()[0]
+        expected, reference = one[f"{name} 0"]
+        # Float32 rounding, carried through four Adam steps.
+        assert losses == pytest.approx(expected, abs=1e-4), key
+        if VARIANTS[RUNS[name]["variant"]].trains is not None:
+            assert all(torch.equal(weights[n], weight) for n, weight in base.items()), key
+        for n, weight in weights.items():
+            assert (weight - reference[n]).abs().max() <= 5e-6, (key, n)
+
+
+def test_prefix_leaves_every_text_weight_bit_identical_in_bfloat16(
+    folder: Path, tmp_path: Path
+) -> None:
+    engine = {"precision": "bf16", "deepspeed": {"zero_optimization": {"stage": 2}}}
+    config = variant_config(folder, "prefix", "prefix-bf16", engine=engine)
+    run_ranks(pretrain, 1, tmp_path, config)
+    before = load_pretrained(folder / "base").model.state_dict()
+    after = load_pretrained(folder / "prefix-bf16").model.state_dict()
+    for name, weight in before.items():
+        assert torch.equal(after[name], weight), name
+    prefix = [name for name in after if name.startswith("instruction_encoder.")]
+    changed = [
+        name
+        for name in prefix
+        if not torch.equal(after[name], before[name.removeprefix("instruction_encoder.")])
+    ]
+    assert len(changed) > len(prefix) // 2
+
+
+def train_adapters_then_fusion(folder: Path) -> None:
+    """Run the two steps of AdapterFusion."""
+    for name in ("adapters", "fusion"):
+        pretrain(variant_config(folder, name, f"{name}-alone"))
+
+
+def test_fusion_leaves_the_adapters_alone(folder: Path, tmp_path: Path) -> None:
+    run_ranks(train_adapters_then_fusion, 1, tmp_path, folder)
+    adapters = load_pretrained(folder / "adapters-alone").model.state_dict()
+    fused = load_pretrained(folder / "fusion-alone").model.state_dict()
+    for name, weight in adapters.items():
+        assert torch.equal(fused[name], weight), name
+    value = fused["blocks.0.feed_forward.experts.0.adapter.fusion.experts.0.value.weight"]
+    assert not torch.equal(value, torch.eye(len(value)))
+
+
+def save_with_differing_routes(folder: Path, name: str, model: dict[str, Any]) -> Path:
+    """Save a model whose routes all have weights of their own."""
+    pretrained = build.build_model(run_config(folder, "unused", model=model))
+    generator = torch.Generator().manual_seed(0)
+    for parameter in pretrained.model.parameters():
+        parameter.data += torch.randn(parameter.shape, generator=generator) * 0.1
+    weights = pretrained.model.state_dict()
+    save_pretrained(folder / name, weights, pretrained.tokenizer, pretrained.config)
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"variant": "mha_expert"},
+        {"variant": "control_codes"},
+        {"variant": "adapters"},
+        {"variant": "pals"},
+        {"variant": "ffn_expert", "routing": "task_and_side"},
+        {"variant": "lora", "routing": "format"},
+    ],
+)
+def test_routes_go_by_name_not_by_order(folder: Path, model: dict[str, Any]) -> None:
+    """A run that lists the base's tasks in another order serves each with its own weights."""
+    base = save_with_differing_routes(folder, f"named-{model['variant']}", model)
+    tasks = [task.model_dump() for task in reversed(list(default_tasks()))]
+    model = model | {"base": str(base)}
+    second = build.build_model(run_config(folder, "unused", model=model, tasks=tasks))
+    first = load_pretrained(base)
+    rows = [first.instruction_row("some text"), first.instruction_row("another one")]
+    for name in first.tasks.names:
+        for ours, theirs in zip(second.routes(name), first.routes(name), strict=True):
+            embedded = embed_tokens(second.model, rows, route=ours)
+            assert np.array_equal(embedded, embed_tokens(first.model, rows, route=theirs)), name
+    assert second.routes("search") != first.routes("search")
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"model": {"variant": "fusion"}}, "fusion mixes trained adapters, and this base has none"),
+        ({"model": {"variant": "vanilla", "train": "added"}}, "vanilla adds nothing"),
+        (
+            {"model": {"variant": "adapters", "options": {"size": 3}}},
+            r"options of adapters.*\n  size: unknown key",
+        ),
+        ({"loss": {"matryoshka": [8, 16]}}, r"lists \[16\]; embeddings have 16 dimensions"),
+        ({"model": {"dims": 17}}, "dims 17 is more than the hidden_size 16"),
+        (
+            {"model": {"variant": "control_codes"}, "data": {"max_length": 64}},
+            "beyond the model's 63 positions",
+        ),
+        (
+            {"model": {"variant": "prefix"}, "tasks": [{"name": "classification"}]},
+            "an instruction is empty",
+        ),
+        (
+            {
+                "model": {"variant": "instruction"},
+                "tasks": [{"name": "classification", "instruction": "long " * 20}],
+            },
+            "an instruction has 82 tokens, the model's context 64",
+        ),
+    ],
+)
+def test_contradictions_fail_before_any_work(
+    folder: Path, sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SciMultError, match=message):
+        build.build_model(run_config(folder, "unused", **sections))
+
+
+def test_base_without_weights_for_a_task_says_how_to_grow_one(folder: Path) -> None:
+    base = save_with_differing_routes(folder, "grown", {"variant": "mha_expert"})
+    tasks = [task.model_dump() for task in default_tasks()] + [{"name": "reviewing"}]
+    model = {"base": str(base), "variant": "mha_expert"}
+    with pytest.raises(SciMultError, match=r"not for reviewing.*scimult grow-task"):
+        build.build_model(run_config(folder, "unused", model=model, tasks=tasks))
+
+
+def test_matryoshka_trains_the_first_dimensions(folder: Path, tmp_path: Path) -> None:
+    config = run_config(folder, "dims", loss={"matryoshka": [4, 8]})
+    run_ranks(pretrain, 1, tmp_path, config)
+    cut = load_pretrained(folder / "dims", dims=4)
+    whole = load_pretrained(folder / "dims")
+    rows = [cut.instruction_row("some text")]
+    assert np.array_equal(embed_tokens(cut.model, rows), embed_tokens(whole.model, rows)[:, :4])
