@@ -116,16 +116,13 @@ def fold(
         )
     route = _route(pretrained, task, side)
     weights = pretrained.model.state_dict()
-    folded = config.model_copy(deep=True)
-    folded.routing = "task"
+    tasks = config.tasks if task is None else [pretrained.tasks[task]]
     if config.encoder.is_routed:
         weights = _of_route(weights, config.encoder, route)
-        folded.encoder.experts = folded.encoder.lora = None
-    if task is not None and config.encoder.is_routed:
-        served = [t for t in config.tasks if pretrained.route(t.name, side or "query") == route]
-        folded.tasks = served
-    elif task is not None:
-        folded.tasks = [pretrained.tasks[task]]
+        tasks = [t for t in config.tasks if pretrained.route(t.name, side or "query") == route]
+    encoder = config.encoder.model_copy(update={"experts": None, "lora": None})
+    changes = {"encoder": encoder, "routing": "task", "tasks": tasks}
+    folded = config.model_copy(update=changes, deep=True)
     with torch.device("meta"):
         expected = Encoder(folded.encoder).state_dict().keys()
     if weights.keys() != expected:

@@ -17,8 +17,9 @@ from scimult.checkpoints import load_pretrained, save_pretrained
 from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.released import read_released
 from scimult.checkpoints.released_export import write_released
+from scimult.checkpoints.released_keys import to_released
 from scimult.errors import SciMultError
-from scimult.models import pack
+from scimult.models import Encoder, EncoderConfig, pack, variant_layouts
 from tests.released import (
     HEADS,
     bert_config,
@@ -127,6 +128,30 @@ def test_our_models_come_back_from_the_released_form(
     for number, task in enumerate(turned.tasks):
         expert = number if variant != "vanilla" else 0
         assert torch.equal(embed(back, back.route(task.name)), embed(ours, expert)), task.name
+
+
+@pytest.mark.parametrize(
+    ("variant", "parameters"), [("vanilla", 109_482_240), ("mha_expert", 137_830_656)]
+)
+def test_released_form_of_the_released_sizes_has_their_parameters(
+    variant: str, parameters: int
+) -> None:
+    """The counts of the published files; only the pooler (590,592) is not in our encoder."""
+    encoder = EncoderConfig(
+        vocab_size=30522,
+        hidden_size=768,
+        num_blocks=12,
+        num_heads=12,
+        intermediate_size=3072,
+        **variant_layouts(variant, {}, 3, 12),
+    )
+    with torch.device("meta"):
+        ours = Encoder(encoder)
+    theirs = to_released(ours.state_dict(), encoder)
+    pooler = 768 * 768 + 768
+    assert pooler == 590_592
+    assert sum(weight.numel() for weight in theirs.values()) + pooler == parameters
+    assert sum(weight.numel() for weight in ours.parameters()) + pooler == parameters
 
 
 def test_layouts_without_a_released_name_are_refused(tmp_path: Path) -> None:
