@@ -20,17 +20,18 @@ from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import prepare_corpus, run_config
 
-RUNS = {1: [("fp32", 0)], 2: [("fp32", 1), ("bf16", 2), ("bf16", 3)]}
-NAMES = [f"{p}-stage{s}-ranks{ranks}" for ranks, runs in RUNS.items() for p, s in runs]
+# Each way that DeepSpeed keeps weights: whole, float32 shards, half precision with masters.
+RUNS = [("fp32", 0), ("fp32", 1), ("bf16", 2), ("bf16", 3)]
+NAMES = [f"{precision}-stage{stage}" for precision, stage in RUNS]
 
 
-def run_all(folder: Path, ranks: int, runs: list[tuple[str, int]]) -> None:
-    for precision, stage in runs:
+def run_all(folder: Path) -> None:
+    for precision, stage in RUNS:
         zero = {"deepspeed": {"zero_optimization": {"stage": stage}}}
         pretrain(
             run_config(
                 folder,
-                f"{precision}-stage{stage}-ranks{ranks}",
+                f"{precision}-stage{stage}",
                 engine={"precision": precision, **zero},
                 schedule={"steps": 4},
                 checkpoint={"every": 2},
@@ -43,9 +44,8 @@ def run_all(folder: Path, ranks: int, runs: list[tuple[str, int]]) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("export")
     prepare_corpus(path)
-    for ranks, runs in RUNS.items():
-        (path / f"results{ranks}").mkdir()
-        run_ranks(run_all, ranks, path / f"results{ranks}", path, ranks, runs)
+    (path / "results").mkdir()
+    run_ranks(run_all, 2, path / "results", path)
     return path
 
 
@@ -65,7 +65,7 @@ def test_last_step_is_the_final_model(folder: Path, name: str) -> None:
 
 
 def test_a_run_that_has_not_ended_is_exported_from_its_step(folder: Path, tmp_path: Path) -> None:
-    run, name = tmp_path / "run", "bf16-stage2-ranks2"
+    run, name = tmp_path / "run", "bf16-stage2"
     shutil.copytree(folder / name, run, ignore=shutil.ignore_patterns("model"))
     with pytest.raises(CheckpointError, match="has not ended; scimult export RUN --step N"):
         load_pretrained(run)
@@ -98,7 +98,11 @@ def truncated(state: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "listed", "ours"),
     [
-        (evil, "is missing or truncated", r"refused: the file asks for.*value: \['print'\]"),
+        (
+            evil,
+            "is missing or truncated",
+            r"refused: the file asks for.*value: \['(builtins\.)?print'\]",
+        ),
         (truncated, "is missing or truncated", "file is damaged"),
         (lambda state: max(state.glob("*optim*")).unlink(), "is missing", "cannot put the weights"),
         (lambda state: shutil.rmtree(state), "is missing", "no DeepSpeed state here"),
@@ -113,7 +117,7 @@ def test_damaged_checkpoints_are_refused(
     ours: str,
 ) -> None:
     run = tmp_path / "run"
-    shutil.copytree(folder / "bf16-stage2-ranks2", run)
+    shutil.copytree(folder / "bf16-stage2", run)
     step = run / "checkpoints" / "step-0000004"
     damage(step / "state")
     with pytest.raises(SciMultError, match=listed):
