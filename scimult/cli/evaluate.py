@@ -25,6 +25,7 @@ MODEL_OPTIONS = {
     "pooling": ("cls", "mean"),
     "similarity": SIMILARITIES,
     "dtype": ("float32", "bfloat16", "float16"),
+    "combine": ("mean", "concatenation"),
 }
 
 
@@ -45,7 +46,8 @@ def evaluate(
         Optional[list[str]],  # noqa: UP045
         typer.Option(
             help="NAME=FOLDER[,pooling=mean][,similarity=cosine][,dtype=bfloat16]; "
-            "NAME=FOLDER+FOLDER averages the embeddings of two models."
+            "NAME=FOLDER+FOLDER[,combine=concatenation] averages the embeddings of two models, or "
+            "joins them."
         ),
     ] = None,
     embeddings: Annotated[
@@ -187,10 +189,14 @@ def _model(spec: SystemSpec, device: str | None) -> System:
     from scimult.inference import Ensemble, SciMult
 
     options: dict[str, Any] = dict(spec.options)
-    combine = options.pop("combine", "mean")
+    combine, folders = options.pop("combine", "mean"), _folders(spec.folder)
+    if "combine" in spec.options and len(folders) == 1:
+        raise ConfigError(
+            "combine is for several models", value=spec.name, fix="name them as FOLDER+FOLDER"
+        )
     members = [
         SciMult.from_pretrained(folder, name=spec.name, device=device, **options)
-        for folder in _folders(spec.folder)
+        for folder in folders
     ]
     encoder = (
         members[0] if len(members) == 1 else Ensemble(members, name=spec.name, combine=combine)

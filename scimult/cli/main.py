@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from scimult import __version__
+from scimult.cli.benchmark import app as benchmark
 from scimult.cli.curves import curves
 from scimult.cli.demo import demo
 from scimult.cli.encode import encode
@@ -90,6 +91,7 @@ VERBS = (
 )
 for verb in VERBS:
     app.command(verb.__name__.strip("_").replace("_", "-"))(verb)
+app.add_typer(benchmark, name="benchmark")
 
 if __name__ == "__main__":
     app()

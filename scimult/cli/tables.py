@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from scimult.data.prepared import PreparedData
+
+if TYPE_CHECKING:
+    from scimult.benchmarks.variants import Measurement
 
 
 def print_prepared(data: PreparedData) -> None:
@@ -33,3 +39,21 @@ def print_prepared(data: PreparedData) -> None:
         pairs.add_row(entry["source"], entry["task"], entry["split"], *counts, f"{mined:.1%}")
     console.print(pairs)
     console.print("mined: groups with at least one hard negative", highlight=False)
+
+
+def variants_table(rows: Sequence[Measurement], title: str) -> Table:
+    """Return sizes and relative times of the model variants."""
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
+    table.add_column("variant", no_wrap=True)
+    headings = ("parameters", "trained", "active", "MB", "train", "encode", "mixed")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        counts = [f"{n / 1e6:.2f}" for n in (row.parameters, row.trainable, row.active)]
+        times = [
+            "" if time is None else f"{time.median:.2f}"
+            for time in (row.train, row.encode, row.mixed)
+        ]
+        table.add_row(row.name, *counts, f"{row.megabytes:.0f}", *times)
+    table.caption = "parameters in millions; times relative to vanilla (mixed: to one task alone)"
+    return table

@@ -68,6 +68,18 @@ def _stored(suite: Path) -> Path:
     return suite.parent / "stored"
 
 
+def test_two_models_are_evaluated_as_one(suite: Path) -> None:
+    one, two = (save_tiny_model(suite.parent / f"m{seed}", seed=seed) for seed in (0, 1))
+    found = _evaluate(
+        suite, "--sets", "links", "--model", f"both={one}+{two},combine=concatenation"
+    )
+    assert found.exit_code == 0, found.output
+    assert "both" in found.stdout
+    alone = _evaluate(suite, "--sets", "links", "--model", f"one={one},combine=mean")
+    assert alone.exit_code == 1
+    assert "combine is for several models" in alone.output
+
+
 def test_bm25_a_model_and_stored_embeddings_stand_in_one_table(suite: Path) -> None:
     model, out = save_tiny_model(suite.parent / "model"), suite.parent / "out"
     first = _evaluate(suite, "--bm25", "--model", f"tiny={model},pooling=mean,similarity=cosine")

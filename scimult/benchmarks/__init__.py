@@ -1,0 +1,1 @@
+"""Timings and sizes, measured side by side in one run."""

@@ -1,0 +1,54 @@
+"""Times of several pieces of work, taken in turns so that a busy machine slows all alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How much longer one piece of work takes than another: median and range over rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def interleaved(
+    works: Mapping[str, Work], rounds: int, device: torch.device
+) -> dict[str, list[float]]:
+    """Return the seconds of each piece of work, one number per round.
+
+    Every round runs all of them, after one round that is not counted.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name, work in works.items():
+            _wait(device)
+            start = time.perf_counter()
+            work()
+            _wait(device)
+            if number:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def ratio(seconds: list[float], reference: list[float]) -> Ratio:
+    """Compare two pieces of work round by round."""
+    ratios = [ours / theirs for ours, theirs in zip(seconds, reference, strict=True)]
+    return Ratio(median(ratios), min(ratios), max(ratios))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,86 @@
+"""Benchmarks: what they count is right, and their last line can be read by a program."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from scimult.benchmarks.timing import interleaved, ratio
+from scimult.benchmarks.variants import (
+    CASES,
+    SIZES,
+    active_parameters,
+    build,
+    make_load,
+    pooler_parameters,
+)
+from scimult.cli.main import app
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "released"), [("vanilla", 109_482_240), ("mha_expert", 137_830_656)]
+)
+def test_counts_of_the_released_models(name: str, released: int) -> None:
+    """The released files hold BERT's pooler, which nothing reads and we leave out."""
+    with torch.device("meta"):
+        model = build(name, "bert-base")
+    assert sum(p.numel() for p in model.parameters()) + pooler_parameters("bert-base") == released
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_active_parameters_are_those_of_one_route(name: str) -> None:
+    model = build(name, "tiny")
+    model.initialise(0)
+    load = make_load(64, 16, CPU, torch.float32, SIZES["tiny"]["vocab_size"])
+    trainable = [p.requires_grad for p in model.parameters()]
+    active = active_parameters(model, load)
+    assert [p.requires_grad for p in model.parameters()] == trainable
+    total = sum(p.numel() for p in model.parameters())
+    others = sum(
+        p.numel()
+        for key, p in model.named_parameters()
+        if any(f".experts.{route}." in key for route in (1, 2))
+    )
+    if name == "fusion":
+        # Fusion reads the adapters of all routes, and mixes them by its own.
+        others = sum(
+            p.numel()
+            for key, p in model.named_parameters()
+            if any(f"fusion.experts.{route}." in key for route in (1, 2))
+        )
+    assert active == total - others
+
+
+def test_last_line_is_one_json_object() -> None:
+    arguments = ["benchmark", "variants", "mha_expert", "prefix", "--size", "tiny"]
+    result = CliRunner().invoke(app, [*arguments, "--tokens", "64", "--rounds", "1"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output.splitlines()[-1])
+    expert, prefix = report["rows"]
+    assert [expert["name"], prefix["name"]] == ["mha_expert", "prefix"]
+    assert expert["mixed"]["median"] > 0
+    assert expert["trainable"] == expert["parameters"] > expert["active"]
+    assert prefix["trainable"] < prefix["parameters"]
+    assert report["machine"]["torch"] == torch.__version__
+
+
+def test_unknown_names_are_refused() -> None:
+    for arguments in (["mha_exprt"], ["--size", "bert"]):
+        result = CliRunner().invoke(app, ["benchmark", "variants", *arguments])
+        assert result.exit_code == 1
+        assert "did you mean" in result.output
+
+
+def test_works_take_turns_and_compare_round_by_round() -> None:
+    order: list[str] = []
+    works = {name: lambda name=name: order.append(name) for name in ("a", "b")}
+    seconds = interleaved(works, 2, CPU)
+    assert order == ["a", "b"] * 3
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 2, "b": 2}
+    found = ratio([2.0, 9.0, 4.0], [1.0, 3.0, 4.0])
+    assert (found.low, found.median, found.high) == (1.0, 2.0, 3.0)
