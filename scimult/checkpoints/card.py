@@ -141,7 +141,9 @@ def _routed(config: PretrainedConfig) -> str:
         return "all tasks share every weight"
     kind = next(name for name in ROUTED if getattr(encoder, name))
     settings = {
-        key: value for key, value in layout.model_dump(exclude_none=True).items() if key != "count"
+        key: value
+        for key, value in layout.model_dump(exclude_none=True).items()
+        if key != "count" and value is not False
     }
     details = "; ".join(
         f"{key} {', '.join(map(str, value)) if isinstance(value, list) else value}"

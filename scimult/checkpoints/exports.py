@@ -230,8 +230,8 @@ def _usage(
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("{name}"{options})
-papers = ["Graph drawing{separator}We lay out large graphs."]
-embeddings = model.encode(papers{argument})
+texts = ["Graph drawing{separator}We lay out large graphs."]
+embeddings = model.encode(texts{argument})
 scores = model.similarity(embeddings, embeddings)  # {_SIMILARITIES[similarity]}
 ```"""
 
