@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scimult.benchmarks.timing import Ratio, Work, interleaved, ratio
+from scimult.benchmarks.timing import Clock, Ratio, Work, interleaved, ratio
 from scimult.errors import UnknownNameError
 from scimult.losses import InBatchScores, info_nce, similarity_matrix
 from scimult.models import VARIANTS, Encoder, EncoderConfig, embed_tokens, pack, variant_layouts
@@ -131,7 +131,7 @@ def build(name: str, size: str) -> Encoder:
     return model
 
 
-def measure(name: str, size: str, load: Load, rounds: int) -> Measurement:
+def measure(name: str, size: str, load: Load, rounds: int, clock: Clock = "wall") -> Measurement:
     """Count and time one case beside vanilla."""
     model, vanilla = _ready(name, size, load), _ready("vanilla", size, load)
     works: dict[str, Work] = {
@@ -142,7 +142,7 @@ def measure(name: str, size: str, load: Load, rounds: int) -> Measurement:
     }
     if model.config.is_routed:
         works["trains mixed"] = lambda: _train(model, load, load.mixed_routes)
-    seconds = interleaved(works, rounds, load.device)
+    seconds = interleaved(works, rounds, load.device, clock)
     parameters = list(model.parameters())
     total = sum(p.numel() for p in parameters)
     return Measurement(

@@ -31,6 +31,10 @@ def variants(
     max_length: Annotated[int, typer.Option(min=8, max=512, help="Longest row.")] = 128,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; all works take turns.")] = 5,
     dtype: Annotated[Literal["float32", "bfloat16"], typer.Option()] = "float32",
+    clock: Annotated[
+        Literal["wall", "cpu"],
+        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
+    ] = "wall",
     device: Device = None,
 ) -> None:
     """Parameters and speed of every variant beside vanilla; the last line is one JSON object."""
@@ -39,7 +43,7 @@ def variants(
 
     from scimult.benchmarks.variants import CASES, SIZES, make_load, measure
     from scimult.cli.tables import variants_table
-    from scimult.errors import UnknownNameError
+    from scimult.errors import ConfigError, UnknownNameError
     from scimult.hardware import keep_freed_memory
     from scimult.progress import progress
 
@@ -49,10 +53,12 @@ def variants(
             raise UnknownNameError("variant", name, CASES)
     if size not in SIZES:
         raise UnknownNameError("size", size, SIZES)
-    keep_freed_memory()
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if where.type == "cuda" and clock == "cpu":
+        raise ConfigError("--clock cpu does not see a GPU's work", fix="use --clock wall")
+    keep_freed_memory()
     load = make_load(tokens, max_length, where, getattr(torch, dtype), SIZES[size]["vocab_size"])
-    found = [measure(name, size, load, rounds) for name in progress(chosen, "variants")]
+    found = [measure(name, size, load, rounds, clock) for name in progress(chosen, "variants")]
     Console().print(variants_table(found, f"{size}, 3 tasks, {load.tokens} tokens a batch"))
     report = {
         "benchmark": "variants",
@@ -60,6 +66,7 @@ def variants(
         "dtype": dtype,
         "tokens": load.tokens,
         "rounds": rounds,
+        "clock": clock,
         "rows": [row.as_json() for row in found],
         "machine": machine(where),
     }

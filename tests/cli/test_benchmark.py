@@ -84,3 +84,10 @@ def test_works_take_turns_and_compare_round_by_round() -> None:
     assert {name: len(times) for name, times in seconds.items()} == {"a": 2, "b": 2}
     found = ratio([2.0, 9.0, 4.0], [1.0, 3.0, 4.0])
     assert (found.low, found.median, found.high) == (1.0, 2.0, 3.0)
+
+
+def test_the_cpu_clock_is_refused_for_a_gpu() -> None:
+    options = ["--device", "cuda", "--clock", "cpu", "--size", "tiny"]
+    result = CliRunner().invoke(app, ["benchmark", "variants", *options])
+    assert result.exit_code == 1
+    assert "does not see a GPU" in result.output
