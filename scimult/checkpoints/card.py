@@ -136,10 +136,10 @@ Where a part is missing, leave out its separator as well. {separator} becomes th
 def _routed(config: PretrainedConfig) -> str:
     """Say what differs by route, and by which."""
     encoder = config.encoder
-    layout = next((getattr(encoder, name) for name in ROUTED if getattr(encoder, name)), None)
-    if layout is None:
+    kind = next((name for name in ROUTED if getattr(encoder, name) is not None), None)
+    if kind is None:
         return "all tasks share every weight"
-    kind = next(name for name in ROUTED if getattr(encoder, name))
+    layout = getattr(encoder, kind)
     settings = {
         key: value
         for key, value in layout.model_dump(exclude_none=True).items()
