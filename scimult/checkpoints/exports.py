@@ -6,18 +6,16 @@ import re
 from pathlib import Path
 from typing import Any, get_args
 
-from safetensors.torch import save_file
-
 from scimult.checkpoints.card import CARD_FILE, model_card, text_format
 from scimult.checkpoints.fold import fold, named_pooling, not_plain, plain_model
 from scimult.checkpoints.pretrained import (
     CONFIG_FILE,
-    WEIGHTS_FILE,
     Pretrained,
     PretrainedConfig,
     title_of,
     write_model,
 )
+from scimult.checkpoints.weights import write_weights
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError
 from scimult.files import atomic_folder, write_json, write_text
@@ -167,8 +165,7 @@ def _write_folded(
     config, weights = fold(pretrained, task, side)
     tokenizer = pretrained.tokenizer
     hf_config, theirs = plain_model(config, weights, tokenizer.pad_id)
-    tensors = {key: value.contiguous() for key, value in theirs.items()}
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_weights(folder, theirs)
     write_json(folder / CONFIG_FILE, hf_config)
     tokenizer.save_plain(folder)
     modules = [_module(0, "", _TRANSFORMER), _module(1, "1_Pooling", _POOLING)]

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import Field, ValidationError, model_validator
-from safetensors.torch import save_file
 from torch import Tensor
 
 from scimult.checkpoints.card import CARD_FILE, own_card
 from scimult.checkpoints.families import Family, family_of
 from scimult.checkpoints.hub import local_folder
 from scimult.checkpoints.warm_start import warm_start
-from scimult.checkpoints.weights import load_strictly, read_weights
+from scimult.checkpoints.weights import load_strictly, read_weights, write_weights
 from scimult.config import StrictConfig, validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
@@ -24,7 +23,7 @@ from scimult.models.config import Pooling
 from scimult.tasks import Routing, Task, TaskSet, default_tasks, route_names, route_of
 from scimult.types import Role, Similarity, Text, TokenIds
 
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+CONFIG_FILE = "config.json"
 FORMAT = "scimult-encoder"
 # Key of a folded export's config.json that tells what a config of transformers cannot.
 FOLDED_KEY = "scimult"
@@ -238,8 +237,7 @@ def write_model(
     folder: Path, weights: dict[str, Tensor], tokenizer: TextTokenizer, config: PretrainedConfig
 ) -> None:
     """Write the files that `load_pretrained` reads into a folder that exists."""
-    tensors = {key: value.detach().float().contiguous() for key, value in weights.items()}
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_weights(folder, weights)
     write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
     tokenizer.save(folder)
 
