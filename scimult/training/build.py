@@ -17,11 +17,14 @@ from scimult.data.prepared import PreparedData
 from scimult.data.sampler import Sampler, sampling_rates
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, UnknownNameError
+from scimult.losses import Temperature
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
 from scimult.tasks import TaskSet, route_names
 from scimult.training.config import NOT_ARCHITECTURE, DataConfig, ModelConfig, PretrainConfig
 from scimult.training.optim import RoutedAdamW, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
+
+_TEMPERATURE = "temperature"
 
 
 def build_model(config: PretrainConfig) -> Pretrained:
@@ -173,6 +176,30 @@ def build_sampler(config: PretrainConfig, sources: list[PairFile], length: RunLe
     return Sampler(
         sources, rates, rows_per_unit=length.rows_per_unit, units=length.units, seed=config.seed
     )
+
+
+def add_temperature(config: PretrainConfig, model: Encoder) -> Temperature | None:
+    """Give the model a temperature to learn, if the loss has one; it is no part of embeddings.
+
+    As a module below the encoder, its parameter is sharded, clipped, stepped and saved with
+    all others.
+    """
+    if not config.loss.learn_temperature:
+        return None
+    assert config.loss.temperature is not None
+    learned = Temperature(config.loss.temperature)
+    model.add_module(_TEMPERATURE, learned)
+    return learned
+
+
+def take_temperature(weights: dict[str, torch.Tensor], config: PretrainConfig) -> dict[str, float]:
+    """Remove a learned temperature from ``weights``; return its value by name, if there is one."""
+    if not config.loss.learn_temperature:
+        return {}
+    assert config.loss.temperature is not None
+    learned = Temperature(config.loss.temperature)
+    learned.load_state_dict({"log_ratio": weights.pop(f"{_TEMPERATURE}.log_ratio")})
+    return {"temperature": float(learned())}
 
 
 def build_optimizer(

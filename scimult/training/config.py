@@ -68,16 +68,66 @@ class ModelConfig(StrictConfig):
         return self
 
 
-class LossConfig(StrictConfig):
-    """InfoNCE (SciMult, equation 2).
+LossName = Literal["info_nce", "symmetric_info_nce", "triplet"]
+_INFO_NCE: dict[str, Any] = {"temperature": 1.0, "learn_temperature": False}
+# The options that belong to one loss, with the values of its paper.
+LOSS_OPTIONS: dict[str, dict[str, Any]] = {
+    "info_nce": _INFO_NCE,
+    "symmetric_info_nce": _INFO_NCE,
+    "triplet": {"margin": 1.0, "negatives": "own"},
+}
 
-    ``matryoshka`` lists numbers of leading dimensions whose losses are added to that of the
-    whole embedding, all averaged.
+
+class LossConfig(StrictConfig):
+    """Which loss, and which candidates are its negatives.
+
+    ``info_nce`` is equation 2 of SciMult; ``symmetric_info_nce`` its mean with the same loss
+    from positives to the queries of the batch; ``triplet`` is equation 2 of SPECTER. Options
+    that belong to another loss are refused. ``mask_margin`` leaves out candidates that score
+    above the positive minus this margin. ``matryoshka`` lists numbers of leading dimensions
+    whose losses are averaged with that of the whole embedding.
     """
 
-    temperature: float = Field(1.0, gt=0)
+    name: LossName = "info_nce"
+    temperature: float | None = Field(None, gt=0, description="of info_nce: divides the scores")
+    learn_temperature: bool | None = Field(None, description="from temperature as the start")
+    margin: float | None = Field(None, gt=0, description="of triplet")
+    negatives: Literal["own", "all"] | None = Field(
+        None, description="of triplet: the query's hard negative, or all candidates"
+    )
     mask_known_positives: bool = True
+    mask_margin: float | None = None
     matryoshka: list[int] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """Give absent options of the chosen loss their values, so that they are saved."""
+        if not isinstance(given, dict):
+            return given
+        chosen = LOSS_OPTIONS.get(str(given.get("name", "info_nce")), {})
+        absent = {key: value for key, value in chosen.items() if given.get(key) is None}
+        return given | absent
+
+    @model_validator(mode="after")
+    def _fits_name(self) -> LossConfig:
+        for other, options in LOSS_OPTIONS.items():
+            foreign = set(options) - set(LOSS_OPTIONS[self.name])
+            given = sorted(key for key in foreign if getattr(self, key) is not None)
+            if given:
+                raise ValueError(
+                    f"loss.name {self.name} has no {' or '.join(given)}: of loss.name {other}"
+                )
+        if (
+            self.margin is not None
+            and self.mask_margin is not None
+            and self.mask_margin >= self.margin
+        ):
+            raise ValueError(
+                f"loss.mask_margin {self.mask_margin} leaves out every candidate within "
+                f"loss.margin {self.margin}, so that the loss would be 0"
+            )
+        return self
 
 
 class OptimizerConfig(StrictConfig):
@@ -174,3 +224,16 @@ class PretrainConfig(StrictConfig):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     dev: DevConfig = Field(default_factory=DevConfig)
     log: LogConfig = Field(default_factory=LogConfig)
+
+    @model_validator(mode="after")
+    def _loss_fits(self) -> PretrainConfig:
+        if self.loss.name == "triplet" and self.model.similarity == "dot":
+            raise ValueError(
+                "loss.name triplet compares distances, and a dot product is none; "
+                "set model.similarity to l2 (SPECTER) or cosine"
+            )
+        if self.loss.negatives == "own" and not self.data.hard_negatives:
+            raise ValueError(
+                "loss.negatives own needs data.hard_negatives; or set loss.negatives to all"
+            )
+        return self

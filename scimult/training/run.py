@@ -36,7 +36,7 @@ from scimult.training.engine import (
     resolve_precision,
 )
 from scimult.training.loop import Callback, Trainer
-from scimult.training.objective import ContrastiveObjective
+from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.state import Checkpoint, CheckpointStore
 
 # Sections that decide which batches a run sees and what it computes: a resumed run must
@@ -78,6 +78,7 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         run = _RunFolder(config, data.fingerprint, settings)
         checkpoint = run.open(resume)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
+        temperature = build.add_temperature(config, pretrained.model)
         optimizer, schedule = build.build_optimizer(config, pretrained.model, length.steps)
         engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
         first_step = 0
@@ -91,9 +92,8 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
             engine,
             ContrastiveObjective(
                 config.model.similarity,
-                config.loss.temperature,
-                config.loss.mask_known_positives,
-                tuple(config.loss.matryoshka),
+                loss_function(config.loss, temperature),
+                config.loss,
                 device,
             ),
             _batches(config, sampler, tokens, known),
@@ -237,7 +237,9 @@ class _RunFolder:
 
     def export(self, weights: dict[str, Tensor], pretrained: Pretrained) -> None:
         """Write the trained model once; every rank returns when it is there."""
+        learned = build.take_temperature(weights, self._config)
         if distributed.is_main():
+            pretrained.config.provenance |= learned
             config = self._config.model_dump(mode="json")
             pretrained.config.provenance |= {"config": config, "data": self._state["data"]}
             save_pretrained(self.model, weights, pretrained.tokenizer, pretrained.config)

@@ -35,6 +35,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"batch": {"accumulation": 3}}, "multiple of batch.accumulation"),
         ({"engine": {"precision": "fp8"}}, r"engine\.precision.*'fp32', 'bf16' or 'fp16'"),
         ({"loss": {"temperature": 0}}, r"loss\.temperature.*greater than 0"),
+        ({"loss": {"name": "triplet", "temperature": 0.1}}, "loss.name triplet has no temperature"),
+        ({"loss": {"margin": 1.0, "negatives": "all"}}, "info_nce has no margin or negatives"),
+        (
+            {"loss": {"name": "triplet", "mask_margin": 1.0}, "model": {"similarity": "l2"}},
+            "leaves out every candidate within loss.margin 1.0",
+        ),
+        ({"loss": {"name": "triplet"}}, "a dot product is none.*l2"),
+        (
+            {
+                "loss": {"name": "triplet"},
+                "model": {"similarity": "l2"},
+                "data": {"hard_negatives": False},
+            },
+            "negatives own needs data.hard_negatives",
+        ),
+        ({"loss": {"name": "infonce"}}, "'info_nce', 'symmetric_info_nce' or 'triplet'"),
         ({"optimizer": {"lr": "fast"}}, r"optimizer\.lr.*value: 'fast'"),
     ],
 )
@@ -43,6 +59,15 @@ def test_contradictory_configs_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         run_config(folder, "never", **sections)
+
+
+def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -> None:
+    cosine = {"similarity": "cosine"}
+    config = run_config(folder, "never", model=cosine, loss={"name": "triplet"})
+    assert (config.loss.margin, config.loss.negatives) == (1.0, "own")
+    assert config.loss.temperature is None
+    assert PretrainConfig.model_validate(config.model_dump(mode="json")) == config
+    assert run_config(folder, "never").loss.temperature == 1.0
 
 
 @pytest.mark.parametrize(
