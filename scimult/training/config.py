@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from scimult.config import StrictConfig
 from scimult.models import EncoderConfig
 from scimult.models.config import ROUTED, Pooling
 from scimult.tasks import Routing, Task, default_tasks
+from scimult.training.schedules import ScheduleName
 from scimult.types import Similarity
 
 # Fields of an encoder that the run decides, not its base.
@@ -46,6 +47,9 @@ class ModelConfig(StrictConfig):
     routing: Routing = Field("task", description="which rows share experts, adapters or codes")
     train: Literal["all", "added"] | None = Field(
         None, description="added: the base stays frozen; by default as the variant is defined"
+    )
+    freeze: list[str] = Field(
+        default_factory=list, description="patterns of parameter names, as embeddings.*"
     )
     pooling: Pooling = "cls"
     pooling_position: int = 0
@@ -97,6 +101,9 @@ class LossConfig(StrictConfig):
     )
     mask_known_positives: bool = True
     mask_margin: float | None = None
+    weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict, description="by task; 1 for a task that is not listed"
+    )
     matryoshka: list[int] = Field(default_factory=list)
 
     @model_validator(mode="before")
@@ -131,9 +138,17 @@ class LossConfig(StrictConfig):
 
 
 class OptimizerConfig(StrictConfig):
-    """AdamW with the paper's values (appendix C) as defaults."""
+    """AdamW with the paper's values (appendix C) as defaults.
+
+    ``layer_decay`` multiplies the learning rate once per block below the last, and once more
+    for the embeddings (Howard and Ruder, 2018, section 3.2; Clark et al., 2020, appendix).
+    ``added_lr`` is that of experts and of what else a variant has beside a plain encoder,
+    in every layer.
+    """
 
     lr: float = Field(3e-4, gt=0)
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    added_lr: float | None = Field(None, gt=0)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.01, ge=0)
@@ -145,7 +160,7 @@ class ScheduleConfig(StrictConfig):
 
     steps: int | None = Field(None, ge=0, description="0 saves the model as it starts")
     epochs: float | None = Field(None, gt=0)
-    name: Literal["linear", "cosine", "constant"] = "linear"
+    name: ScheduleName = "linear"
     warmup: float = Field(0.05, ge=0, description="share of the steps below 1, else steps")
 
     @model_validator(mode="after")

@@ -35,6 +35,7 @@ from scimult.training.engine import (
     resolve_deepspeed,
     resolve_precision,
 )
+from scimult.training.failure import write_failure
 from scimult.training.loop import Callback, Trainer
 from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.state import Checkpoint, CheckpointStore
@@ -69,6 +70,7 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     sources = build.select_sources(data, config.data, TaskSet(config.tasks))
     length = build.run_length(config, sources)
     sampler = build.build_sampler(config, sources, length)
+    weights = build.loss_weights(config, sources)
     pretrained = build.build_model(config)
     with process_group(config.engine.timeout_minutes * 60) as device:
         precision = resolve_precision(config.engine.precision, device)
@@ -78,7 +80,7 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         run = _RunFolder(config, data.fingerprint, settings)
         checkpoint = run.open(resume)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
-        temperature = build.add_temperature(config, pretrained.model)
+        loss = loss_function(config.loss, build.add_temperature(config, pretrained.model))
         optimizer, schedule = build.build_optimizer(config, pretrained.model, length.steps)
         engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
         first_step = 0
@@ -90,14 +92,11 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         scores = _dev_scores(config, data, sources, known, tokens, pretrained, engine)
         Trainer(
             engine,
-            ContrastiveObjective(
-                config.model.similarity,
-                loss_function(config.loss, temperature),
-                config.loss,
-                device,
-            ),
+            ContrastiveObjective(config.model.similarity, loss, config.loss, device),
             _batches(config, sampler, tokens, known),
             pretrained.routes,
+            weight_of_task=weights.__getitem__,
+            keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
             rows_per_unit=length.rows_per_unit,
             accumulation=config.batch.accumulation,
             seed=config.seed,

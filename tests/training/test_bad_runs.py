@@ -51,6 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "negatives own needs data.hard_negatives",
         ),
         ({"loss": {"name": "infonce"}}, "'info_nce', 'symmetric_info_nce' or 'triplet'"),
+        ({"loss": {"weights": {"search": 0}}}, r"loss\.weights\.search.*greater than 0"),
         ({"optimizer": {"lr": "fast"}}, r"optimizer\.lr.*value: 'fast'"),
     ],
 )
@@ -82,6 +83,13 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
             "blocks with experts: names a block that does not exist",
         ),
         ({"model": {"base": "nowhere"}}, "nowhere: folder does not exist"),
+        ({"loss": {"weights": {"serach": 2}}}, "task in loss.weights.*did you mean 'search'"),
+        ({"model": {"freeze": ["pooler.*"]}}, "model.freeze matches no parameter.*close names"),
+        ({"model": {"freeze": ["*"]}}, "leaves nothing to train"),
+        (
+            {"model": {"variant": "vanilla"}, "optimizer": {"added_lr": 1e-3}},
+            "variant vanilla has no parameters of its own",
+        ),
         ({"tasks": [{"name": "search"}]}, "unknown task of source 'world'.*'classification'"),
         (
             {"engine": {"deepspeed": {"optimizer": {"type": "Adam"}}}},

@@ -117,7 +117,8 @@ def run_every_stage(folder: Path, ranks: int) -> dict[int, dict[str, Any]]:
             folder,
             name,
             model={"dropout": 0.0, "attention_dropout": 0.0},
-            loss={"temperature": 0.7, "learn_temperature": True},
+            loss={"temperature": 0.7, "learn_temperature": True, "weights": {"search": 0.5}},
+            optimizer={"lr": 1e-3, "layer_decay": 0.9, "added_lr": 2e-3},
             engine={"deepspeed": {"zero_optimization": {"stage": stage}}},
         )
         model = pretrain(config)
