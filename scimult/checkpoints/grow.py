@@ -43,7 +43,7 @@ def grow_task(path: Path | str, task: Task, like: str) -> Pretrained:
         If the model does not know ``like``.
     """
     folder = find_model_folder(path)
-    old, weights = read_folder(folder, "cls")
+    old, weights = read_folder(folder)
     known = TaskSet(old.tasks)
     if task.name in known:
         raise ConfigError(

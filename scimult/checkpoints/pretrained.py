@@ -7,23 +7,27 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import Field, ValidationError, model_validator
-from safetensors.torch import save_file
 from torch import Tensor
 
+from scimult.checkpoints.card import CARD_FILE, own_card
 from scimult.checkpoints.families import Family, family_of
+from scimult.checkpoints.hub import local_folder
 from scimult.checkpoints.warm_start import warm_start
-from scimult.checkpoints.weights import load_strictly, read_weights
+from scimult.checkpoints.weights import load_strictly, read_weights, write_weights
 from scimult.config import StrictConfig, validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
-from scimult.files import atomic_folder, read_json, write_json
+from scimult.files import atomic_folder, read_json, write_json, write_text
 from scimult.models import Encoder, EncoderConfig
 from scimult.models.config import Pooling
 from scimult.tasks import Routing, Task, TaskSet, default_tasks, route_names, route_of
 from scimult.types import Role, Similarity, Text, TokenIds
 
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+CONFIG_FILE = "config.json"
 FORMAT = "scimult-encoder"
+# Key of a folded export's config.json that tells what a config of transformers cannot.
+FOLDED_KEY = "scimult"
+_FOLDED_ENCODER = ("pooling", "pooling_position")
 _MANY_TOKENS = 1_000_000
 
 
@@ -128,8 +132,9 @@ def load_pretrained(
     Parameters
     ----------
     path : path
-        The folder. A Hugging Face folder (families: `checkpoints.families`) knows the
-        default tasks, without experts.
+        The folder, or ``organisation/name`` on the hub. A Hugging Face model (families:
+        `checkpoints.families`) knows the default tasks, without experts; a folded export
+        only the tasks that it was made for.
     pooling, similarity : optional
         Replace the checkpoint's own; for a Hugging Face folder they default to ``cls`` and ``dot``.
     dims : int, optional
@@ -144,7 +149,7 @@ def load_pretrained(
         If the folder holds no model, or one that does not fit its config.
     """
     folder = find_model_folder(path)
-    pretrained_config, weights = read_folder(folder, pooling or "cls")
+    pretrained_config, weights = read_folder(folder, pooling)
     if similarity is not None:
         pretrained_config.similarity = similarity
     if pooling is not None:
@@ -207,7 +212,7 @@ def _cut(encoder: EncoderConfig, dims: int) -> EncoderConfig:
 
 def read_config(path: Path | str) -> PretrainedConfig:
     """Read the config of a folder without its weights (pooling ``cls`` for a Hugging Face one)."""
-    return _read_config(find_model_folder(path), "cls")[0]
+    return _read_config(find_model_folder(path), None)[0]
 
 
 def save_pretrained(
@@ -216,7 +221,7 @@ def save_pretrained(
     tokenizer: TextTokenizer,
     config: PretrainedConfig,
 ) -> None:
-    """Write the folder atomically: float32 safetensors, config, tokenizer files.
+    """Write the folder atomically: float32 safetensors, config, tokenizer files, model card.
 
     Raises
     ------
@@ -224,32 +229,56 @@ def save_pretrained(
         If the folder cannot be written.
     """
     with atomic_folder(folder) as temporary:
-        tensors = {key: value.detach().float().contiguous() for key, value in weights.items()}
-        save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
-        write_json(temporary / CONFIG_FILE, config.model_dump(mode="json"))
-        tokenizer.save(temporary)
+        write_model(temporary, weights, tokenizer, config)
+        write_text(temporary / CARD_FILE, own_card(config, weights, title_of(folder)))
+
+
+def write_model(
+    folder: Path, weights: dict[str, Tensor], tokenizer: TextTokenizer, config: PretrainedConfig
+) -> None:
+    """Write the files that `load_pretrained` reads into a folder that exists."""
+    write_weights(folder, weights)
+    write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
+    tokenizer.save(folder)
 
 
 def find_model_folder(path: Path | str) -> Path:
-    """Return ``path`` or its ``model`` subfolder, whichever holds a ``config.json``."""
-    path = Path(path)
-    for folder in (path / "model", path):
+    """Return ``path`` or its ``model`` subfolder, whichever holds a ``config.json``.
+
+    A name that is no folder but looks like ``organisation/name`` is downloaded from the hub.
+    """
+    root = local_folder(path)
+    for folder in (root / "model", root):
         if (folder / CONFIG_FILE).is_file():
             return folder
-    problem = "folder holds no model" if path.is_dir() else "folder does not exist"
-    raise CheckpointError(
-        problem, path=path, fix="name a run, a saved model or a Hugging Face folder"
-    )
+    problem = "folder holds no model" if root.is_dir() else "folder does not exist"
+    fix = "name a run, a saved model, a Hugging Face folder or organisation/name on the hub"
+    if (root / "checkpoints").is_dir():
+        fix = (
+            "the run has not ended; scimult export RUN --step N --to pretrained reads a checkpoint"
+        )
+    raise CheckpointError(problem, path=path, fix=fix)
 
 
-def read_folder(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, dict[str, Tensor]]:
-    """Read config and weights of a folder that `find_model_folder` found, weights by our names."""
+def title_of(folder: Path | str) -> str:
+    """Return what a model card calls the folder: its name, for a run's ``model`` the run's."""
+    path = Path(folder).absolute()
+    return path.parent.name if path.name == "model" else path.name
+
+
+def read_folder(
+    folder: Path, pooling: Pooling | None = None
+) -> tuple[PretrainedConfig, dict[str, Tensor]]:
+    """Read config and weights of a folder that `find_model_folder` found, weights by our names.
+
+    ``pooling`` is that of a Hugging Face folder; by default a folded export's own, else ``cls``.
+    """
     config, family = _read_config(folder, pooling)
     weights = read_weights(folder)
     return config, weights if family is None else family.from_hf(weights, config.encoder)
 
 
-def _read_config(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, Family | None]:
+def _read_config(folder: Path, pooling: Pooling | None) -> tuple[PretrainedConfig, Family | None]:
     """Return the config and, for a folder that is not ours, the family that it belongs to."""
     path = folder / CONFIG_FILE
     raw = read_json(path)
@@ -259,8 +288,10 @@ def _read_config(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, Fami
         raise CheckpointError("config.json is neither ours nor Hugging Face's", path=folder)
     # SciBERT's config.json is older than the key; only BERT existed then.
     family = family_of({"model_type": "bert", **raw}, path)
+    folded = dict(raw.get(FOLDED_KEY) or {})
+    own = {key: folded.pop(key) for key in _FOLDED_ENCODER if key in folded}
     try:
-        encoder = family.encoder_config(raw, pooling, path)
+        encoder = family.encoder_config(raw, pooling or "cls", path)
     except KeyError as error:
         raise CheckpointError(
             f"config.json lacks {error}", path=folder, fix="use a complete checkpoint"
@@ -268,6 +299,11 @@ def _read_config(folder: Path, pooling: Pooling) -> tuple[PretrainedConfig, Fami
     except ValidationError as error:
         problem = "; ".join(f"{d['loc']}: {d['msg']}" for d in error.errors())
         raise CheckpointError(f"config.json is not valid: {problem}", path=folder) from error
+    if folded:
+        if pooling is not None:
+            own["pooling"] = pooling
+        tree = {**folded, "encoder": encoder.model_dump(mode="json") | own}
+        return validate(PretrainedConfig, tree, path), family
     config = PretrainedConfig(
         encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
     )

@@ -1,16 +1,29 @@
-"""Safe reading of weight files and strict loading into a module."""
+"""Weight files: writing, safe reading, and strict loading into a module."""
 
 from __future__ import annotations
 
-import pickle
+from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from scimult.checkpoints.pickles import load_pickle
 from scimult.errors import CheckpointError
+
+WEIGHTS_FILE = "model.safetensors"
+
+
+def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write ``model.safetensors`` in float32."""
+    path = folder / WEIGHTS_FILE
+    tensors = {key: value.detach().float().contiguous() for key, value in weights.items()}
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata={"format": "pt"})
+    # safetensors makes files that no one but their owner can read.
+    path.chmod(mode)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -21,7 +34,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     CheckpointError
         If there is none, if it is damaged, or if the pickle holds anything but tensors.
     """
-    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    safe, pickled = folder / WEIGHTS_FILE, folder / "pytorch_model.bin"
     if safe.exists():
         try:
             return load_file(safe)
@@ -32,14 +45,16 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
                 fix="copy or download it again",
             ) from error
     if pickled.exists():
-        try:
-            weights: dict[str, Tensor] = torch.load(pickled, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        weights = load_pickle(pickled)
+        if not isinstance(weights, dict) or not all(
+            isinstance(value, Tensor) for value in weights.values()
+        ):
             raise CheckpointError(
-                f"file is damaged or holds more than tensors: {str(error).splitlines()[0]}",
+                "file holds more than tensors",
                 path=pickled,
-                fix="convert it to safetensors where you trust it",
-            ) from error
+                value=_some(sorted(map(str, weights))) if isinstance(weights, dict) else None,
+                fix="save the model's state_dict, or name a SciMult file with import --released",
+            )
         return weights
     raise CheckpointError(
         "no weights here", path=folder, fix="expected model.safetensors or pytorch_model.bin"

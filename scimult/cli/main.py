@@ -17,8 +17,10 @@ from scimult.cli.curves import curves
 from scimult.cli.demo import demo
 from scimult.cli.encode import encode
 from scimult.cli.evaluate import evaluate
+from scimult.cli.export import export
 from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
+from scimult.cli.import_ import import_
 from scimult.cli.mine import mine
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
@@ -69,7 +71,7 @@ def options(
     """Options that stand before the verb."""
 
 
-# In the order of a project: data, training, evaluation, use.
+# In the order of a project: data, training, evaluation, use, exchange.
 VERBS = (
     demo,
     generate,
@@ -84,9 +86,11 @@ VERBS = (
     search,
     recommend,
     tag,
+    import_,
+    export,
 )
 for verb in VERBS:
-    app.command()(verb)
+    app.command(verb.__name__.strip("_").replace("_", "-"))(verb)
 app.add_typer(benchmark, name="benchmark")
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ section 3.1). It is one sequence: token types are all 0, and it is cut as a whol
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import Sequence as NormalizerSequence
 from transformers import (
     AutoTokenizer,
     BertTokenizer,
@@ -160,6 +163,33 @@ class TextTokenizer:
     def save(self, folder: Path | str) -> None:
         """Write the tokenizer files into ``folder``, so that ``from_folder`` gives an equal one."""
         self._tokenizer.save_pretrained(str(folder))
+
+    def save_plain(self, folder: Path | str) -> None:
+        """Write the files so that a library that knows nothing of us reads texts as we do.
+
+        Lower-casing that we do ourselves for a cased tokenizer becomes part of its files.
+        """
+        if not self._lower_here:
+            self.save(folder)
+            return
+        backend = copy.deepcopy(self._tokenizer.backend_tokenizer)
+        steps = [Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
+        backend.normalizer = NormalizerSequence(steps)
+        # Of this class, because those of a family (BertTokenizer) put their own normalizer
+        # in the place of the file's.
+        plain = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+            tokenizer_object=backend,
+            model_input_names=self._tokenizer.model_input_names,
+            **self._tokenizer.special_tokens_map,
+            **{LOWERCASE_KEY: True},
+        )
+        plain.save_pretrained(str(folder))
+
+    @property
+    def separator(self) -> str:
+        """The special token between title and body, as text."""
+        token: str = self._tokenizer.sep_token
+        return token
 
 
 def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:

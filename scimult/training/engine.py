@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
+import pickle
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +17,7 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
-from scimult.errors import ConfigError
+from scimult.errors import CheckpointError, ConfigError
 from scimult.files import read_json
 from scimult.hardware import keep_freed_memory, multiplies_bfloat16
 from scimult.models import Encoder, PackedTexts
@@ -24,6 +27,15 @@ from scimult.training.optim import RoutedAdamW
 Precision = Literal["fp32", "bf16", "fp16"]
 PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
 _STATE = "state"
+# What DeepSpeed's own state asks for when it is unpickled; nothing else is let through.
+_DEEPSPEED_GLOBALS = frozenset(
+    {
+        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+        "deepspeed.runtime.zero.config.ZeroStageEnum",
+        "deepspeed.utils.tensor_fragment.fragment_address",
+    }
+)
 
 
 @contextmanager
@@ -295,3 +307,78 @@ class DeepSpeedEngine:
     def close(self) -> None:
         """Release DeepSpeed's hooks and buffers."""
         self._engine.destroy()
+
+
+def read_full_weights(folder: Path) -> dict[str, Tensor]:
+    """Return the float32 weights that ``DeepSpeedEngine.save`` wrote, in one process.
+
+    Parameters
+    ----------
+    folder : Path
+        What ``save`` was given; any ZeRO stage and number of ranks.
+
+    Raises
+    ------
+    CheckpointError
+        If files are missing or damaged, hold anything but DeepSpeed's state, or hold no
+        float32 weights.
+    """
+    state = folder / _STATE
+    files = sorted(state.glob("*.pt"))
+    if not files:
+        raise CheckpointError(
+            "no DeepSpeed state here", path=state, fix="name a step folder of a run's checkpoints"
+        )
+    for file in files:
+        _refuse_foreign_code(file)
+    if not any("optim_states" in file.name for file in files):
+        return _unsharded_weights(state)
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    # It reports on stdout, where our callers write what users pipe.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            found = get_fp32_state_dict_from_zero_checkpoint(str(folder), tag=_STATE)
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            raise CheckpointError(
+                f"DeepSpeed cannot put the weights together: {error}",
+                path=state,
+                fix="the checkpoint lacks a rank's files or is of another version of DeepSpeed",
+            ) from error
+    return {name: tensor.detach().float().clone() for name, tensor in found.items()}
+
+
+def _unsharded_weights(state: Path) -> dict[str, Tensor]:
+    """Read the weights of ZeRO stage 0, whole and float32 in every rank's file."""
+    file = state / "mp_rank_00_model_states.pt"
+    if not file.is_file():
+        raise CheckpointError("file does not exist", path=file, fix="copy the whole step folder")
+    weights: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=False)["module"]
+    half = [name for name, tensor in weights.items() if tensor.dtype != torch.float32]
+    if half:
+        raise CheckpointError(
+            "ZeRO stage 0 in half precision keeps its float32 weights elsewhere",
+            path=file,
+            value=half[0],
+            fix="resume the run to its end, which saves them",
+        )
+    return {name: tensor.clone() for name, tensor in weights.items()}
+
+
+def _refuse_foreign_code(file: Path) -> None:
+    """Check that a file of DeepSpeed's asks for nothing that could run other code."""
+    try:
+        wanted = torch.serialization.get_unsafe_globals_in_checkpoint(str(file))
+    except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"file is damaged: {str(error).splitlines()[0]}",
+            path=file,
+            fix="use another checkpoint of the run",
+        ) from error
+    if foreign := sorted(set(wanted) - _DEEPSPEED_GLOBALS):
+        raise CheckpointError(
+            "refused: the file asks for functions or classes that DeepSpeed's state does not need",
+            path=file,
+            value=foreign,
+            fix="use a checkpoint that you trust",
+        )

@@ -84,10 +84,29 @@ class CheckpointStore:
         checkpoint: Checkpoint | None = distributed.broadcast_object(found)
         return checkpoint
 
+    def at(self, step: int) -> Checkpoint:
+        """Return the checkpoint of one step.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none, or it is damaged.
+        """
+        path = self.folder / f"step-{step:07d}"
+        if not path.is_dir():
+            kept = [str(int(found.name[5:])) for found in sorted(self.folder.glob("step-*"))]
+            raise CheckpointError(
+                "no checkpoint of this step",
+                path=self.folder,
+                value=step,
+                fix=f"use one of {', '.join(kept) or '(none is kept)'}",
+            )
+        return verify(path)
+
     def _find(self) -> Checkpoint | None:
         for path in sorted(self.folder.glob("step-*"), reverse=True):
             try:
-                return _verify(path)
+                return verify(path)
             except SciMultError as error:
                 note(f"checkpoint {path.name} is damaged and passed over: {error}")
         return None
@@ -121,7 +140,14 @@ def _list(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def _verify(path: Path) -> Checkpoint:
+def verify(path: Path) -> Checkpoint:
+    """Return a checkpoint after comparing every file with its checksum.
+
+    Raises
+    ------
+    CheckpointError, DataError
+        Naming the file that is missing, truncated or changed.
+    """
     manifest = read_json(path / _MANIFEST)
     for name, listed in manifest["files"].items():
         file = path / name

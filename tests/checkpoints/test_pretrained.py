@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from scimult.checkpoints import load_pretrained, pretrained, save_pretrained
+from scimult.checkpoints import load_pretrained, save_pretrained
 from scimult.errors import CheckpointError, ConfigError, SciMultError, StorageError
 from tests.tiny import save_tiny_model
 
@@ -37,6 +37,13 @@ def test_saved_and_loaded_again_is_the_same(tmp_path: Path, variant: str) -> Non
     for name, weight in first.model.state_dict().items():
         assert torch.equal(weights[name], weight), name
     assert second.route("classification") == (0 if variant == "vanilla" else 2)
+
+
+def test_all_files_of_a_model_have_the_usual_mode(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "m")
+    (tmp_path / "plain").touch()
+    modes = {file.stat().st_mode for file in [*folder.iterdir(), tmp_path / "plain"]}
+    assert len(modes) == 1
 
 
 def test_run_folder_stands_for_its_model(tmp_path: Path) -> None:
@@ -154,7 +161,7 @@ def test_full_disk_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.Monk
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pretrained, "save_file", full)
+    monkeypatch.setattr("scimult.checkpoints.weights.save_file", full)
     with pytest.raises(StorageError, match=r"No space left on device.*free disk space"):
         save_pretrained(folder, model.model.state_dict(), model.tokenizer, model.config)
     assert (folder / "model.safetensors").read_bytes() == before

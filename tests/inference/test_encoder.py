@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from scimult.errors import CheckpointError, ConfigError, DataError, UnknownNameError
+from scimult.files import read_json, write_json
 from scimult.inference import SciMult
 from scimult.types import Role, Text, TextEncoder
 from tests.tiny import save_tiny_model
@@ -167,3 +168,29 @@ def test_a_real_checkpoint_finds_the_obvious(minilm: Path) -> None:
     queries_ND = model.encode(["how do proteins fold", "fast linear algebra"], task="search")
     papers_ND /= np.linalg.norm(papers_ND, axis=1, keepdims=True)
     assert (queries_ND @ papers_ND.T).argmax(axis=1).tolist() == [0, 1]
+
+
+def test_instructions_of_the_caller(model: SciMult, tmp_path: Path) -> None:
+    path = save_tiny_model(tmp_path / "m", variant="instruction")
+    reader = SciMult.from_pretrained(path, device="cpu")
+    own = reader.tasks["search"].instruction
+    default_ND = reader.encode(PAPERS, task="search")
+    same_ND = reader.encode(PAPERS, task="search", instruction=own)
+    assert np.array_equal(same_ND, default_ND)
+    other_ND = reader.encode(PAPERS, task="search", instruction="Find data")
+    assert np.abs(other_ND - default_ND).max() > 1e-3
+    with pytest.raises(ConfigError, match=r"an instruction has \d+ tokens, the model's context 64"):
+        reader.encode(PAPERS, task="search", instruction="long " * 20)
+    with pytest.raises(ConfigError, match="an instruction is empty"):
+        reader.encode(PAPERS, task="search", instruction=" ")
+    with pytest.raises(ConfigError, match="tiny reads no instructions"):
+        model.encode(PAPERS, task="search", instruction="Find data")
+
+
+def test_saved_instruction_beyond_the_context_is_refused(tmp_path: Path) -> None:
+    path = save_tiny_model(tmp_path / "m", variant="prefix")
+    config = read_json(path / "config.json")
+    config["tasks"][1]["instruction"] = "long " * 20
+    write_json(path / "config.json", config)
+    with pytest.raises(ConfigError, match=r"tokens, the model's context 64.*Fix: shorten it"):
+        SciMult.from_pretrained(path, device="cpu")

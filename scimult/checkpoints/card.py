@@ -1,0 +1,185 @@
+"""The model card: a README.md that says what a folder holds and how it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from torch import Tensor
+
+from scimult.models import EncoderConfig
+from scimult.models.config import ROUTED
+
+if TYPE_CHECKING:
+    from scimult.checkpoints.pretrained import PretrainedConfig
+
+CARD_FILE = "README.md"
+_COMPARE = {
+    "dot": "dot product",
+    "cosine": "cosine (vectors are not normalised in the files)",
+    "l2": "negative Euclidean distance",
+}
+
+
+def variant_of(encoder: EncoderConfig) -> str:
+    """Return the name in ``VARIANTS`` that describes what differs by route."""
+    if encoder.experts is not None:
+        names = {"attention": "mha", "feed_forward": "ffn"}
+        return (
+            "_".join(names[part] for part in names if part in encoder.experts.sublayers) + "_expert"
+        )
+    if encoder.adapters is not None:
+        return "fusion" if encoder.adapters.fusion else "adapters"
+    if encoder.instructions is not None:
+        return "prefix" if encoder.instructions.own_encoder else "instruction"
+    if encoder.codes is not None:
+        return "control_codes"
+    return next(
+        (name for name in ("lora", "pals") if getattr(encoder, name) is not None), "vanilla"
+    )
+
+
+def own_card(config: PretrainedConfig, weights: Mapping[str, Tensor], name: str) -> str:
+    """Return the card of a folder in our own format."""
+    task = config.tasks[0].name
+    usage = f"""\
+```python
+from scimult.inference import SciMult
+
+model = SciMult.from_pretrained("{name}")
+papers = [{{"title": "Graph drawing", "abstract": "We lay out large graphs."}}]
+embeddings = model.encode(papers, task="{task}", role="candidate")  # float32, order kept
+```
+
+Texts are formatted and lower-cased as in training; an unknown task is an error.
+`scimult export` writes the model for sentence-transformers, ONNX and others."""
+    return model_card(config, weights, name=name, library="scimult", usage=usage)
+
+
+def model_card(
+    config: PretrainedConfig,
+    weights: Mapping[str, Tensor],
+    *,
+    name: str,
+    library: str,
+    usage: str,
+    notes: str = "",
+) -> str:
+    """Return a model card as Markdown with YAML front matter.
+
+    Parameters
+    ----------
+    config : PretrainedConfig
+        What the model is.
+    weights : mapping of str to Tensor
+        Counted only.
+    name : str
+        Title.
+    library : str
+        ``library_name`` of the front matter.
+    usage, notes : str
+        Markdown of the section on use, and of what the form of the folder brings with it.
+    """
+    encoder = config.encoder
+    front: dict[str, Any] = {
+        "library_name": library,
+        "pipeline_tag": "feature-extraction",
+        "tags": ["scimult", "scientific-documents", *(task.name for task in config.tasks)],
+    }
+    base = config.provenance.get("base")
+    if isinstance(base, str) and base.count("/") == 1 and not base.startswith((".", "/")):
+        front["base_model"] = base
+    parameters = sum(tensor.numel() for tensor in weights.values())
+    sections = [
+        "---\n" + yaml.safe_dump(front, sort_keys=False, allow_unicode=True) + "---",
+        f"# {name}",
+        "A bi-encoder of scientific text, trained on several tasks at once: papers, labels and "
+        "queries become vectors, and the best matches are the nearest ones.",
+        "## Tasks\n\n" + _task_table(config),
+        "## Model\n\n"
+        f"- variant: {variant_of(encoder)}; {_routed(config)}\n"
+        f"- {encoder.num_blocks} blocks, {encoder.hidden_size} wide, {encoder.num_heads} heads, "
+        f"{encoder.vocab_size:,} tokens, {parameters:,} parameters\n"
+        f"- embedding: {_pooling(encoder)}; {encoder.width} dimensions\n"
+        f"- compared by {_COMPARE[config.similarity]}\n"
+        f"- longest text: {config.max_length} tokens; what is beyond is cut off",
+        "## Use\n\n" + usage,
+        *([notes] if notes else []),
+        "## Provenance\n\n" + _provenance(config),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def text_format(separator: str, lowercase: bool) -> str:
+    """Return the section that tells users of other libraries how to write their texts."""
+    casing = (
+        "The tokenizer lower-cases all text itself."
+        if lowercase
+        else "Case is kept: write texts as they are."
+    )
+    return f"""\
+## How to write texts
+
+The model was trained on one string per text, and other libraries do not build it for you:
+
+| text | string |
+|---|---|
+| paper | `title{separator}abstract` |
+| label | `name{separator}definition` |
+| query | the query as it is |
+
+Where a part is missing, leave out its separator as well. {separator} becomes the special token.
+{casing}"""
+
+
+def _routed(config: PretrainedConfig) -> str:
+    """Say what differs by route, and by which."""
+    encoder = config.encoder
+    kind = next((name for name in ROUTED if getattr(encoder, name) is not None), None)
+    if kind is None:
+        return "all tasks share every weight"
+    layout = getattr(encoder, kind)
+    settings = {
+        key: value
+        for key, value in layout.model_dump(exclude_none=True).items()
+        if key != "count" and value is not False
+    }
+    details = "; ".join(
+        f"{key} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in settings.items()
+    )
+    return f"{kind} for {', '.join(config.routes)}" + (f" ({details})" if details else "")
+
+
+def _pooling(encoder: EncoderConfig) -> str:
+    if encoder.pooling == "mean":
+        return "the mean over all tokens"
+    place = encoder.pooling_position if encoder.pooling == "position" else 0
+    if place == 0:
+        return "the state of the first token"
+    return f"the state of the token at position {place}"
+
+
+def _task_table(config: PretrainedConfig) -> str:
+    lines = ["| task | query | candidate | format | instruction |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {task.name} | {task.query_kind} | {task.candidate_kind} | {task.format} "
+        f"| {task.instruction or '–'} |"
+        for task in config.tasks
+    ]
+    return "\n".join(lines)
+
+
+def _provenance(config: PretrainedConfig) -> str:
+    """List the single values; the whole of it, settings of the run included, is in the config."""
+    single: dict[str, Any] = {
+        key: value
+        for key, value in config.provenance.items()
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    }
+    released = config.provenance.get("released")
+    if isinstance(released, dict):
+        single |= {f"released {key}": released.get(key) for key in ("file", "sha256", "epoch")}
+    lines = [f"- {key}: {value}" for key, value in single.items()] or ["- not recorded"]
+    return "\n".join([*lines, "", "`config.json` has all that was recorded."])

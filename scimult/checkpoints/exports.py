@@ -1,0 +1,254 @@
+"""Exports for other libraries: one route as a plain encoder, or all of them behind one name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+from scimult.checkpoints.card import CARD_FILE, model_card, text_format
+from scimult.checkpoints.fold import fold, named_pooling, not_plain, plain_model
+from scimult.checkpoints.pretrained import (
+    CONFIG_FILE,
+    Pretrained,
+    PretrainedConfig,
+    title_of,
+    write_model,
+)
+from scimult.checkpoints.weights import write_weights
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import CheckpointError
+from scimult.files import atomic_folder, write_json, write_text
+from scimult.types import Role, Similarity
+
+# sentence-transformers' names of our similarities; its Euclidean one is the negative distance.
+_SIMILARITIES: dict[Similarity, str] = {"dot": "dot", "cosine": "cosine", "l2": "euclidean"}
+# Names that versions 2 to 6 of sentence-transformers all understand.
+_TRANSFORMER, _POOLING = (f"sentence_transformers.models.{n}" for n in ("Transformer", "Pooling"))
+_ROUTER = "sentence_transformers.models.Router"  # from version 5 on
+# A subfolder, and the task and side that are folded into it.
+_Route = tuple[str, str | None, Role | None]
+_OURS = "scimult.inference.sentence_module.RoutedEncoder"  # version 6
+
+
+def export_folded(
+    folder: Path | str, pretrained: Pretrained, task: str | None, side: Role | None = None
+) -> None:
+    """Write one route as a plain folder of the encoder's family (BERT, RoBERTa, ...).
+
+    ``transformers``, sentence-transformers and text-embeddings-inference load it, and so
+    does :func:`load_pretrained`, with embeddings equal to the last bit (with low-rank
+    updates: to float32 rounding).
+
+    Parameters
+    ----------
+    folder : path
+        To be written.
+    pretrained : Pretrained
+        The model.
+    task, side : str, optional
+        Which route; see `fold.fold`.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError, CheckpointError
+        If the route is not named or unknown, or the model cannot be folded.
+    StorageError
+        If the folder cannot be written.
+    """
+    with atomic_folder(folder) as temporary:
+        _write_folded(temporary, pretrained, task, side, title_of(folder))
+
+
+def export_sentence_transformers(folder: Path | str, pretrained: Pretrained) -> list[str]:
+    """Write a sentence-transformers folder that routes by task: ``encode(texts, task=...)``.
+
+    A model that can be folded becomes the library's own ``Router`` over plain encoders: no
+    code of ours is needed, and what the routes share is there once per route. Any other
+    model becomes a folder of ours, which our module runs inside sentence-transformers.
+
+    Returns
+    -------
+    list of str
+        What the user should know about the folder.
+
+    Raises
+    ------
+    CheckpointError
+        If a task's name cannot be a route.
+    StorageError
+        If the folder cannot be written.
+    """
+    for name in pretrained.tasks.names:
+        if not re.fullmatch(r"[\w-]+", name):
+            fix = "rename the task: letters, digits, _ and - only"
+            raise CheckpointError("task name cannot be a route", value=name, fix=fix)
+    with atomic_folder(folder) as temporary:
+        _write_similarity(temporary, pretrained.config, {})
+        if not_plain(pretrained.config):
+            return _write_ours(temporary, pretrained, title_of(folder))
+        return _write_router(temporary, pretrained, title_of(folder))
+
+
+def folder_bytes(folder: Path | str) -> int:
+    """Return how many bytes the files below ``folder`` take."""
+    return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+
+
+def _write_router(folder: Path, pretrained: Pretrained, title: str) -> list[str]:
+    routes = _routes(pretrained)
+    places = {place: (task, side) for place, task, side in routes.values()}
+    for place, (task, side) in places.items():
+        (folder / place).mkdir()
+        _write_folded(folder / place, pretrained, task, side, f"{title}/{place}")
+    types: dict[str, str] = {}
+    for place in places:
+        types |= {place: _TRANSFORMER, f"{place}/1_Pooling": _POOLING}
+    router = {
+        "types": types,
+        "structure": {name: [place, f"{place}/1_Pooling"] for name, (place, *_) in routes.items()},
+        # No default: without a task, encode() is an error and not some expert.
+        "parameters": {"default_route": None, "allow_empty_key": False},
+    }
+    write_json(folder / "router_config.json", router)
+    write_json(folder / "modules.json", [_module(0, "", _ROUTER)])
+    notes = f"""\
+A sentence-transformers `Router` (version 5 or later, no custom code). Its routes:
+{", ".join(routes)}. `encode` without `task`, or with another one, is an error. Each subfolder is a
+whole plain model and can be loaded alone."""
+    _write_card(folder, pretrained, title, notes, next(iter(routes)), options="")
+    if len(places) == 1:
+        return ["all routes are one plain model; needs none of our code"]
+    return [
+        f"{len(places)} plain models; needs none of our code, but what the routes share is there "
+        f"{len(places)} times"
+    ]
+
+
+def _routes(pretrained: Pretrained) -> dict[str, _Route]:
+    """Return, by what ``encode(task=...)`` takes, the subfolder and the route to fold."""
+    config = pretrained.config
+    routes: dict[str, _Route] = {}
+    for task in pretrained.tasks.names:
+        if not config.encoder.is_routed:
+            routes[task] = ("all-tasks", None, None)
+        elif config.routing == "task_and_side":
+            for side in get_args(Role):
+                routes[f"{task}/{side}"] = (f"{task}-{side}", task, side)
+        else:
+            routes[task] = (config.routes[pretrained.route(task)], task, None)
+    return routes
+
+
+def _write_ours(folder: Path, pretrained: Pretrained, title: str) -> list[str]:
+    config = pretrained.config
+    write_model(folder, pretrained.model.state_dict(), pretrained.tokenizer, config)
+    write_json(folder / "modules.json", [_module(0, "", _OURS)])
+    _write_similarity(folder, config, {name: name for name in pretrained.tasks.names})
+    notes = f"""\
+A folder of `scimult`, which must be installed: its module runs the model inside
+sentence-transformers (version 6 or later), which asks for `trust_remote_code=True` before it
+imports code of others. `task` is one of {", ".join(pretrained.tasks.names)}; for the candidate
+side with `/candidate` behind it. `encode_query` and `encode_document` take the task as
+`prompt_name`."""
+    task = pretrained.tasks.names[0]
+    _write_card(folder, pretrained, title, notes, task, options=", trust_remote_code=True")
+    return [
+        f"{', '.join(sorted(not_plain(config)))}: no plain form, so our module runs it; needs "
+        "scimult installed and trust_remote_code=True"
+    ]
+
+
+def _write_folded(
+    folder: Path, pretrained: Pretrained, task: str | None, side: Role | None, title: str
+) -> None:
+    config, weights = fold(pretrained, task, side)
+    tokenizer = pretrained.tokenizer
+    hf_config, theirs = plain_model(config, weights, tokenizer.pad_id)
+    write_weights(folder, theirs)
+    write_json(folder / CONFIG_FILE, hf_config)
+    tokenizer.save_plain(folder)
+    modules = [_module(0, "", _TRANSFORMER), _module(1, "1_Pooling", _POOLING)]
+    write_json(folder / "modules.json", modules)
+    write_json(
+        folder / "sentence_bert_config.json",
+        {"max_seq_length": config.max_length, "do_lower_case": False},
+    )
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling" / "config.json", _pooling(config))
+    _write_similarity(folder, config, {})
+    write_text(folder / CARD_FILE, _folded_card(config, weights, tokenizer, title, side))
+
+
+def _folded_card(
+    config: PretrainedConfig,
+    weights: dict[str, Any],
+    tokenizer: TextTokenizer,
+    title: str,
+    side: Role | None,
+) -> str:
+    served = ", ".join(task.name for task in config.tasks) + (f" ({side})" if side else "")
+    notes = f"""\
+{text_format(tokenizer.separator, tokenizer.lowercase)}
+
+## What this folder is
+
+A plain {config.encoder.family} model that serves: {served}. transformers, sentence-transformers and
+text-embeddings-inference load it without custom code. `pooler_output`, where there is one, is not
+the embedding."""
+    usage = _usage(title, None, config.similarity, tokenizer.separator)
+    return model_card(
+        config, weights, name=title, library="sentence-transformers", usage=usage, notes=notes
+    )
+
+
+def _write_card(
+    folder: Path, pretrained: Pretrained, title: str, notes: str, task: str, options: str
+) -> None:
+    config, tokenizer = pretrained.config, pretrained.tokenizer
+    texts = text_format(tokenizer.separator, tokenizer.lowercase)
+    card = model_card(
+        config,
+        pretrained.model.state_dict(),
+        name=title,
+        library="sentence-transformers",
+        usage=_usage(title, task, config.similarity, tokenizer.separator, options),
+        notes=f"{texts}\n\n## What this folder is\n\n{notes}",
+    )
+    write_text(folder / CARD_FILE, card)
+
+
+def _usage(
+    name: str, task: str | None, similarity: Similarity, separator: str, options: str = ""
+) -> str:
+    argument = "" if task is None else f', task="{task}"'
+    return f"""\
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{name}"{options})
+texts = ["Graph drawing{separator}We lay out large graphs."]
+embeddings = model.encode(texts{argument})
+scores = model.similarity(embeddings, embeddings)  # {_SIMILARITIES[similarity]}
+```"""
+
+
+def _module(number: int, path: str, kind: str) -> dict[str, Any]:
+    return {"idx": number, "name": str(number), "path": path, "type": kind}
+
+
+def _pooling(config: PretrainedConfig) -> dict[str, Any]:
+    pooling = named_pooling(config.encoder)
+    return {
+        "word_embedding_dimension": config.encoder.hidden_size,
+        "pooling_mode_cls_token": pooling == "first",
+        "pooling_mode_mean_tokens": pooling == "mean",
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+        "pooling_mode_lasttoken": pooling == "last",
+    }
+
+
+def _write_similarity(folder: Path, config: PretrainedConfig, prompts: dict[str, str]) -> None:
+    content = {"prompts": prompts, "similarity_fn_name": _SIMILARITIES[config.similarity]}
+    write_json(folder / "config_sentence_transformers.json", content)

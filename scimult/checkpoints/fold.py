@@ -1,0 +1,224 @@
+"""Folding: one route of a model as a plain encoder of its family, which needs none of our code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel
+from torch import Tensor
+
+from scimult.checkpoints.families import export_config, export_weights
+from scimult.checkpoints.pretrained import FOLDED_KEY, Pretrained, PretrainedConfig
+from scimult.errors import CheckpointError, ConfigError
+from scimult.models import Encoder, EncoderConfig, ExpertLayout
+from scimult.models.layouts import LowRankLayout
+from scimult.types import Role
+
+Known = Mapping[type[BaseModel], frozenset[str]]
+
+_EXPERT = re.compile(r"^(.*)\.experts\.(\d+)\.(.*)$")
+_UPDATE = re.compile(r"^(blocks\.\d+)\..*\.lora\.(\w+)\.experts\.(\d+)\.up\.weight$")
+# The linear that a low-rank update changes, and which part of it.
+_UPDATED = {
+    "query": ("attention.qkv.experts.0", 0),
+    "key": ("attention.qkv.experts.0", 1),
+    "value": ("attention.qkv.experts.0", 2),
+    "output": ("attention.output.experts.0", 0),
+    "intermediate": ("feed_forward.experts.0.intermediate", 0),
+    "projection": ("feed_forward.experts.0.output", 0),
+}
+
+# What can be folded. A setting that is not listed here, and is not at its default, is
+# something that a plain encoder cannot express: it is refused by name.
+_PLAIN: dict[type[BaseModel], frozenset[str]] = {
+    PretrainedConfig: frozenset(
+        "format version encoder tasks routing similarity max_length provenance".split()
+    ),
+    EncoderConfig: frozenset(
+        "family vocab_size hidden_size num_blocks num_heads intermediate_size max_positions "
+        "position_offset token_types activation norm_eps dropout attention_dropout "
+        "initializer_range pooling pooling_position modern experts lora".split()
+    ),
+    ExpertLayout: frozenset("count sublayers blocks own_norm".split()),
+    LowRankLayout: frozenset("count rank alpha targets".split()),
+}
+# Positions that other libraries have a name for: the first token and the last one.
+_NAMED_POSITIONS = (0, -1)
+
+
+def settings_beyond(config: PretrainedConfig, known: Known) -> dict[str, Any]:
+    """Return the settings of a model, by name, that are not known and not at their default."""
+    beyond: dict[str, Any] = {}
+    for section in (config, config.encoder, config.encoder.experts, config.encoder.lora):
+        if section is None or type(section) not in known:
+            continue
+        for name, field in type(section).model_fields.items():
+            value = getattr(section, name)
+            default = field.get_default(call_default_factory=True)
+            if name not in known[type(section)] and value != default:
+                beyond[name] = value
+    return beyond
+
+
+def not_plain(config: PretrainedConfig) -> dict[str, Any]:
+    """Return the settings of a model that no plain encoder can express."""
+    beyond = settings_beyond(config, _PLAIN)
+    encoder = config.encoder
+    if encoder.pooling == "position" and encoder.pooling_position not in _NAMED_POSITIONS:
+        beyond["pooling_position"] = encoder.pooling_position
+    return beyond
+
+
+def named_pooling(encoder: EncoderConfig) -> Literal["mean", "first", "last"]:
+    """Return which state or states of a plain encoder are the embedding."""
+    if encoder.pooling == "mean":
+        return "mean"
+    last = encoder.pooling == "position" and encoder.pooling_position == -1
+    return "last" if last else "first"
+
+
+def fold(
+    pretrained: Pretrained, task: str | None, side: Role | None = None
+) -> tuple[PretrainedConfig, dict[str, Tensor]]:
+    """Return config and weights of a vanilla encoder that serves one route.
+
+    With experts, embeddings stay equal to the last bit; low-rank updates are added to the
+    linears that they change (W + scale * B A), which rounds once more.
+
+    Parameters
+    ----------
+    pretrained : Pretrained
+        A model with or without experts or low-rank updates.
+    task : str, optional
+        The task that is kept, and with it all that share its route. Only a model that treats
+        all tasks alike does without: it serves all of them.
+    side : {"query", "candidate"}, optional
+        Needed if the model tells the two sides of a task apart, and only then.
+
+    Raises
+    ------
+    ConfigError
+        If task or side are needed and not given, or given without meaning.
+    UnknownNameError
+        If the model does not know the task.
+    CheckpointError
+        If the model cannot be folded.
+    """
+    config = pretrained.config
+    if beyond := not_plain(config):
+        raise CheckpointError(
+            f"a model with {', '.join(sorted(beyond))} cannot be folded into a plain encoder",
+            value=beyond,
+            fix="export it to sentence-transformers, where our code runs it, or as pretrained",
+        )
+    route = _route(pretrained, task, side)
+    weights = pretrained.model.state_dict()
+    tasks = config.tasks if task is None else [pretrained.tasks[task]]
+    if config.encoder.is_routed:
+        weights = _of_route(weights, config.encoder, route)
+        tasks = [t for t in config.tasks if pretrained.route(t.name, side or "query") == route]
+    encoder = config.encoder.model_copy(update={"experts": None, "lora": None})
+    changes = {"encoder": encoder, "routing": "task", "tasks": tasks}
+    folded = config.model_copy(update=changes, deep=True)
+    with torch.device("meta"):
+        expected = Encoder(folded.encoder).state_dict().keys()
+    if weights.keys() != expected:
+        raise CheckpointError(
+            "the model has weights that a plain encoder does not",
+            value=sorted(weights.keys() ^ expected)[:4],
+            fix="export it as pretrained, which keeps everything",
+        )
+    return folded, {key: value.detach().float().cpu() for key, value in weights.items()}
+
+
+def plain_model(
+    config: PretrainedConfig, weights: dict[str, Tensor], pad_id: int
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return ``config.json`` and weights of a folded model for ``transformers``.
+
+    The pooler that all but ModernBERT have there is written as zeros: embeddings do not use
+    it, and without it loaders would draw a random one and warn.
+
+    Raises
+    ------
+    CheckpointError
+        If padding would move the positions of a RoBERTa.
+    """
+    encoder = config.encoder
+    if encoder.position_offset and pad_id != encoder.position_offset - 1:
+        raise CheckpointError(
+            f"family {encoder.family} counts positions from its padding token, and that of the "
+            "tokenizer is another one",
+            value=pad_id,
+            fix=f"give the tokenizer's padding token the id {encoder.position_offset - 1}",
+        )
+    theirs = export_weights(weights, encoder)
+    if encoder.modern is None:
+        theirs["pooler.dense.weight"] = torch.zeros(encoder.hidden_size, encoder.hidden_size)
+        theirs["pooler.dense.bias"] = torch.zeros(encoder.hidden_size)
+    ours = config.model_dump(mode="json", exclude={"encoder"})
+    ours |= {"pooling": encoder.pooling, "pooling_position": encoder.pooling_position}
+    added = {"pad_token_id": pad_id, "dtype": "float32", FOLDED_KEY: ours}
+    return export_config(encoder) | added, theirs
+
+
+def _route(pretrained: Pretrained, task: str | None, side: Role | None) -> int:
+    routed = pretrained.config.encoder.is_routed
+    by_side = routed and pretrained.config.routing == "task_and_side"
+    if task is None and routed:
+        raise ConfigError(
+            "a model that tells tasks apart is folded for one task",
+            fix=f"name it with --task: {', '.join(pretrained.tasks.names)}",
+        )
+    if by_side and side is None:
+        raise ConfigError(
+            "this model tells queries from candidates and is folded for one side",
+            fix="add --side query or --side candidate",
+        )
+    if side is not None and not by_side:
+        raise ConfigError(
+            "this model treats queries and candidates alike", value=side, fix="leave --side out"
+        )
+    return 0 if task is None else pretrained.route(task, side or "query")
+
+
+def _of_route(weights: dict[str, Tensor], encoder: EncoderConfig, route: int) -> dict[str, Tensor]:
+    """Keep the given entry of every bank with several, under a vanilla encoder's names."""
+    if encoder.lora is not None:
+        weights = _with_updates(weights, encoder.lora, route)
+    found = {key: match for key in weights if (match := _EXPERT.match(key))}
+    banks = {match[1] for match in found.values() if match[2] != "0"}
+    kept = {}
+    for key, value in weights.items():
+        match = found.get(key)
+        if match is not None and match[1] in banks:
+            if int(match[2]) != route:
+                continue
+            key = f"{match[1]}.experts.0.{match[3]}"
+        # Norms may be in a bank of their own, or shared by experts; a plain block has one.
+        key = key.replace(".attention.norm.experts.0.", ".attention.norm.")
+        key = key.replace(".feed_forward_norm.", ".feed_forward.experts.0.norm.")
+        kept[key] = value
+    return kept
+
+
+def _with_updates(
+    weights: dict[str, Tensor], layout: LowRankLayout, route: int
+) -> dict[str, Tensor]:
+    """Add a route's low-rank updates to their linears, in double precision until the end."""
+    kept = {key: value for key, value in weights.items() if ".lora." not in key}
+    for key, up in weights.items():
+        match = _UPDATE.match(key)
+        if match is None or int(match[3]) != route:
+            continue
+        down = weights[key.replace(".up.", ".down.")]
+        update = layout.alpha / layout.rank * (up.double() @ down.double())
+        linear, part = _UPDATED[match[2]]
+        name = f"{match[1]}.{linear}.weight"
+        changed = kept[name].double().clone()
+        changed[part * len(update) : (part + 1) * len(update)] += update
+        kept[name] = changed
+    return kept

@@ -1,0 +1,145 @@
+"""Pickled checkpoints read without running their code, and without reading what is not used.
+
+PyTorch's restricted unpickler builds tensors and plain containers only. Other classes must
+be on an allow-list; ours maps the names of OmegaConf's classes to empty stand-ins, so that
+a file which holds such objects opens whether or not OmegaConf is installed, and none of its
+code runs either way.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scimult.errors import CheckpointError
+
+
+class _Stub:
+    """Stands in for a class named in a pickle: keeps the state, has no behaviour."""
+
+    def __init__(self, *_: object) -> None:
+        """Accept and drop constructor arguments."""
+
+    def __setstate__(self, state: object) -> None:
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+
+
+def _stub(name: str) -> tuple[type[_Stub], str]:
+    return type(name.rpartition(".")[2], (_Stub,), {}), name
+
+
+_NODES = "Any Boolean Bytes Enum Float Integer Path String Union"
+# What a pickled OmegaConf configuration refers to, over its versions 2.0 to 2.4.
+OMEGACONF: tuple[tuple[type, str], ...] = (
+    *(
+        _stub(f"omegaconf.{name}")
+        for name in (
+            "dictconfig.DictConfig",
+            "listconfig.ListConfig",
+            "base.Metadata",
+            "base.ContainerMetadata",
+            "base.UnionNode",
+            *(f"nodes.{kind}Node" for kind in _NODES.split()),
+        )
+    ),
+    _stub("typing.Any"),
+    _stub("typing.Union"),
+    _stub("collections.defaultdict"),
+    *((kind, f"builtins.{kind.__name__}") for kind in (bool, dict, float, int, list, str)),
+)
+
+
+def load_pickle(path: Path, allowed: tuple[tuple[type, str], ...] = ()) -> Any:
+    """Read a file of ``torch.save`` with tensors mapped from the file, not copied.
+
+    A tensor's bytes are read when they are first used (files in the format that PyTorch
+    wrote before version 1.6 cannot be mapped and are read as a whole).
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    allowed : tuple of (type, str)
+        Classes that may be built beside tensors and plain containers, with the full names
+        that the file uses for them.
+
+    Raises
+    ------
+    CheckpointError
+        If the file does not exist, is damaged, or asks for anything else by name.
+    """
+    if not path.is_file():
+        problem = "is a folder" if path.is_dir() else "file does not exist"
+        raise CheckpointError(problem, path=path, fix="name the pickled file")
+    try:
+        with torch.serialization.safe_globals(list(allowed)):
+            return torch.load(
+                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+            )
+    # The unpickler of a file made of arbitrary bytes can fail in any of these ways.
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        AssertionError,
+    ) as error:
+        wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if wanted is not None:
+            raise CheckpointError(
+                "refused: the file holds more than tensors and asks for a function or class "
+                "that could run code",
+                path=path,
+                value=wanted[1],
+                fix="convert it to safetensors where you trust it",
+            ) from error
+        raise CheckpointError(
+            f"file is damaged or holds more than tensors: {_first_line(error)}",
+            path=path,
+            fix="copy or download it again",
+        ) from error
+
+
+def plain(value: object) -> Any:
+    """Turn what stands for OmegaConf objects into dicts, lists and values."""
+    if isinstance(value, _Stub):
+        content = value.__dict__.get("_content", value.__dict__.get("_val"))
+        return plain(content)
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def tensor_bytes(value: object) -> int:
+    """Return how many bytes the tensors inside nested containers take, none of them read."""
+    return sum(tensor.nbytes for tensor in _tensors(value))
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,325 @@
+"""Import of the checkpoint files that SciMult's authors released."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scimult import __version__
+from scimult.checkpoints.card import variant_of
+from scimult.checkpoints.pickles import OMEGACONF, load_pickle, plain, tensor_bytes
+from scimult.checkpoints.pretrained import Pretrained, PretrainedConfig
+from scimult.checkpoints.released_keys import (
+    find_layout,
+    from_released,
+    moe_type_contradicts,
+)
+from scimult.checkpoints.weights import load_strictly
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import CheckpointError, ConfigError
+from scimult.files import read_json, sha256
+from scimult.models import Encoder, EncoderConfig
+from scimult.tasks import Task, TaskSet, default_tasks
+
+BASE = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
+QUESTION, CONTEXT = "question_model.encoder.", "ctx_model.encoder."
+POSITION_IDS = "embeddings.position_ids"
+_UNSUPPORTED = {"factor_rep": False, "per_layer_gating": False, "projection_dim": 0}
+
+
+@dataclass(frozen=True)
+class ReleasedReport:
+    """What a released file held, and what became of it."""
+
+    variant: str
+    moe_type: str | None
+    tasks: list[str]
+    parameters_in_file: int
+    pooler_parameters: int
+    parameters: int
+    epoch: Any
+    offset: Any
+    optimizer_bytes: int
+    file_bytes: int
+    base: str | None
+    notes: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Return the report as lines of text."""
+        experts = ", ".join(f"{number} = {name}" for number, name in enumerate(self.tasks))
+        has_experts = self.variant != "vanilla"
+        return [
+            f"variant      {self.variant}"
+            + (f" (moe_type {self.moe_type})" if has_experts else ""),
+            f"experts      {experts if has_experts else 'none; tasks ' + ', '.join(self.tasks)}",
+            f"parameters   {self.parameters_in_file:,} in the file; {self.parameters:,} kept, "
+            f"{self.pooler_parameters:,} of the pooler left out (embeddings do not use it)",
+            f"training     epoch {self.epoch}, offset {self.offset}",
+            f"skipped      {self.optimizer_bytes:,} bytes of optimizer state, never read, "
+            f"of {self.file_bytes:,}",
+            f"base model   {self.base or 'not named'}",
+            *(f"note         {note}" for note in self.notes),
+        ]
+
+
+def read_released(
+    path: Path | str,
+    tokenizer: Path | str,
+    *,
+    tasks: Sequence[str] | None = None,
+    num_heads: int | None = None,
+) -> tuple[Pretrained, ReleasedReport]:
+    """Read a released file safely: no code of the pickle runs, optimizer state is not read.
+
+    Parameters
+    ----------
+    path : path
+        ``scimult_vanilla``, ``scimult_moe`` or another file of that structure.
+    tokenizer : path
+        Folder of the base model's tokenizer, which the file does not hold. If it also has
+        the base model's ``config.json``, heads and dropout come from there.
+    tasks : sequence of str, optional
+        Names of the experts in order; needed if there are not three. Default: search,
+        link_prediction, classification, the order of the released models.
+    num_heads : int, optional
+        Attention heads; default: those of the config beside the tokenizer, else width / 64.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is damaged, wants to run code, or does not hold what it should; if the
+        tokenizer does not fit.
+    """
+    path = Path(path)
+    state = load_pickle(path, OMEGACONF)
+    if not isinstance(state, dict) or not isinstance(state.get("model_dict"), dict):
+        fix = "name scimult_vanilla, scimult_moe or a file of that structure"
+        raise CheckpointError("holds no model_dict", path=path, fix=fix)
+    parameters = plain(state.get("encoder_params")) or {}
+    _check_parameters(parameters, path)
+    weights = _context_weights(state["model_dict"], path)
+    notes: list[str] = []
+    text_tokenizer = TextTokenizer.from_folder(tokenizer)
+    encoder = _encoder_config(weights, parameters, path, Path(tokenizer), num_heads, notes)
+    _check_vocabulary(text_tokenizer, encoder, parameters, tokenizer, notes)
+    task_set = _name_experts(encoder, tasks, path)
+    model = Encoder(encoder)
+    load_strictly(model, from_released(weights, encoder), path)
+    report = ReleasedReport(
+        variant=variant_of(encoder),
+        moe_type=parameters.get("moe_type"),
+        tasks=task_set.names,
+        parameters_in_file=_count(weights),
+        pooler_parameters=_count({k: v for k, v in weights.items() if k.startswith("pooler.")}),
+        parameters=_count(dict(model.named_parameters())),
+        epoch=plain(state.get("epoch")),
+        offset=plain(state.get("offset")),
+        optimizer_bytes=tensor_bytes(state.get("optimizer_dict")),
+        file_bytes=path.stat().st_size,
+        base=parameters.get("pretrained_model_cfg"),
+        notes=notes,
+    )
+    config = PretrainedConfig(
+        encoder=encoder,
+        tasks=list(task_set),
+        max_length=encoder.max_positions,
+        provenance=_provenance(path, report, parameters),
+    )
+    return Pretrained(model.eval(), text_tokenizer, config), report
+
+
+def _provenance(path: Path, report: ReleasedReport, parameters: dict[str, Any]) -> dict[str, Any]:
+    released = {
+        "file": path.name,
+        "sha256": sha256(path),
+        "epoch": report.epoch,
+        "offset": report.offset,
+        "encoder_params": parameters,
+    }
+    return {
+        "scimult": __version__,
+        "base": report.base,
+        "variant": report.variant,
+        "released": released,
+    }
+
+
+def _count(weights: Mapping[str, Tensor]) -> int:
+    return sum(value.numel() for value in weights.values())
+
+
+def _check_parameters(parameters: dict[str, Any], path: Path) -> None:
+    wrong = {
+        name: parameters[name]
+        for name, expected in _UNSUPPORTED.items()
+        if parameters.get(name) not in (None, expected)
+    }
+    if parameters.get("shared_encoder") is False:
+        wrong["shared_encoder"] = False
+    if wrong:
+        raise CheckpointError(
+            "encoder_params asks for something that SciMult's released models do not have",
+            path=path,
+            value=wrong,
+            fix="expected one shared encoder without projection, factors or gating",
+        )
+
+
+def _context_weights(model_dict: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Return the encoder under ``ctx_model.``, equal to the one under ``question_model.``."""
+    sides: dict[str, dict[str, Tensor]] = {QUESTION: {}, CONTEXT: {}}
+    for key, value in model_dict.items():
+        prefix = next((prefix for prefix in sides if str(key).startswith(prefix)), None)
+        if prefix is None or not isinstance(value, Tensor):
+            raise CheckpointError(
+                f"model_dict holds a key that is not below {QUESTION} or {CONTEXT}",
+                path=path,
+                value=key,
+                fix="name a file of SciMult's encoder; other parts cannot be imported",
+            )
+        sides[prefix][key.removeprefix(prefix)] = value
+    question, context = sides[QUESTION], sides[CONTEXT]
+    one_sided = sorted(question.keys() ^ context.keys())
+    if not context or (question and one_sided):
+        raise CheckpointError(
+            "question_model and ctx_model hold different keys",
+            path=path,
+            value=one_sided[0] if one_sided else None,
+            fix="the file is incomplete; download it again",
+        )
+    for key, value in question.items():
+        other = context[key]
+        same = value.data_ptr() == other.data_ptr() and value.shape == other.shape
+        if not same and not torch.equal(value, other):
+            raise CheckpointError(
+                "question_model and ctx_model differ; SciMult has one encoder for both",
+                path=path,
+                value=key,
+                fix="this is a model with two encoders, which cannot be imported",
+            )
+    return {key: value for key, value in context.items() if key != POSITION_IDS}
+
+
+def _encoder_config(
+    weights: dict[str, Tensor],
+    parameters: dict[str, Any],
+    path: Path,
+    tokenizer: Path,
+    num_heads: int | None,
+    notes: list[str],
+) -> EncoderConfig:
+    """Read the sizes off the weights; what they do not tell comes from the base's config."""
+    layout = find_layout(list(weights), path)
+    if parameters.get("use_moe") is True and layout is None:
+        raise CheckpointError(
+            "encoder_params says use_moe, but no expert weights are there",
+            path=path,
+            fix="the file is incomplete; download it again",
+        )
+    words = _shape(weights, "embeddings.word_embeddings.weight", path)
+    numbers = {int(key.split(".")[2]) for key in weights if key.startswith("encoder.layer.")}
+    num_blocks = max(numbers, default=-1) + 1
+    moe_type = parameters.get("moe_type")
+    if layout and isinstance(moe_type, str) and moe_type_contradicts(moe_type, layout, num_blocks):
+        raise CheckpointError(
+            f"moe_type {moe_type!r} contradicts the weights, which have experts of "
+            f"{' and '.join(layout.sublayers)} in layers {layout.blocks}",
+            path=path,
+            fix="the file is not what its encoder_params say; do not use it",
+        )
+    plain_block = next((n for n in range(num_blocks) if f"{_intermediate(n)}" in weights), None)
+    first = (
+        _intermediate(plain_block)
+        if plain_block is not None
+        else "encoder.layer.0.moe_layer.interm_layers.0.dense.weight"
+    )
+    base = tokenizer / "config.json"
+    raw = read_json(base) if base.is_file() else {}
+    said = raw if isinstance(raw, dict) and raw.get("hidden_size") == words[1] else {}
+    heads = num_heads or said.get("num_attention_heads")
+    if heads is None:
+        heads = words[1] // 64
+        if words[1] % 64:
+            raise CheckpointError(
+                f"the number of attention heads is not in the file (width {words[1]})",
+                path=path,
+                fix="give --num-heads, or a tokenizer folder with the base model's config.json",
+            )
+        notes.append(f"{heads} attention heads: 64 wide each, as in every BERT of this width")
+    settings = {
+        "norm_eps": said.get("layer_norm_eps", 1e-12),
+        "dropout": said.get("hidden_dropout_prob", 0.1),
+        "attention_dropout": said.get("attention_probs_dropout_prob", 0.1),
+        "initializer_range": said.get("initializer_range", 0.02),
+    }
+    return EncoderConfig(
+        vocab_size=words[0],
+        hidden_size=words[1],
+        num_blocks=num_blocks,
+        num_heads=heads,
+        intermediate_size=_shape(weights, first, path)[0],
+        max_positions=_shape(weights, "embeddings.position_embeddings.weight", path)[0],
+        token_types=_shape(weights, "embeddings.token_type_embeddings.weight", path)[0],
+        pooling="mean" if parameters.get("mean_pool") else "cls",
+        experts=layout,
+        **settings,
+    )
+
+
+def _intermediate(block: int) -> str:
+    return f"encoder.layer.{block}.intermediate.dense.weight"
+
+
+def _shape(weights: dict[str, Tensor], key: str, path: Path) -> tuple[int, ...]:
+    if key not in weights or weights[key].dim() != 2:
+        raise CheckpointError(
+            f"lacks {CONTEXT}{key}", path=path, fix="the file is incomplete; download it again"
+        )
+    return tuple(weights[key].shape)
+
+
+def _check_vocabulary(
+    tokenizer: TextTokenizer,
+    encoder: EncoderConfig,
+    parameters: dict[str, Any],
+    path: Path | str,
+    notes: list[str],
+) -> None:
+    base = parameters.get("pretrained_model_cfg") or BASE
+    if tokenizer.vocab_size != encoder.vocab_size:
+        raise CheckpointError(
+            f"tokenizer has {tokenizer.vocab_size} tokens, the checkpoint embeds "
+            f"{encoder.vocab_size}",
+            path=path,
+            fix=f"give the tokenizer of {base}",
+        )
+    notes.append(
+        f"the tokenizer's size fits; that it is {base}'s cannot be seen from the file "
+        "(bert-base-uncased has as many tokens)"
+    )
+
+
+def _name_experts(encoder: EncoderConfig, names: Sequence[str] | None, path: Path) -> TaskSet:
+    defaults = default_tasks()
+    if names is None and encoder.experts is not None and encoder.experts.count != len(defaults):
+        raise ConfigError(
+            f"the checkpoint has {encoder.experts.count} experts, not those of "
+            f"{', '.join(defaults.names)}",
+            path=path,
+            fix="name their tasks in order: --task FIRST --task SECOND ...",
+        )
+    if names is None:
+        return defaults
+    if encoder.experts is not None and encoder.experts.count != len(names):
+        raise ConfigError(
+            f"the checkpoint has {encoder.experts.count} experts, {len(names)} tasks were named",
+            path=path,
+            value=list(names),
+            fix="name one task per expert, in order",
+        )
+    return TaskSet([defaults[name] if name in defaults else Task(name=name) for name in names])

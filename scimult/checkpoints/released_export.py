@@ -1,0 +1,120 @@
+"""Export of a model in the structure of the checkpoints that SciMult's authors released."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from scimult.checkpoints.fold import Known, settings_beyond
+from scimult.checkpoints.pretrained import Pretrained, PretrainedConfig
+from scimult.checkpoints.released import BASE, CONTEXT, POSITION_IDS, QUESTION
+from scimult.checkpoints.released_keys import moe_type_of, to_released
+from scimult.errors import CheckpointError
+from scimult.files import atomic_file
+from scimult.models import EncoderConfig, ExpertLayout
+from scimult.tasks import default_tasks
+
+# What the released structure can express: a BERT, and experts by task.
+_KNOWN: Known = {
+    PretrainedConfig: frozenset(
+        "format version encoder tasks similarity max_length provenance".split()
+    ),
+    EncoderConfig: frozenset(
+        "vocab_size hidden_size num_blocks num_heads intermediate_size max_positions token_types "
+        "norm_eps dropout attention_dropout initializer_range pooling experts".split()
+    ),
+    ExpertLayout: frozenset("count sublayers blocks".split()),
+}
+
+
+def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
+    """Write a model in the released structure; return what its reader should know.
+
+    Raises
+    ------
+    CheckpointError
+        If the structure cannot express the model.
+    StorageError
+        If the file cannot be written.
+    """
+    config, encoder = pretrained.config, pretrained.config.encoder
+    if beyond := settings_beyond(config, _KNOWN):
+        raise CheckpointError(
+            f"the released structure has no place for {', '.join(sorted(beyond))}",
+            value=beyond,
+            fix="export it as pretrained, which keeps everything",
+        )
+    order = _released_order(config)
+    weights = {
+        key: value.detach().float().cpu() for key, value in pretrained.model.state_dict().items()
+    }
+    theirs = to_released(_reorder(weights, order), encoder)
+    width = encoder.hidden_size
+    theirs["pooler.dense.weight"] = torch.zeros(width, width)
+    theirs["pooler.dense.bias"] = torch.zeros(width)
+    theirs[POSITION_IDS] = torch.arange(encoder.max_positions)[None]
+    layout = encoder.experts
+    before = config.provenance.get("released", {})
+    parameters = before.get("encoder_params", {}) | {
+        "pretrained_model_cfg": config.provenance.get("base") or BASE,
+        "projection_dim": 0,
+        "mean_pool": encoder.pooling == "mean",
+        "factor_rep": False,
+        "shared_encoder": True,
+        "q_rep_method": before.get("encoder_params", {}).get("q_rep_method", "cls"),
+        "use_moe": layout is not None,
+        "num_expert": layout.count if layout else 0,
+        "use_infer_expert": layout is not None,
+        "per_layer_gating": False,
+        "moe_type": moe_type_of(layout, encoder.num_blocks) if layout else "mod2:attn",
+    }
+    state = {
+        "model_dict": {
+            prefix + key: value for prefix in (QUESTION, CONTEXT) for key, value in theirs.items()
+        },
+        "optimizer_dict": {},
+        "scheduler_dict": {},
+        "offset": before.get("offset", 0),
+        "epoch": before.get("epoch", 0),
+        "encoder_params": parameters,
+    }
+    with atomic_file(path) as temporary:
+        torch.save(state, temporary)
+    names = [config.tasks[number].name for number in order]
+    notes = [
+        "the pooler is zero: embeddings do not use it, the original code's loader wants it",
+        "optimizer and scheduler state are empty",
+    ]
+    if layout:
+        notes.insert(0, "experts " + ", ".join(f"{i} = {name}" for i, name in enumerate(names)))
+    if config.similarity != "dot":
+        notes.append(
+            f"the original code compares by dot product, this model by {config.similarity}"
+        )
+    return notes
+
+
+def _released_order(config: PretrainedConfig) -> list[int]:
+    """Return our expert numbers in the order of the released models, if the tasks are those."""
+    names, released = [task.name for task in config.tasks], default_tasks().names
+    if config.encoder.experts is None or set(names) != set(released):
+        return list(range(len(names)))
+    return [names.index(name) for name in released]
+
+
+def _reorder(weights: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
+    """Renumber the experts of every bank that has as many as ``order``."""
+    if order == sorted(order):
+        return weights
+    last = f".experts.{len(order) - 1}."
+    banks = {key.partition(".experts.")[0] for key in weights if last in key}
+    changed = {}
+    for key, value in weights.items():
+        bank, found, rest = key.partition(".experts.")
+        if found and bank in banks:
+            number, _, name = rest.partition(".")
+            key = f"{bank}.experts.{order.index(int(number))}.{name}"
+        changed[key] = value
+    return changed

@@ -1,0 +1,98 @@
+"""``scimult export``: a model for other libraries, or from a checkpoint of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
+
+import typer
+
+from scimult.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from scimult.checkpoints import Pretrained
+
+Target = Literal["pretrained", "folded", "sentence-transformers", "onnx", "released"]
+Side = Literal["query", "candidate"]
+_OF_ONE_ROUTE = ("folded", "onnx")
+
+
+def export(
+    model: Annotated[
+        str,
+        typer.Argument(help="A run, a saved model, a Hugging Face folder or a name on the hub."),
+    ],
+    to: Annotated[Target, typer.Option(help="Form of the output.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; a file for released.", show_default=False)
+    ],
+    task: Annotated[
+        Optional[str],  # noqa: UP045 - typer evaluates it on Python 3.10
+        typer.Option(help="Whose route: for folded and onnx.", show_default=False),
+    ] = None,
+    side: Annotated[
+        Optional[Side],  # noqa: UP045
+        typer.Option(
+            help="Which side of the task: for models that tell them apart.", show_default=False
+        ),
+    ] = None,
+    step: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=0, help="The run's checkpoint of this step, not its final model."),
+    ] = None,
+) -> None:
+    """Write a model in another form.
+
+    pretrained: our own folder. folded: one task as a plain encoder, for any library.
+    sentence-transformers: all tasks, encode(texts, task=...). onnx: one task as a graph.
+    released: the file form of SciMult's authors.
+    """
+    if out.exists():
+        raise StorageError("output exists already", path=out, fix="choose another path")
+    for option, value in (("--task", task), ("--side", side)):
+        if value is not None and to not in _OF_ONE_ROUTE:
+            fix = f"leave {option} out, or export to {' or '.join(_OF_ONE_ROUTE)}"
+            raise ConfigError(f"{option} has no meaning for {to}", value=value, fix=fix)
+    for line in _write(to, out, _open(model, step), task, side):
+        typer.echo(line)
+
+
+def _open(model: str, step: int | None) -> Pretrained:
+    if step is not None:
+        from scimult.training.export import load_step
+
+        return load_step(Path(model), step)
+    from scimult.checkpoints import load_pretrained
+
+    return load_pretrained(model)
+
+
+def _write(
+    to: Target, out: Path, pretrained: Pretrained, task: str | None, side: Side | None
+) -> list[str]:
+    """Write the export and return what the user should know about it."""
+    from scimult.checkpoints import exports, save_pretrained
+
+    notes = []
+    if to == "pretrained":
+        weights = pretrained.model.state_dict()
+        save_pretrained(out, weights, pretrained.tokenizer, pretrained.config)
+    elif to == "folded":
+        exports.export_folded(out, pretrained, task, side)
+    elif to == "sentence-transformers":
+        notes.extend(exports.export_sentence_transformers(out, pretrained))
+    elif to == "onnx":
+        from scimult.checkpoints.onnx_export import export_onnx
+
+        difference = export_onnx(out, pretrained, task, side)
+        notes.append(
+            "not checked: onnxruntime is not installed"
+            if difference is None
+            else f"onnxruntime and PyTorch differ by at most {difference:.1e}"
+        )
+    else:
+        from scimult.checkpoints.released_export import write_released
+
+        notes.extend(write_released(out, pretrained))
+    size = out.stat().st_size if out.is_file() else exports.folder_bytes(out)
+    return [f"{out}: {to}, {size / 1e6:,.1f} MB", *notes]

@@ -1,0 +1,280 @@
+"""Folded models compute what the routed ones do, in every library that loads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import yaml
+from pydantic import BaseModel
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
+from transformers import AutoModel, AutoTokenizer
+
+from scimult.checkpoints import (
+    Pretrained,
+    PretrainedConfig,
+    fold,
+    load_pretrained,
+    onnx_export,
+)
+from scimult.checkpoints.exports import (
+    export_folded,
+    export_sentence_transformers,
+    folder_bytes,
+)
+from scimult.checkpoints.onnx_export import export_onnx
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import CheckpointError, ConfigError, SciMultError, UnknownNameError
+from scimult.inference import SciMult
+from scimult.models import EncoderConfig, ExpertLayout
+from scimult.types import FloatArray, Text
+from tests.tiny import save_tiny_model
+
+TEXTS = [
+    Text("paper", "Graph Drawing", "We lay out LARGE graphs. " * 3),
+    Text("paper", "Only a title"),
+    Text("paper", "", "Only an abstract"),
+    Text("paper", "Too long " * 20, "never reached"),
+    Text("query", "who said [SEP] here"),
+]
+PROVENANCE = {"base": "org/name", "data": "abc123", "step": 7}
+TASKS = ("search", "link_prediction", "classification")
+
+
+def ours(pretrained: Pretrained, task: str) -> FloatArray:
+    return SciMult(pretrained, name="x", device="cpu").encode(TEXTS, task=task)
+
+
+def strings(pretrained: Pretrained) -> list[str]:
+    """Write texts by the rule of the model card, independently of our tokenizer."""
+    sep = pretrained.tokenizer.separator
+    return [sep.join(part for part in (t.title, t.body) if part) for t in TEXTS]
+
+
+def close(found: FloatArray, wanted: FloatArray, tolerance: float = 1e-5) -> bool:
+    scale = max(1.0, float(np.abs(wanted).max()))
+    return float(np.abs(found - wanted).max()) <= tolerance * scale
+
+
+@pytest.fixture(params=["mha_expert", "ffn_expert", "mha_ffn_expert", "vanilla"])
+def variant(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.mark.parametrize(("pooling", "similarity"), [("cls", "dot"), ("mean", "cosine")])
+def test_folded_is_bit_equal_for_us_and_close_elsewhere(
+    tmp_path: Path, variant: str, pooling: Any, similarity: Any
+) -> None:
+    folder = save_tiny_model(
+        tmp_path / "m", variant=variant, pooling=pooling, similarity=similarity
+    )
+    model = load_pretrained(folder)
+    for task in TASKS:
+        export_folded(tmp_path / task, model, task)
+        back = load_pretrained(tmp_path / task)
+        assert back.config.encoder.experts is None
+        assert (back.config.similarity, back.config.max_length) == (similarity, 64)
+        assert back.tasks.names == [task]
+        wanted_ND = ours(model, task)
+        assert np.array_equal(ours(back, task), wanted_ND)
+        theirs = SentenceTransformer(str(tmp_path / task), device="cpu")
+        assert theirs.similarity_fn_name == similarity
+        assert close(theirs.encode(strings(model)), wanted_ND)
+
+
+def test_folded_folder_is_a_plain_bert_for_transformers(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m"))
+    export_folded(tmp_path / "f", model, "classification")
+    bert, info = AutoModel.from_pretrained(tmp_path / "f", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "f")
+    batch = tokenizer(
+        strings(model), padding=True, truncation=True, max_length=64, return_tensors="pt"
+    )
+    with torch.no_grad():
+        states = bert.eval()(**batch).last_hidden_state[:, 0].numpy()
+    assert close(states, ours(model, "classification"))
+
+
+def test_other_tasks_of_a_folded_model_are_unknown(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m"))
+    export_folded(tmp_path / "f", model, "search")
+    with pytest.raises(UnknownNameError, match="use one of search"):
+        ours(load_pretrained(tmp_path / "f"), "classification")
+    with pytest.raises(UnknownNameError, match="did you mean 'search'"):
+        export_folded(tmp_path / "g", model, "serach")
+    with pytest.raises(ConfigError, match="--task: search, link_prediction, classification"):
+        export_folded(tmp_path / "g", model, None)
+    assert not (tmp_path / "g").exists()
+
+
+def test_vanilla_folds_for_all_tasks(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m", variant="vanilla"))
+    export_folded(tmp_path / "f", model, None)
+    assert load_pretrained(tmp_path / "f").tasks.names == list(TASKS)
+
+
+def test_lower_casing_of_ours_goes_into_the_tokenizer_files(minilm: Path, tmp_path: Path) -> None:
+    (tmp_path / "cased").mkdir()
+    for name, section in (("tokenizer.json", "normalizer"), ("tokenizer_config.json", None)):
+        content = json.loads((minilm / name).read_text())
+        if section is None:
+            content["do_lower_case"] = False
+        else:
+            content[section]["lowercase"] = False
+        (tmp_path / "cased" / name).write_text(json.dumps(content))
+    tokenizer = TextTokenizer.from_folder(tmp_path / "cased", lowercase=True)
+    (tmp_path / "t").mkdir()
+    tokenizer.save_plain(tmp_path / "t")
+    unchanged = AutoTokenizer.from_pretrained(tmp_path / "cased")
+    assert unchanged("Graph")["input_ids"] != unchanged("graph")["input_ids"]
+    text = Text("paper", "Graph DRAWING of İstanbul", "Déjà Vu [SEP] Naïve")
+    plain = AutoTokenizer.from_pretrained(tmp_path / "t")
+    wanted = tokenizer.encode([text], 64)[0].tolist()
+    assert plain(f"{text.title} [SEP] {text.body}")["input_ids"] == wanted
+    assert TextTokenizer.from_folder(tmp_path / "t").encode([text], 64)[0].tolist() == wanted
+
+
+def test_router_runs_the_experts_of_the_task(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m", similarity="l2"))
+    export_sentence_transformers(tmp_path / "st", model)
+    routed = SentenceTransformer(str(tmp_path / "st"), device="cpu")
+    assert routed.similarity_fn_name == "euclidean"
+    assert routed.max_seq_length == 64
+    for task in TASKS:
+        assert close(routed.encode(strings(model), task=task), ours(model, task))
+        alone = load_pretrained(tmp_path / "st" / task)
+        assert np.array_equal(ours(alone, task), ours(model, task))
+    with pytest.raises(ValueError, match="task='search'"):
+        routed.encode(["x"])
+    with pytest.raises(ValueError, match="No route found for task type 'serach'"):
+        routed.encode(["x"], task="serach")
+
+
+def test_router_of_a_vanilla_model_has_its_weights_once(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m", variant="vanilla"))
+    export_sentence_transformers(tmp_path / "st", model)
+    assert len(list((tmp_path / "st").rglob("model.safetensors"))) == 1
+    routed = SentenceTransformer(str(tmp_path / "st"), device="cpu")
+    assert close(routed.encode(strings(model), task="search"), ours(model, "search"))
+    assert folder_bytes(tmp_path / "st") < 2 * folder_bytes(tmp_path / "m")
+
+
+def test_task_names_that_cannot_be_routes_are_refused(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m"))
+    model.config.tasks[0] = model.config.tasks[0].model_copy(update={"name": "a/b"})
+    with pytest.raises(CheckpointError, match="cannot be a route .value: 'a/b'"):
+        export_sentence_transformers(tmp_path / "st", model)
+
+
+@pytest.fixture(scope="module")
+def onnx_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Export one model with experts and mean pooling; it takes a while."""
+    folder = tmp_path_factory.mktemp("onnx")
+    model = load_pretrained(save_tiny_model(folder / "m", pooling="mean"))
+    model.config.provenance |= PROVENANCE
+    difference = export_onnx(folder / "o", model, "search")
+    assert difference is not None
+    assert difference <= 1e-5
+    return folder
+
+
+def test_onnx_computes_the_same_at_any_batch_and_length(onnx_folder: Path) -> None:
+    model = load_pretrained(onnx_folder / "m")
+    session = onnxruntime.InferenceSession(str(onnx_folder / "o" / "model.onnx"))
+    tokenizer = Tokenizer.from_file(str(onnx_folder / "o" / "tokenizer.json"))
+    tokenizer.enable_truncation(64)
+    tokenizer.enable_padding()
+    wanted_ND = ours(model, "search")
+    for rows in (slice(0, 1), slice(0, 5), slice(1, 3)):
+        encoded = tokenizer.encode_batch(strings(model)[rows])
+        inputs = {
+            "input_ids": np.array([text.ids for text in encoded]),
+            "attention_mask": np.array([text.attention_mask for text in encoded]),
+        }
+        assert close(session.run(None, inputs)[0], wanted_ND[rows], 1e-4)
+
+
+def test_onnx_that_computes_something_else_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m", variant="vanilla"))
+    monkeypatch.setattr(onnx_export, "_write_graph", lambda *_: None)
+    monkeypatch.setattr(onnx_export, "_compare", lambda *_: 0.5)
+    with pytest.raises(CheckpointError, match=r"differ from PyTorch's by 5\.0e-01"):
+        export_onnx(tmp_path / "o", model, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+    monkeypatch.setattr(onnx_export, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"needs onnx and onnxscript.*scimult\[onnx\]"):
+        export_onnx(tmp_path / "o", model, None)
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [(PretrainedConfig, "max_length"), (EncoderConfig, "max_positions"), (ExpertLayout, "blocks")],
+)
+def test_settings_that_folding_does_not_know_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: type[BaseModel], name: str
+) -> None:
+    """As if the code had gained a setting that nobody taught folding."""
+    model = load_pretrained(save_tiny_model(tmp_path / "m"))
+    monkeypatch.setitem(fold._PLAIN, section, fold._PLAIN[section] - {name})
+    with pytest.raises(CheckpointError, match=f"with {name} cannot be folded.*pretrained"):
+        export_folded(tmp_path / "f", model, "search")
+
+
+def test_weights_beyond_a_bert_are_refused(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m"))
+    model.model.blocks[0].extra = torch.nn.Linear(2, 2)
+    with pytest.raises(
+        CheckpointError, match=r"weights that a plain encoder does not.*blocks\.0\.ext"
+    ):
+        export_folded(tmp_path / "f", model, "search")
+
+
+def test_cards_say_what_users_need(tmp_path: Path, onnx_folder: Path) -> None:
+    folder = save_tiny_model(tmp_path / "run" / "model", pooling="mean")
+    model = load_pretrained(folder)
+    model.config.provenance |= PROVENANCE
+    export_folded(tmp_path / "f", model, "search")
+    export_sentence_transformers(tmp_path / "st", model)
+    cards = {}
+    for place in (folder, tmp_path / "f", tmp_path / "st", onnx_folder / "o"):
+        text = (place / "README.md").read_text(encoding="utf-8")
+        found = re.fullmatch(r"---\n(.*?)---\n(.*)", text, re.DOTALL)
+        assert found is not None
+        cards[place.name] = yaml.safe_load(found[1]), found[2]
+    libraries = [front["library_name"] for front, _ in cards.values()]
+    assert libraries == ["scimult", "sentence-transformers", "sentence-transformers", "onnx"]
+    assert cards["f"][0]["base_model"] == "org/name"
+    assert "# run\n" in cards["model"][1]
+    for name, (front, body) in cards.items():
+        assert "search" in front["tags"]
+        assert "the mean over all tokens" in body
+        assert "compared by dot product" in body
+        assert "## Provenance" in body
+        if name != "model":
+            assert "`title[SEP]abstract`" in body
+            assert "- data: abc123\n- step: 7" in body
+    assert "Find a pair of scientific papers" in cards["st"][1]
+    assert "Find a pair of scientific papers" not in cards["f"][1]
+
+
+def test_damaged_folded_config_is_an_error(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m"))
+    export_folded(tmp_path / "f", model, "search")
+    file = tmp_path / "f" / "config.json"
+    content = json.loads(file.read_text())
+    content["scimult"]["max_lenght"] = 3
+    file.write_text(json.dumps(content))
+    with pytest.raises(SciMultError, match="max_lenght: unknown key.*'max_length'"):
+        load_pretrained(tmp_path / "f")

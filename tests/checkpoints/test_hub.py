@@ -1,0 +1,89 @@
+"""Names on the hub: what is downloaded, and what is said when nothing is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from scimult.checkpoints import hub, load_pretrained
+from scimult.errors import CheckpointError
+from scimult.inference import SciMult
+from tests.tiny import save_tiny_model
+
+
+class Hub:
+    """Stands in for ``snapshot_download``: serves one folder, remembers what was asked."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.asked: list[tuple[str, list[str]]] = []
+
+    def __call__(self, name: str, *, allow_patterns: list[str]) -> str:
+        self.asked.append((name, allow_patterns))
+        if self.folder is None:
+            raise LocalEntryNotFoundError("offline and not in the cache\nmore")
+        return str(self.folder)
+
+
+def served(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> Hub:
+    found = Hub(folder)
+    monkeypatch.setattr(hub, "snapshot_download", found)
+    return found
+
+
+def test_name_is_downloaded_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = served(monkeypatch, save_tiny_model(tmp_path / "m"))
+    model = SciMult.from_pretrained("someone/tiny-model")
+    assert (model.name, model.tasks.names[0]) == ("tiny-model", "search")
+    (asked,) = found.asked
+    assert asked[0] == "someone/tiny-model"
+    assert "*.safetensors" in asked[1]
+    assert not any("bin" in pattern or "py" in pattern for pattern in asked[1])
+
+
+def test_pickled_weights_are_asked_for_only_without_safetensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_tiny_model(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    found = served(monkeypatch, folder)
+    with pytest.raises(CheckpointError, match="no weights here"):
+        load_pretrained("someone/old")
+    assert "pytorch_model.bin" in found.asked[1][1]
+
+
+def test_both_readings_are_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    served(monkeypatch, None)
+    with pytest.raises(
+        CheckpointError,
+        match=r"runs/typo: neither a folder nor reachable on the hub .LocalEntryNotFoundError: "
+        r"offline and not in the cache\).*HF_HUB_OFFLINE",
+    ):
+        load_pretrained("runs/typo")
+
+
+@pytest.mark.parametrize("name", ["typo", "/runs/typo", "./typo", "../typo", "a/b/c", "a b/c"])
+def test_paths_never_go_to_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = served(monkeypatch, None)
+    with pytest.raises(CheckpointError, match="folder does not exist"):
+        load_pretrained(name)
+    assert not found.asked
+
+
+def test_a_local_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = served(monkeypatch, None)
+    save_tiny_model(tmp_path / "org" / "name")
+    monkeypatch.chdir(tmp_path)
+    load_pretrained("org/name")
+    assert not found.asked
+
+
+def test_offline_client_gives_our_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real client, offline by the tests' HF_HUB_OFFLINE=1, with an empty cache."""
+    real: Any = hub.snapshot_download
+    monkeypatch.setattr(hub, "snapshot_download", lambda *a, **k: real(*a, **k, cache_dir=tmp_path))
+    with pytest.raises(CheckpointError, match="neither a folder nor reachable on the hub"):
+        load_pretrained("someone/not-downloaded")

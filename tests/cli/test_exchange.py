@@ -1,0 +1,92 @@
+"""``scimult import`` and ``scimult export`` on a tiny model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from scimult.checkpoints import load_pretrained
+from scimult.cli.main import app
+from scimult.inference import SciMult
+from tests.released import HEADS, released_encoder, released_state, save_released
+from tests.tiny import save_tiny_model, tiny_tokenizer
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("runs") / "run" / "model").parent
+
+
+def test_import_then_export_gives_the_same_model(tmp_path: Path) -> None:
+    tiny_tokenizer().save(tmp_path / "tokenizer")
+    encoder = released_encoder(tiny_tokenizer().vocab_size)
+    file = save_released(tmp_path / "scimult_moe", released_state(encoder))
+    options = ("--tokenizer", tmp_path / "tokenizer", "--num-heads", HEADS)
+    code, printed, _ = run("import", "--released", file, *options, "--out", tmp_path / "m")
+    assert code == 0
+    for line in (
+        "mha_expert (moe_type mod2:attn)",
+        "0 = search",
+        "of the pooler left out",
+        "epoch 20",
+    ):
+        assert line in printed
+    code, printed, _ = run(
+        "export", tmp_path / "m", "--to", "released", "--out", tmp_path / "again"
+    )
+    assert code == 0
+    assert "released, 0.1 MB" in printed
+    assert "experts 0 = search, 1 = link_prediction, 2 = classification" in printed
+    options = (*options, "--out", tmp_path / "m2")
+    assert run("import", "--released", tmp_path / "again", *options)[0] == 0
+    first, second = (SciMult.from_pretrained(tmp_path / name) for name in ("m", "m2"))
+    assert np.array_equal(first.encode(["a"], task="search"), second.encode(["a"], task="search"))
+
+
+def test_forms_of_one_task_and_of_all(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "folded"
+    code, printed, _ = run("export", model, "--to", "folded", "--task", "search", "--out", out)
+    assert (code, printed.startswith(f"{out}: folded, ")) == (0, True)
+    assert load_pretrained(out).tasks.names == ["search"]
+    out = tmp_path / "st"
+    code, printed, _ = run("export", model, "--to", "sentence-transformers", "--out", out)
+    assert code == 0
+    assert "what the routes share is there 3 times" in printed
+    out = tmp_path / "own"
+    assert run("export", model, "--to", "pretrained", "--out", out)[0] == 0
+    assert load_pretrained(out).config == load_pretrained(model).config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--to", "folded"), "folded for one task. Fix: name it with --task: search, link"),
+        (("--to", "folded", "--task", "serach"), "did you mean 'search'"),
+        (("--to", "released", "--task", "search"), "--task has no meaning for released"),
+        (("--to", "pretrained", "--step", 3), "folder is not a run"),
+    ],
+)
+def test_contradictions_are_one_line(
+    model: Path, tmp_path: Path, arguments: tuple[object, ...], message: str
+) -> None:
+    code, _, error = run("export", model, *arguments, "--out", tmp_path / "out")
+    assert code == 1
+    assert message in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_overwritten(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    out = ("--out", tmp_path / "mine")
+    assert "output exists already" in run("export", model, "--to", "released", *out)[2]
+    arguments = ("--released", model, "--tokenizer", model)
+    assert "output exists already" in run("import", *arguments, *out)[2]
+    assert (tmp_path / "mine").read_text() == "precious"

@@ -1,0 +1,137 @@
+"""A model from a step's DeepSpeed checkpoint equals the model that the run saved."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from scimult.checkpoints import load_pretrained
+from scimult.cli.main import app
+from scimult.errors import CheckpointError, SciMultError
+from scimult.training.engine import read_full_weights
+from scimult.training.export import load_step
+from scimult.training.run import pretrain
+from tests.ranks import run_ranks
+from tests.training.corpus import prepare_corpus, run_config
+
+# Each way that DeepSpeed keeps weights: whole, float32 shards, half precision with masters.
+RUNS = [("fp32", 0), ("fp32", 1), ("bf16", 2), ("bf16", 3)]
+NAMES = [f"{precision}-stage{stage}" for precision, stage in RUNS]
+
+
+def run_all(folder: Path) -> None:
+    for precision, stage in RUNS:
+        zero = {"deepspeed": {"zero_optimization": {"stage": stage}}}
+        pretrain(
+            run_config(
+                folder,
+                f"{precision}-stage{stage}",
+                engine={"precision": precision, **zero},
+                schedule={"steps": 4},
+                checkpoint={"every": 2},
+                dev={"every": 0},
+            )
+        )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("export")
+    prepare_corpus(path)
+    (path / "results").mkdir()
+    run_ranks(run_all, 2, path / "results", path)
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_last_step_is_the_final_model(folder: Path, name: str) -> None:
+    final, last = load_pretrained(folder / name), load_step(folder / name, 4)
+    earlier = load_step(folder / name, 2)
+    assert last.config.encoder == final.config.encoder
+    assert last.config.provenance == final.config.provenance | {"step": 4}
+    assert last.tokenizer.fingerprint == final.tokenizer.fingerprint
+    theirs, before = final.model.state_dict(), earlier.model.state_dict()
+    moved = 0
+    for key, weight in last.model.state_dict().items():
+        assert torch.equal(weight, theirs[key]), key
+        moved += not torch.equal(weight, before[key])
+    assert moved > 10
+
+
+def test_a_run_that_has_not_ended_is_exported_from_its_step(folder: Path, tmp_path: Path) -> None:
+    run, name = tmp_path / "run", "bf16-stage2"
+    shutil.copytree(folder / name, run, ignore=shutil.ignore_patterns("model"))
+    with pytest.raises(CheckpointError, match="has not ended; scimult export RUN --step N"):
+        load_pretrained(run)
+    for step, to, more in (("4", "pretrained", []), ("2", "folded", ["--task", "search"])):
+        out = ["--to", to, "--out", str(tmp_path / to), "--step", step, *more]
+        result = CliRunner().invoke(app, ["export", str(run), *out])
+        assert result.exit_code == 0, result.output
+    weights = load_pretrained(folder / name).model.state_dict()
+    found = load_pretrained(tmp_path / "pretrained")
+    assert found.config.provenance["step"] == 4
+    assert found.config.tasks == load_pretrained(folder / name).config.tasks
+    assert all(torch.equal(v, weights[k]) for k, v in found.model.state_dict().items())
+    assert load_pretrained(tmp_path / "folded").config.provenance["step"] == 2
+
+
+class RunsCode:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("arbitrary code ran",))
+
+
+def evil(state: Path) -> None:
+    torch.save({"optimizer_state_dict": RunsCode()}, max(state.glob("*optim_states.pt")))
+
+
+def truncated(state: Path) -> None:
+    file = max(state.glob("*optim_states.pt"))
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+@pytest.mark.parametrize(
+    ("damage", "listed", "ours"),
+    [
+        (
+            evil,
+            "is missing or truncated",
+            r"refused: the file asks for.*value: \['(builtins\.)?print'\]",
+        ),
+        (truncated, "is missing or truncated", "file is damaged"),
+        (lambda state: max(state.glob("*optim*")).unlink(), "is missing", "cannot put the weights"),
+        (lambda state: shutil.rmtree(state), "is missing", "no DeepSpeed state here"),
+    ],
+)
+def test_damaged_checkpoints_are_refused(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None],
+    listed: str,
+    ours: str,
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(folder / "bf16-stage2", run)
+    step = run / "checkpoints" / "step-0000004"
+    damage(step / "state")
+    with pytest.raises(SciMultError, match=listed):
+        load_step(run, 4)
+    # As if the list of checksums had been made after the damage.
+    with pytest.raises(CheckpointError, match=ours):
+        read_full_weights(step)
+    assert "arbitrary code ran" not in capsys.readouterr().out
+
+
+def test_steps_that_are_not_kept_are_named(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no checkpoint of this step.*value: 3.*one of 2, 4"):
+        load_step(folder / NAMES[0], 3)
+    with pytest.raises(CheckpointError, match="folder is not a run"):
+        load_step(folder, 3)
+    with pytest.raises(CheckpointError, match="does not exist"):
+        load_step(folder / "absent", 3)
