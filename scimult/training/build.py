@@ -253,7 +253,7 @@ def take_temperature(weights: dict[str, torch.Tensor], config: PretrainConfig) -
     assert config.loss.temperature is not None
     learned = Temperature(config.loss.temperature)
     learned.load_state_dict({"log_ratio": weights.pop(f"{_TEMPERATURE}.log_ratio")})
-    return {"temperature": float(learned())}
+    return {"temperature": learned().item()}
 
 
 def build_optimizer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from scimult import distributed
+from scimult.checkpoints import load_pretrained
 from scimult.data.batches import BatchBuilder, all_known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.sampler import PlannedRows
@@ -108,6 +110,9 @@ def test_two_ranks_give_the_gradient_of_one_process(folder: Path, tmp_path: Path
             assert difference <= 1e-6 * scale, (case, name)
 
 
+FROZEN = "embeddings.positions.*"
+
+
 def run_every_stage(folder: Path, ranks: int) -> dict[int, dict[str, Any]]:
     """Pre-train under every ZeRO stage in this process; return losses, scores and weights."""
     results = {}
@@ -116,15 +121,13 @@ def run_every_stage(folder: Path, ranks: int) -> dict[int, dict[str, Any]]:
         config = run_config(
             folder,
             name,
-            model={"dropout": 0.0, "attention_dropout": 0.0},
+            model={"dropout": 0.0, "attention_dropout": 0.0, "freeze": [FROZEN]},
             loss={"temperature": 0.7, "learn_temperature": True, "weights": {"search": 0.5}},
             optimizer={"lr": 1e-3, "layer_decay": 0.9, "added_lr": 2e-3},
             engine={"deepspeed": {"zero_optimization": {"stage": stage}}},
         )
         model = pretrain(config)
         if distributed.is_main():
-            from scimult.checkpoints import load_pretrained
-
             lines = metrics(folder / name)
             saved = load_pretrained(model)
             results[stage] = {
@@ -171,6 +174,7 @@ def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
     assert len(reference["scores"]) == 2
     # Six Adam steps of at most the learning rate each move the logarithm this far at most.
     assert 1e-4 < abs(math.log(reference["temperature"] / 0.7)) < 6e-3
+    before = load_pretrained(folder / "base").model.state_dict()
     for results in (one, two):
         for stage in STAGES:
             # Float32 rounding, carried through six Adam steps.
@@ -181,6 +185,8 @@ def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
             for ours, theirs in zip(results[stage]["scores"], reference["scores"], strict=True):
                 assert ours == pytest.approx(theirs, abs=0.05), stage
             for name, weight in results[stage]["weights"].items():
+                if fnmatch(name, FROZEN):
+                    assert torch.equal(weight, before[name]), (stage, name)
                 difference = (weight - reference["weights"][name]).abs()
                 if "qkv" in name and name.endswith("bias"):
                     # A key bias shifts all scores of a softmax alike: its gradient is zero
