@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from scimult.checkpoints import load_pretrained
 from scimult.errors import ConfigError, DataError, SciMultError, StorageError
 from scimult.training import build
 from scimult.training.config import PretrainConfig
 from scimult.training.run import pretrain
 from scimult.training.state import CheckpointStore
-from tests.tiny import save_tiny_model
 from tests.training.corpus import prepare_corpus, run_config
 
 
@@ -107,19 +104,6 @@ def test_runs_that_cannot_be_fail_before_they_write(
     with pytest.raises(SciMultError, match=message):
         pretrain(config)
     assert not (folder / "never").exists()
-
-
-def test_experts_of_a_base_follow_the_names_of_their_tasks(folder: Path) -> None:
-    base = load_pretrained(save_tiny_model(folder / "routed"))
-    before = [task.name for task in base.config.tasks]
-    names = [*before[1:], before[0]]
-    section = {"base": str(folder / "routed")}
-    config = run_config(folder, "b", model=section, tasks=[{"name": name} for name in names])
-    ours, theirs = build.build_model(config).model.state_dict(), base.model.state_dict()
-    for expert, name in enumerate(names):
-        key = "blocks.1.attention.qkv.experts.{}.weight"
-        assert torch.equal(ours[key.format(expert)], theirs[key.format(before.index(name))]), name
-        assert not torch.equal(ours[key.format(expert)], theirs[key.format(expert)]), name
 
 
 def test_token_store_of_other_texts_is_refused(folder: Path, tmp_path: Path) -> None:

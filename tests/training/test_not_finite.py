@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 from scimult import distributed
+from scimult.cli.main import app
+from scimult.config import save_config
 from scimult.data.batches import Batch
 from scimult.data.prepared import PreparedData
 from scimult.training import build
@@ -162,3 +165,18 @@ def test_every_rank_stops_under_zero_stages(tmp_path: Path) -> None:
         for name, rows in (("queries", planned.queries_R), ("positives", planned.positives_R)):
             ids = ids_at(rows)
             assert [unit[name] for unit in told] == [ids[:4], ids[4:]], name
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_says_why_all_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    def stops(*_: Any, **__: Any) -> Path:
+        raise NonFiniteError("loss is not finite at step 3", path="run/not_finite_step_3.json")
+
+    monkeypatch.setattr("scimult.training.run.pretrain", stops)
+    monkeypatch.setenv("RANK", str(rank))
+    save_config(run_config(tmp_path, "run"), tmp_path / "run.yaml")
+    result = CliRunner().invoke(app, ["pretrain", "--config", str(tmp_path / "run.yaml")])
+    assert result.exit_code == 1
+    assert ("not_finite_step_3.json: loss is not finite" in result.output) == (rank == 0)
