@@ -27,11 +27,18 @@ def pretrain(
     from scimult import distributed
     from scimult.config import load_config
     from scimult.training.config import PretrainConfig
+    from scimult.training.loop import NonFiniteError
     from scimult.training.run import pretrain as run
 
     # Launchers give each process its rank in the environment; --local_rank repeats it.
     del local_rank
     settings = load_config(PretrainConfig, config, overrides or [])
-    model = run(settings, resume=not fresh)
+    try:
+        model = run(settings, resume=not fresh)
+    except NonFiniteError:
+        # Every rank stops for the same reason: one of them says it.
+        if distributed.is_main():
+            raise
+        raise typer.Exit(1) from None
     if distributed.is_main():
         typer.echo(f"model saved in {model}")

@@ -1,7 +1,7 @@
 """From planned rows to a batch of packed tokens with ids for the loss.
 
 Shape legend: B queries of this rank, C candidates of this rank, P known positives of all
-B queries, flattened, U distinct texts of this rank.
+B queries, flattened, U distinct texts of this rank, H its hard negatives.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Batch:
     Each distinct text is encoded once: ``query_B`` and ``candidate_C`` say which encoded
     text stands in each row. ``sides`` says of each encoded text whether it is a query (0) or
     a candidate (1), where the two are encoded apart; else it is all 0. Candidates are the B
-    positives, in order, then the hard negatives that exist. ``known_rows_P`` and
-    ``known_ids_P`` pair each query row with the text rows that must not count as its
-    negatives: its known positives and itself.
+    positives, in order, then the hard negatives that exist; ``negative_rows_H`` says for
+    which query row each was drawn. ``known_rows_P`` and ``known_ids_P`` pair each query row
+    with the text rows that must not count as its negatives: its known positives and itself.
     """
 
     source: str
@@ -41,6 +41,7 @@ class Batch:
     candidate_C: Tensor
     query_ids_B: Tensor
     candidate_ids_C: Tensor
+    negative_rows_H: Tensor
     known_rows_P: Tensor
     known_ids_P: Tensor
 
@@ -103,9 +104,10 @@ class BatchBuilder:
     def build(self, planned: PlannedRows) -> Batch:
         """Return the batch of these rows."""
         source = self._sources[planned.source]
-        negatives = planned.negatives_R[planned.negatives_R != NO_NEGATIVE]
+        negative_rows = np.flatnonzero(planned.negatives_R != NO_NEGATIVE)
         if not self._hard_negatives:
-            negatives = negatives[:0]
+            negative_rows = negative_rows[:0]
+        negatives = planned.negatives_R[negative_rows]
         candidates = np.concatenate([planned.positives_R, negatives])
         num_queries = len(planned.queries_R)
         # A text's key is (side, id): without sides, all are on side 0.
@@ -126,6 +128,7 @@ class BatchBuilder:
             candidate_C=torch.from_numpy(places[num_queries:]),
             query_ids_B=torch.from_numpy(np.array(planned.queries_R)),
             candidate_ids_C=torch.from_numpy(candidates),
+            negative_rows_H=torch.from_numpy(negative_rows),
             known_rows_P=torch.from_numpy(
                 np.repeat(np.arange(num_queries), [len(ids) for ids in known])
             ),

@@ -1,7 +1,19 @@
 """Losses as pure functions of tensors."""
 
 from scimult.losses.info_nce import InBatchScores, info_nce
-from scimult.losses.masks import false_negatives
+from scimult.losses.masks import above_margin, false_negatives, foreign_negatives, known_pairs
 from scimult.losses.similarity import similarity_matrix
+from scimult.losses.temperature import Temperature
+from scimult.losses.triplet import triplet_margin
 
-__all__ = ["InBatchScores", "false_negatives", "info_nce", "similarity_matrix"]
+__all__ = [
+    "InBatchScores",
+    "Temperature",
+    "above_margin",
+    "false_negatives",
+    "foreign_negatives",
+    "info_nce",
+    "known_pairs",
+    "similarity_matrix",
+    "triplet_margin",
+]

@@ -1,13 +1,17 @@
-"""False negatives are known by id: they are masked, not punished.
+"""Which candidates are no negatives of which queries.
 
-Shape legend: B queries of this rank, C candidates of all ranks, P known positives of all
-B queries, flattened.
+False negatives are known by id: they are masked, not punished. Others are guessed by score.
+
+Shape legend: B queries, C candidates, P known positives of all B queries, flattened,
+H hard negatives of this rank's queries.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from scimult.losses.info_nce import InBatchScores
 
 
 def false_negatives(
@@ -34,9 +38,66 @@ def false_negatives(
     Tensor of bool
         Shape ``(B, C)``.
     """
-    rows = torch.arange(len(targets_B), device=targets_B.device)
+    mask_BC = known_pairs(candidate_ids_C, len(targets_B), known_rows_P, known_ids_P)
+    return mask_BC.scatter(1, targets_B[:, None], False)
+
+
+def known_pairs(
+    candidate_ids_C: Tensor, rows: int, known_rows_P: Tensor, known_ids_P: Tensor
+) -> Tensor:
+    """Return whose id is among which query's known positives, for ``rows`` queries.
+
+    Returns
+    -------
+    Tensor of bool
+        Shape ``(B, C)`` with B ``rows``.
+    """
+    rows_B = torch.arange(rows, device=candidate_ids_C.device)
     span = int(torch.cat([candidate_ids_C, known_ids_P]).max()) + 1 if len(candidate_ids_C) else 1
-    keys_BC = rows[:, None] * span + candidate_ids_C[None, :]
-    mask_BC = torch.isin(keys_BC, known_rows_P * span + known_ids_P)
-    mask_BC[rows, targets_B] = False
-    return mask_BC
+    keys_BC = rows_B[:, None] * span + candidate_ids_C[None, :]
+    return torch.isin(keys_BC, known_rows_P * span + known_ids_P)
+
+
+@torch.no_grad()
+def above_margin(batch: InBatchScores, margin: float) -> Tensor:
+    """Return which candidates score above their query's positive minus ``margin``.
+
+    They are likely positives that nobody listed (NV-Retriever, Moreira et al., 2024, section
+    3, with the model's own scores). A negative margin masks only what scores better than the
+    positive by more than that.
+
+    Returns
+    -------
+    Tensor of bool
+        Shape ``(B, C)``; the positive itself is never masked.
+    """
+    positive_B1 = batch.scores_BC.gather(1, batch.targets_B[:, None])
+    likely_BC = batch.scores_BC > positive_B1 - margin
+    return likely_BC.scatter(1, batch.targets_B[:, None], False)
+
+
+def foreign_negatives(
+    targets_B: Tensor, rows_H: Tensor, columns_H: Tensor, candidates: int
+) -> Tensor:
+    """Return what is neither a query's positive nor the hard negative drawn for it.
+
+    Nothing is foreign to a query that has no hard negative: it keeps the easy ones.
+
+    Parameters
+    ----------
+    targets_B : Tensor of int
+        Column of each query's positive.
+    rows_H, columns_H : Tensor of int
+        Query row and column of each hard negative.
+    candidates : int
+        Number of columns, C.
+
+    Returns
+    -------
+    Tensor of bool
+        Shape ``(B, C)``.
+    """
+    own_BC = torch.zeros(len(targets_B), candidates, dtype=torch.bool, device=targets_B.device)
+    own_BC[rows_H, columns_H] = True
+    has_own_B1 = own_BC.any(1, keepdim=True)
+    return (has_own_B1 & ~own_BC).scatter(1, targets_B[:, None], False)

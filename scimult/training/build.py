@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from math import ceil
 from typing import Any
 
@@ -17,11 +20,14 @@ from scimult.data.prepared import PreparedData
 from scimult.data.sampler import Sampler, sampling_rates
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, UnknownNameError
+from scimult.losses import Temperature
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
 from scimult.tasks import TaskSet, route_names
 from scimult.training.config import NOT_ARCHITECTURE, DataConfig, ModelConfig, PretrainConfig
-from scimult.training.optim import RoutedAdamW, parameter_groups
+from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
+
+_TEMPERATURE = "temperature"
 
 
 def build_model(config: PretrainConfig) -> Pretrained:
@@ -57,11 +63,11 @@ def build_model(config: PretrainConfig) -> Pretrained:
     )
     if section.base is not None:
         _check_fusion(base, section)
-        return _freeze(start_from(section.base, described, seed=config.seed), section)
+        return _prepare_training(start_from(section.base, described, seed=config.seed), config)
     assert tokenizer is not None
     model = Encoder(encoder)
     model.initialise(config.seed)
-    return _freeze(Pretrained(model, tokenizer, described), section)
+    return _prepare_training(Pretrained(model, tokenizer, described), config)
 
 
 def _encoder_config(config: PretrainConfig, sizes: dict[str, Any]) -> EncoderConfig:
@@ -101,14 +107,16 @@ def _check_fusion(base: PretrainedConfig | None, section: ModelConfig) -> None:
         )
 
 
-def _freeze(pretrained: Pretrained, section: ModelConfig) -> Pretrained:
-    """Keep what the variant does not train from getting gradients.
+def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrained:
+    """Say which parameters get gradients.
 
     Raises
     ------
     ConfigError
-        If nothing would be left to train.
+        If nothing would be left to train, a pattern matches nothing, or a learning rate is
+        given for parameters that the variant has not.
     """
+    section, model = config.model, pretrained.model
     trains = VARIANTS[section.variant].trains
     if section.train == "all":
         trains = None
@@ -117,9 +125,42 @@ def _freeze(pretrained: Pretrained, section: ModelConfig) -> Pretrained:
             f"model.train: added, but variant {section.variant} adds nothing on its own",
             fix="leave model.train out",
         )
-    for name, parameter in pretrained.model.named_parameters():
-        parameter.requires_grad_(trains is None or trains.search(name) is not None)
+    if config.optimizer.added_lr is not None and not added_names(model):
+        raise ConfigError(
+            f"optimizer.added_lr, but variant {section.variant} has no parameters of its own",
+            fix="leave optimizer.added_lr out",
+        )
+    frozen = matching_names([name for name, _ in model.named_parameters()], section.freeze)
+    for name, parameter in model.named_parameters():
+        trained = trains is None or trains.search(name) is not None
+        parameter.requires_grad_(trained and name not in frozen)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError("model.freeze leaves nothing to train", value=section.freeze)
     return pretrained
+
+
+def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
+    """Return the names that match a pattern, in which ``*`` stands for anything.
+
+    Raises
+    ------
+    ConfigError
+        If a pattern matches nothing; the message lists close names.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        matched = {name for name in names if fnmatchcase(name, pattern)}
+        if not matched:
+            parts = [name.split(".") for name in names]
+            modules = {".".join(p[:k]) + ".*" for p in parts for k in range(1, len(p))}
+            close = get_close_matches(pattern, sorted(modules | set(names)), n=3, cutoff=0.4)
+            raise ConfigError(
+                "a pattern of model.freeze matches no parameter",
+                value=pattern,
+                fix=f"close names are {', '.join(close or sorted(modules)[:3])}",
+            )
+        found |= matched
+    return found
 
 
 def select_sources(data: PreparedData, section: DataConfig, tasks: TaskSet) -> list[PairFile]:
@@ -145,6 +186,22 @@ def select_sources(data: PreparedData, section: DataConfig, tasks: TaskSet) -> l
         if file.task not in tasks:
             raise UnknownNameError(f"task of source {file.source!r}", file.task, tasks.names)
     return chosen
+
+
+def loss_weights(config: PretrainConfig, sources: list[PairFile]) -> dict[str, float]:
+    """Return the loss weight of every task that the run trains.
+
+    Raises
+    ------
+    UnknownNameError
+        If a weight is given for another task.
+    """
+    weights = dict.fromkeys((file.task for file in sources), 1.0)
+    for task, weight in config.loss.weights.items():
+        if task not in weights:
+            raise UnknownNameError("task in loss.weights", task, weights)
+        weights[task] = weight
+    return weights
 
 
 @dataclass(frozen=True)
@@ -175,13 +232,37 @@ def build_sampler(config: PretrainConfig, sources: list[PairFile], length: RunLe
     )
 
 
+def add_temperature(config: PretrainConfig, model: Encoder) -> Temperature | None:
+    """Give the model a temperature to learn, if the loss has one; it is no part of embeddings.
+
+    As a module below the encoder, its parameter is sharded, clipped, stepped and saved with
+    all others.
+    """
+    if not config.loss.learn_temperature:
+        return None
+    assert config.loss.temperature is not None
+    learned = Temperature(config.loss.temperature)
+    model.add_module(_TEMPERATURE, learned)
+    return learned
+
+
+def take_temperature(weights: dict[str, torch.Tensor], config: PretrainConfig) -> dict[str, float]:
+    """Remove a learned temperature from ``weights``; return its value by name, if there is one."""
+    if not config.loss.learn_temperature:
+        return {}
+    assert config.loss.temperature is not None
+    learned = Temperature(config.loss.temperature)
+    learned.load_state_dict({"log_ratio": weights.pop(f"{_TEMPERATURE}.log_ratio")})
+    return {"temperature": learned().item()}
+
+
 def build_optimizer(
     config: PretrainConfig, model: Encoder, steps: int
 ) -> tuple[RoutedAdamW, torch.optim.lr_scheduler.LambdaLR]:
     """Return AdamW over the parameter groups, and its schedule."""
     section, schedule = config.optimizer, config.schedule
     optimizer = RoutedAdamW(
-        parameter_groups(model, section.weight_decay),
+        parameter_groups(model, section),
         lr=section.lr,
         betas=section.betas,
         eps=section.eps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from scimult.config import StrictConfig
 from scimult.models import EncoderConfig
 from scimult.models.config import ROUTED, Pooling
 from scimult.tasks import Routing, Task, default_tasks
+from scimult.training.schedules import ScheduleName
 from scimult.types import Similarity
 
 # Fields of an encoder that the run decides, not its base.
@@ -47,6 +48,9 @@ class ModelConfig(StrictConfig):
     train: Literal["all", "added"] | None = Field(
         None, description="added: the base stays frozen; by default as the variant is defined"
     )
+    freeze: list[str] = Field(
+        default_factory=list, description="patterns of parameter names, as embeddings.*"
+    )
     pooling: Pooling = "cls"
     pooling_position: int = 0
     dims: int | None = Field(None, ge=1, description="keep only so many dimensions")
@@ -68,22 +72,83 @@ class ModelConfig(StrictConfig):
         return self
 
 
-class LossConfig(StrictConfig):
-    """InfoNCE (SciMult, equation 2).
+LossName = Literal["info_nce", "symmetric_info_nce", "triplet"]
+_INFO_NCE: dict[str, Any] = {"temperature": 1.0, "learn_temperature": False}
+# The options that belong to one loss, with the values of its paper.
+LOSS_OPTIONS: dict[str, dict[str, Any]] = {
+    "info_nce": _INFO_NCE,
+    "symmetric_info_nce": _INFO_NCE,
+    "triplet": {"margin": 1.0, "negatives": "own"},
+}
 
-    ``matryoshka`` lists numbers of leading dimensions whose losses are added to that of the
-    whole embedding, all averaged.
+
+class LossConfig(StrictConfig):
+    """Which loss, and which candidates are its negatives.
+
+    ``info_nce`` is equation 2 of SciMult; ``symmetric_info_nce`` its mean with the same loss
+    from positives to the queries of the batch; ``triplet`` is equation 2 of SPECTER. Options
+    that belong to another loss are refused. ``mask_margin`` leaves out candidates that score
+    above the positive minus this margin. ``matryoshka`` lists numbers of leading dimensions
+    whose losses are averaged with that of the whole embedding.
     """
 
-    temperature: float = Field(1.0, gt=0)
+    name: LossName = "info_nce"
+    temperature: float | None = Field(None, gt=0, description="of info_nce: divides the scores")
+    learn_temperature: bool | None = Field(None, description="from temperature as the start")
+    margin: float | None = Field(None, gt=0, description="of triplet")
+    negatives: Literal["own", "all"] | None = Field(
+        None, description="of triplet: the query's hard negative, or all candidates"
+    )
     mask_known_positives: bool = True
+    mask_margin: float | None = None
+    weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict, description="by task; 1 for a task that is not listed"
+    )
     matryoshka: list[int] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """Give absent options of the chosen loss their values, so that they are saved."""
+        if not isinstance(given, dict):
+            return given
+        chosen = LOSS_OPTIONS.get(str(given.get("name", "info_nce")), {})
+        absent = {key: value for key, value in chosen.items() if given.get(key) is None}
+        return given | absent
+
+    @model_validator(mode="after")
+    def _fits_name(self) -> LossConfig:
+        for other, options in LOSS_OPTIONS.items():
+            foreign = set(options) - set(LOSS_OPTIONS[self.name])
+            given = sorted(key for key in foreign if getattr(self, key) is not None)
+            if given:
+                raise ValueError(
+                    f"loss.name {self.name} has no {' or '.join(given)}: of loss.name {other}"
+                )
+        if (
+            self.margin is not None
+            and self.mask_margin is not None
+            and self.mask_margin >= self.margin
+        ):
+            raise ValueError(
+                f"loss.mask_margin {self.mask_margin} leaves out every candidate within "
+                f"loss.margin {self.margin}, so that the loss would be 0"
+            )
+        return self
 
 
 class OptimizerConfig(StrictConfig):
-    """AdamW with the paper's values (appendix C) as defaults."""
+    """AdamW with the paper's values (appendix C) as defaults.
+
+    ``layer_decay`` multiplies the learning rate once per block below the last, and once more
+    for the embeddings (Howard and Ruder, 2018, section 3.2; Clark et al., 2020, appendix).
+    ``added_lr`` is that of experts and of what else a variant has beside a plain encoder,
+    in every layer.
+    """
 
     lr: float = Field(3e-4, gt=0)
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    added_lr: float | None = Field(None, gt=0)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.01, ge=0)
@@ -95,7 +160,7 @@ class ScheduleConfig(StrictConfig):
 
     steps: int | None = Field(None, ge=0, description="0 saves the model as it starts")
     epochs: float | None = Field(None, gt=0)
-    name: Literal["linear", "cosine", "constant"] = "linear"
+    name: ScheduleName = "linear"
     warmup: float = Field(0.05, ge=0, description="share of the steps below 1, else steps")
 
     @model_validator(mode="after")
@@ -174,3 +239,16 @@ class PretrainConfig(StrictConfig):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     dev: DevConfig = Field(default_factory=DevConfig)
     log: LogConfig = Field(default_factory=LogConfig)
+
+    @model_validator(mode="after")
+    def _loss_fits(self) -> PretrainConfig:
+        if self.loss.name == "triplet" and self.model.similarity == "dot":
+            raise ValueError(
+                "loss.name triplet compares distances, and a dot product is none; "
+                "set model.similarity to l2 (SPECTER) or cosine"
+            )
+        if self.loss.negatives == "own" and not self.data.hard_negatives:
+            raise ValueError(
+                "loss.negatives own needs data.hard_negatives; or set loss.negatives to all"
+            )
+        return self

@@ -110,21 +110,7 @@ def resolve_deepspeed(
     given = read_json(source) if isinstance(source, str) else dict(source)
     if not isinstance(given, dict):
         raise ConfigError("a DeepSpeed configuration is a JSON object", path=path)
-    for section in ("optimizer", "scheduler"):
-        if section in given:
-            raise ConfigError(
-                f"{section} in the DeepSpeed configuration is not used",
-                path=path,
-                fix=f"remove it and set the section {section!r} of the run's config",
-            )
-    stage = given.get("zero_optimization", {}).get("stage", 0)
-    if precision == "bf16" and stage == 0:
-        raise ConfigError(
-            "bf16 under ZeRO stage 0 would train without float32 master weights",
-            path=path,
-            value={"zero_optimization.stage": stage},
-            fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
-        )
+    _refuse(given, path, precision)
     if pairs_per_step % (accumulation * world_size):
         raise ConfigError(
             f"batch.pairs_per_step {pairs_per_step} cannot be split over {world_size} ranks "
@@ -141,6 +127,31 @@ def resolve_deepspeed(
     }
     extras = {"steps_per_print": 1_000_000_000, "zero_allow_untested_optimizer": True}
     return extras | _fill(given, ours, path, prefix="")
+
+
+def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> None:
+    """Refuse what a DeepSpeed configuration may say but a run must not do."""
+    for section in ("optimizer", "scheduler"):
+        if section in given:
+            raise ConfigError(
+                f"{section} in the DeepSpeed configuration is not used",
+                path=path,
+                fix=f"remove it and set the section {section!r} of the run's config",
+            )
+    if given.get("zero_optimization", {}).get("compute_grad_norm", True) is False:
+        raise ConfigError(
+            "zero_optimization.compute_grad_norm false would hide gradients that are not finite",
+            path=path,
+            fix="leave it out",
+        )
+    stage = given.get("zero_optimization", {}).get("stage", 0)
+    if precision == "bf16" and stage == 0:
+        raise ConfigError(
+            "bf16 under ZeRO stage 0 would train without float32 master weights",
+            path=path,
+            value={"zero_optimization.stage": stage},
+            fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
+        )
 
 
 def _fill(
@@ -251,8 +262,14 @@ class DeepSpeedEngine:
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next update."""
-        return float(self._schedule.get_last_lr()[0])
+        """Learning rate of the next update, before layers and added parts change it."""
+        factor = self._schedule.get_last_lr()[0] / self._schedule.base_lrs[0]
+        return float(self._optimizer.defaults["lr"] * factor)
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether gradients may overflow in the course of things: their step is skipped."""
+        return bool(self._engine.fp16_enabled())
 
     @property
     def gradient_norm(self) -> float:

@@ -44,10 +44,13 @@ def load_step(run: Path | str, step: int) -> Pretrained:
     ended = (run / "model" / "config.json").is_file()
     described = load_pretrained(run) if ended else build.build_model(config)
     model = Encoder(described.config.encoder)
-    load_strictly(model, read_full_weights(checkpoint.path), checkpoint.path)
+    weights = read_full_weights(checkpoint.path)
+    learned = build.take_temperature(weights, config)
+    load_strictly(model, weights, checkpoint.path)
     described.config.provenance |= {
         "config": config.model_dump(mode="json"),
         "data": checkpoint.info.get("data"),
         "step": step,
+        **learned,
     }
     return Pretrained(model.eval(), described.tokenizer, described.config)

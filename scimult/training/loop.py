@@ -6,6 +6,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -47,8 +49,18 @@ class Callback:
         """Run once, after the last step."""
 
 
-class NonFiniteLossError(SciMultError):
-    """The loss became infinite or NaN."""
+class NonFiniteError(SciMultError):
+    """The loss or the gradient became infinite or NaN."""
+
+
+@dataclass(frozen=True)
+class FailedStep:
+    """What this rank had in hand when a step was not finite."""
+
+    step: int
+    batches: list[Batch]
+    losses: list[float]
+    gradient_norm: float
 
 
 class Trainer:
@@ -64,6 +76,12 @@ class Trainer:
         Returns this rank's batch of a unit, purely by number.
     routes_of_task : callable
         Returns the routes of a task's queries and candidates.
+    weight_of_task : callable
+        Returns the number that the losses of a task are multiplied with. Reports have the
+        losses without it.
+    keep_failure : callable
+        Writes down the batches of a step that was not finite, and returns the file's path;
+        every rank calls it.
     rows_per_unit, accumulation, seed : int
         Queries of a unit over all ranks; units per step; seed of dropout.
     callbacks : sequence of Callback
@@ -77,6 +95,8 @@ class Trainer:
         batch_of_unit: Callable[[int], Batch],
         routes_of_task: Callable[[str], Sequence[int]],
         *,
+        weight_of_task: Callable[[str], float],
+        keep_failure: Callable[[FailedStep], Path],
         rows_per_unit: int,
         accumulation: int,
         seed: int,
@@ -86,6 +106,8 @@ class Trainer:
         self._objective = objective
         self._batch_of_unit = batch_of_unit
         self._routes_of_task = routes_of_task
+        self._weight_of_task = weight_of_task
+        self._keep_failure = keep_failure
         self._rows_per_unit = rows_per_unit
         self._accumulation = accumulation
         self._seed = seed
@@ -96,8 +118,8 @@ class Trainer:
 
         Raises
         ------
-        NonFiniteLossError
-            On every rank, if the loss of a step is not finite.
+        NonFiniteError
+            On every rank, if loss or gradient of a step are not finite.
         """
         if first_step == 0:
             metrics: dict[str, float] = {}
@@ -123,7 +145,7 @@ class Trainer:
             # Dropout depends on the unit and rank alone, so a resumed run draws the same.
             torch.manual_seed(_unit_seed(self._seed, unit))
             result = self._objective(self._engine.forward, batch, routes, self._rows_per_unit)
-            self._engine.backward(result.loss)
+            self._engine.backward(result.loss * self._weight_of_task(batch.task))
             self._engine.step(frozenset(active))
             results.append(result)
             batches.append(batch)
@@ -137,22 +159,22 @@ class Trainer:
         lr: float,
         started: float,
     ) -> StepReport:
+        norm = self._engine.gradient_norm
         totals = torch.tensor(
             [
                 [float(r.loss.detach()), float(r.accuracy), float(r.masked), float(r.tokens)]
                 for r in results
             ],
             dtype=torch.float64,
-        ).sum(0)
-        per_rank = torch.stack(distributed.all_gather_objects(totals))
+        )
+        gathered = distributed.all_gather_objects((totals.sum(0), norm))
+        per_rank = torch.stack([sums for sums, _ in gathered])
         units = len(results)
         loss = float(per_rank[:, 0].mean()) / units
-        if not math.isfinite(loss):
-            raise NonFiniteLossError(
-                f"loss is {loss} at step {step} (sources {sorted({b.source for b in batches})})",
-                fix="lower optimizer.lr, raise loss.temperature or use another precision; "
-                "the last checkpoint is intact",
-            )
+        norms = [] if self._engine.scales_loss else [value for _, value in gathered]
+        # DeepSpeed calls some norms that are not finite -1.
+        if not (math.isfinite(loss) and all(math.isfinite(n) and n >= 0 for n in norms)):
+            self._stop(loss, FailedStep(step, batches, totals[:, 0].tolist(), norm))
         return StepReport(
             step=step,
             tasks=[batch.task for batch in batches],
@@ -163,7 +185,17 @@ class Trainer:
             tokens=int(per_rank[:, 3].sum()),
             seconds=time.perf_counter() - started,
             lr=lr,
-            gradient_norm=self._engine.gradient_norm,
+            gradient_norm=norm,
+        )
+
+    def _stop(self, loss: float, failed: FailedStep) -> NoReturn:
+        path = self._keep_failure(failed)
+        what = "gradient norm" if math.isfinite(loss) else "loss"
+        raise NonFiniteError(
+            f"{what} is not finite at step {failed.step}; the texts of its batches are listed here",
+            path=path,
+            fix="look for broken texts, lower optimizer.lr, raise loss.temperature or use another "
+            "precision; the last checkpoint is intact",
         )
 
 

@@ -11,27 +11,55 @@ import torch
 from torch import nn
 
 from scimult.models import Encoder
+from scimult.models.config import ROUTED
+from scimult.training.config import OptimizerConfig
 
 _EXPERT = re.compile(r"^(.*\.experts)\.(\d+)\.")
+_BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
+_EMBEDDINGS = re.compile(r"(?:^|\.)embeddings\.")
 SHARED = -1
 
 
-def parameter_groups(model: Encoder, weight_decay: float) -> list[dict[str, Any]]:
-    """Split the trainable parameters by (expert, decayed or not).
+def parameter_groups(model: Encoder, section: OptimizerConfig) -> list[dict[str, Any]]:
+    """Split the trainable parameters by (expert, decayed or not, learning rate).
 
     Biases and LayerNorm weights are not decayed. The entry ``expert`` of a group is the
     expert that its parameters serve, or ``SHARED``.
     """
-    groups: dict[tuple[int, bool], list[nn.Parameter]] = defaultdict(list)
+    groups: dict[tuple[int, bool, float], list[nn.Parameter]] = defaultdict(list)
     names = dict(model.named_parameters())
+    added = added_names(model) if section.added_lr is not None else frozenset()
     for name, parameter in names.items():
         if parameter.requires_grad:
             decayed = name.endswith("weight") and ".norm." not in name
-            groups[expert_of(name, names), decayed].append(parameter)
+            lr = section.lr * section.layer_decay ** _depth(name, model.config.num_blocks)
+            if section.added_lr is not None and name in added:
+                lr = section.added_lr
+            groups[expert_of(name, names), decayed, lr].append(parameter)
     return [
-        {"params": parameters, "expert": expert, "weight_decay": weight_decay * decayed}
-        for (expert, decayed), parameters in sorted(groups.items(), key=lambda item: item[0])
+        {
+            "params": parameters,
+            "expert": expert,
+            "weight_decay": section.weight_decay * decayed,
+            "lr": lr,
+        }
+        for (expert, decayed, lr), parameters in sorted(groups.items(), key=lambda item: item[0])
     ]
+
+
+def added_names(model: Encoder) -> frozenset[str]:
+    """Return the parameters that a plain encoder of this size has not, and all experts'."""
+    plain = model.config.model_copy(update=dict.fromkeys(ROUTED))
+    with torch.device("meta"):
+        ours, theirs = (dict(Encoder(c).named_parameters()) for c in (model.config, plain))
+    return frozenset(name for name in ours if name not in theirs or expert_of(name, ours) != SHARED)
+
+
+def _depth(name: str, num_blocks: int) -> int:
+    """Return how many blocks stand above a parameter; all of them above the embeddings."""
+    if match := _BLOCK.search(name):
+        return num_blocks - 1 - int(match[1])
+    return num_blocks if _EMBEDDINGS.search(name) else 0
 
 
 def expert_of(name: str, names: Collection[str]) -> int:

@@ -35,8 +35,9 @@ from scimult.training.engine import (
     resolve_deepspeed,
     resolve_precision,
 )
+from scimult.training.failure import write_failure
 from scimult.training.loop import Callback, Trainer
-from scimult.training.objective import ContrastiveObjective
+from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.state import Checkpoint, CheckpointStore
 
 # Sections that decide which batches a run sees and what it computes: a resumed run must
@@ -69,6 +70,7 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     sources = build.select_sources(data, config.data, TaskSet(config.tasks))
     length = build.run_length(config, sources)
     sampler = build.build_sampler(config, sources, length)
+    weights = build.loss_weights(config, sources)
     pretrained = build.build_model(config)
     with process_group(config.engine.timeout_minutes * 60) as device:
         precision = resolve_precision(config.engine.precision, device)
@@ -78,6 +80,7 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         run = _RunFolder(config, data.fingerprint, settings)
         checkpoint = run.open(resume)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
+        loss = loss_function(config.loss, build.add_temperature(config, pretrained.model))
         optimizer, schedule = build.build_optimizer(config, pretrained.model, length.steps)
         engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
         first_step = 0
@@ -89,15 +92,11 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         scores = _dev_scores(config, data, sources, known, tokens, pretrained, engine)
         Trainer(
             engine,
-            ContrastiveObjective(
-                config.model.similarity,
-                config.loss.temperature,
-                config.loss.mask_known_positives,
-                tuple(config.loss.matryoshka),
-                device,
-            ),
+            ContrastiveObjective(config.model.similarity, loss, config.loss, device),
             _batches(config, sampler, tokens, known),
             pretrained.routes,
+            weight_of_task=weights.__getitem__,
+            keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
             rows_per_unit=length.rows_per_unit,
             accumulation=config.batch.accumulation,
             seed=config.seed,
@@ -237,7 +236,9 @@ class _RunFolder:
 
     def export(self, weights: dict[str, Tensor], pretrained: Pretrained) -> None:
         """Write the trained model once; every rank returns when it is there."""
+        learned = build.take_temperature(weights, self._config)
         if distributed.is_main():
+            pretrained.config.provenance |= learned
             config = self._config.model_dump(mode="json")
             pretrained.config.provenance |= {"config": config, "data": self._state["data"]}
             save_pretrained(self.model, weights, pretrained.tokenizer, pretrained.config)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 from scimult.errors import UnknownNameError
 
-SCHEDULES = ("linear", "cosine", "constant")
+ScheduleName = Literal["linear", "cosine", "constant", "inverse_sqrt", "slanted_triangular"]
+SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
+# The peak over the lowest rate of the slanted triangle (Howard and Ruder, 2018, section 3.2).
+_SLANTED_RATIO = 32
 
 
 def warmup_steps(warmup: float, steps: int) -> int:
@@ -17,8 +21,10 @@ def warmup_steps(warmup: float, steps: int) -> int:
 def lr_factor(name: str, step: int, steps: int, warmup: int) -> float:
     """Return the share of the peak learning rate at a step, counted from 0.
 
-    Rises linearly to 1 over ``warmup`` steps; then ``linear`` and ``cosine`` fall to 0 at
-    ``steps`` and ``constant`` stays.
+    Rises linearly to 1 over ``warmup`` steps. Then ``linear`` and ``cosine`` fall to 0 at
+    ``steps``, ``constant`` stays, and ``inverse_sqrt`` falls with the root of the step
+    (Vaswani et al., 2017, equation 3, divided by its peak). ``slanted_triangular`` rises from
+    1/32 to 1 and falls back to it (Howard and Ruder, 2018, equation 3, with cut ``warmup``).
 
     Raises
     ------
@@ -27,9 +33,14 @@ def lr_factor(name: str, step: int, steps: int, warmup: int) -> float:
     """
     if name not in SCHEDULES:
         raise UnknownNameError("schedule", name, SCHEDULES)
+    done = min(1.0, max(0, step - warmup) / max(1, steps - warmup))
+    if name == "slanted_triangular":
+        height = step / warmup if step < warmup else 1.0 - done
+        return (1 + height * (_SLANTED_RATIO - 1)) / _SLANTED_RATIO
     if step < warmup:
         return (step + 1) / warmup
     if name == "constant":
         return 1.0
-    done = min(1.0, (step - warmup) / max(1, steps - warmup))
+    if name == "inverse_sqrt":
+        return math.sqrt(max(1, warmup) / (step + 1))
     return 1.0 - done if name == "linear" else 0.5 * (1 + math.cos(math.pi * done))

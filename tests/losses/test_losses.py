@@ -9,7 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.losses import InBatchScores, false_negatives, info_nce, similarity_matrix
+from scimult.losses import (
+    InBatchScores,
+    Temperature,
+    above_margin,
+    false_negatives,
+    foreign_negatives,
+    info_nce,
+    similarity_matrix,
+    triplet_margin,
+)
 from scimult.losses.info_nce import in_batch_accuracy
 
 
@@ -81,3 +90,106 @@ def test_accuracy_ignores_masked_columns() -> None:
     masked = nothing.clone()
     masked[0, 1] = True
     assert float(in_batch_accuracy(InBatchScores(scores, targets, masked))) == 0.5
+
+
+def naive_triplet(
+    scores: list[list[float]], targets: list[int], masked: list[list[bool]], margin: float
+) -> list[float]:
+    losses = []
+    for row, target in enumerate(targets):
+        hinges = [
+            max(score - scores[row][target] + margin, 0.0)
+            for column, score in enumerate(scores[row])
+            if column != target and not masked[row][column]
+        ]
+        losses.append(sum(hinges) / len(hinges) if hinges else 0.0)
+    return losses
+
+
+@given(batches(), st.floats(0.05, 5))
+def test_triplet_margin_equals_a_double_loop(
+    case: tuple[list[int], list[int], list[list[int]]], margin: float
+) -> None:
+    candidates, targets, known = case
+    scores = torch.randn(len(targets), len(candidates), generator=torch.Generator().manual_seed(0))
+    masked = [
+        [c != t and candidate in ids for c, candidate in enumerate(candidates)]
+        for t, ids in zip(targets, known, strict=True)
+    ]
+    batch = InBatchScores(scores, torch.tensor(targets), torch.tensor(masked))
+    expected = naive_triplet(scores.tolist(), targets, masked, margin)
+    # Sums of at most twelve float32 terms below 20.
+    assert triplet_margin(batch, margin).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_triplet_of_l2_scores_is_specters_loss() -> None:
+    """SPECTER, equations 2 and 3, as PyTorch has them."""
+    generator = torch.Generator().manual_seed(2)
+    q, positive, negative = torch.randn(3, 5, 8, generator=generator)
+    scores = similarity_matrix(q, torch.cat([positive, negative]), "l2")
+    rows, targets = torch.arange(5), torch.arange(5)
+    masked = foreign_negatives(targets, rows, rows + 5, 10)
+    ours = triplet_margin(InBatchScores(scores, targets, masked), 1.0)
+    theirs = torch.nn.functional.triplet_margin_loss(
+        q, positive, negative, margin=1.0, eps=0.0, reduction="none"
+    )
+    assert float(theirs.max()) > 0
+    # Distances near 4 in float32.
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_info_nce_of_cosines_is_multiple_negatives_ranking() -> None:
+    """Scale 20 over positives and hard negatives: the loss that others call MNRL."""
+    generator = torch.Generator().manual_seed(3)
+    q, positive, negative = torch.randn(3, 5, 8, generator=generator)
+    columns = torch.cat([positive, negative])
+    cosines = torch.nn.functional.cosine_similarity(q[:, None], columns[None], dim=-1)
+    theirs = torch.nn.functional.cross_entropy(20 * cosines, torch.arange(5))
+    nothing = torch.zeros(5, 10, dtype=torch.bool)
+    batch = InBatchScores(similarity_matrix(q, columns, "cosine"), torch.arange(5), nothing)
+    # Float32 rounding of cosines, 20 times as large.
+    assert float(info_nce(batch, 0.05).mean()) == pytest.approx(float(theirs), abs=1e-5)
+
+
+def test_triplet_gradient_is_zero_for_negatives_beyond_the_margin_and_masked_ones() -> None:
+    scores = torch.tensor([[3.0, 2.5, 1.0, 9.0]], requires_grad=True)
+    masked = torch.tensor([[False, False, False, True]])
+    triplet_margin(InBatchScores(scores, torch.tensor([0]), masked), 1.0).sum().backward()
+    assert scores.grad is not None
+    assert scores.grad.tolist() == [[-0.5, 0.5, 0.0, 0.0]]
+
+
+@given(batches(), st.floats(-2, 2))
+def test_margin_mask_equals_a_double_loop(
+    case: tuple[list[int], list[int], list[list[int]]], margin: float
+) -> None:
+    candidates, targets, _ = case
+    # Halves, so that float32 and Python agree about ties.
+    margin = round(margin * 2) / 2
+    generator = torch.Generator().manual_seed(len(candidates))
+    scores = torch.randint(-4, 5, (len(targets), len(candidates)), generator=generator) / 2
+    nothing = torch.zeros(scores.shape, dtype=torch.bool)
+    mask = above_margin(InBatchScores(scores, torch.tensor(targets), nothing), margin)
+    assert mask.tolist() == [
+        [
+            column != target and float(score) > float(scores[row, target]) - margin
+            for column, score in enumerate(scores[row])
+        ]
+        for row, target in enumerate(targets)
+    ]
+
+
+def test_queries_without_a_hard_negative_keep_the_easy_ones() -> None:
+    mask = foreign_negatives(
+        torch.tensor([1, 2]), rows_H=torch.tensor([1]), columns_H=torch.tensor([4]), candidates=5
+    )
+    assert mask.tolist() == [[False] * 5, [True, True, False, True, False]]
+
+
+def test_learned_temperature_starts_as_given_and_has_the_gradient_of_its_formula() -> None:
+    learned = Temperature(0.05)
+    value = learned()
+    assert float(value.detach()) == pytest.approx(0.05)
+    value.sum().backward()
+    # d(initial * exp(x)) / dx at 0 is initial.
+    assert float(learned.log_ratio.grad) == pytest.approx(0.05)

@@ -35,6 +35,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"batch": {"accumulation": 3}}, "multiple of batch.accumulation"),
         ({"engine": {"precision": "fp8"}}, r"engine\.precision.*'fp32', 'bf16' or 'fp16'"),
         ({"loss": {"temperature": 0}}, r"loss\.temperature.*greater than 0"),
+        ({"loss": {"name": "triplet", "temperature": 0.1}}, "loss.name triplet has no temperature"),
+        ({"loss": {"margin": 1.0, "negatives": "all"}}, "info_nce has no margin or negatives"),
+        (
+            {"loss": {"name": "triplet", "mask_margin": 1.0}, "model": {"similarity": "l2"}},
+            "leaves out every candidate within loss.margin 1.0",
+        ),
+        ({"loss": {"name": "triplet"}}, "a dot product is none.*l2"),
+        (
+            {
+                "loss": {"name": "triplet"},
+                "model": {"similarity": "l2"},
+                "data": {"hard_negatives": False},
+            },
+            "negatives own needs data.hard_negatives",
+        ),
+        ({"loss": {"name": "infonce"}}, "'info_nce', 'symmetric_info_nce' or 'triplet'"),
+        ({"loss": {"weights": {"search": 0}}}, r"loss\.weights\.search.*greater than 0"),
         ({"optimizer": {"lr": "fast"}}, r"optimizer\.lr.*value: 'fast'"),
     ],
 )
@@ -43,6 +60,15 @@ def test_contradictory_configs_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         run_config(folder, "never", **sections)
+
+
+def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -> None:
+    cosine = {"similarity": "cosine"}
+    config = run_config(folder, "never", model=cosine, loss={"name": "triplet"})
+    assert (config.loss.margin, config.loss.negatives) == (1.0, "own")
+    assert config.loss.temperature is None
+    assert PretrainConfig.model_validate(config.model_dump(mode="json")) == config
+    assert run_config(folder, "never").loss.temperature == 1.0
 
 
 @pytest.mark.parametrize(
@@ -57,6 +83,13 @@ def test_contradictory_configs_are_refused(
             "blocks with experts: names a block that does not exist",
         ),
         ({"model": {"base": "nowhere"}}, "nowhere: folder does not exist"),
+        ({"loss": {"weights": {"serach": 2}}}, "task in loss.weights.*did you mean 'search'"),
+        ({"model": {"freeze": ["pooler.*"]}}, "model.freeze matches no parameter.*close names"),
+        ({"model": {"freeze": ["*"]}}, "leaves nothing to train"),
+        (
+            {"model": {"variant": "vanilla"}, "optimizer": {"added_lr": 1e-3}},
+            "variant vanilla has no parameters of its own",
+        ),
         ({"tasks": [{"name": "search"}]}, "unknown task of source 'world'.*'classification'"),
         (
             {"engine": {"deepspeed": {"optimizer": {"type": "Adam"}}}},
@@ -71,22 +104,6 @@ def test_runs_that_cannot_be_fail_before_they_write(
     with pytest.raises(SciMultError, match=message):
         pretrain(config)
     assert not (folder / "never").exists()
-
-
-def test_base_whose_experts_serve_other_tasks_is_refused(folder: Path) -> None:
-    first = build.build_model(run_config(folder, "a"))
-    from scimult.checkpoints import save_pretrained
-
-    save_pretrained(folder / "routed", first.model.state_dict(), first.tokenizer, first.config)
-    names = ["link_prediction", "search", "classification"]
-    config = run_config(
-        folder,
-        "b",
-        model={"base": str(folder / "routed")},
-        tasks=[{"name": name} for name in names],
-    )
-    with pytest.raises(ConfigError, match="list the same tasks in the same order"):
-        build.build_model(config)
 
 
 def test_token_store_of_other_texts_is_refused(folder: Path, tmp_path: Path) -> None:

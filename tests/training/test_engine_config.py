@@ -53,6 +53,10 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
         ({"fp16": {"enabled": True}}, r"fp16\.enabled .* needs False"),
         ({"optimizer": {"type": "AdamW"}}, "optimizer in the DeepSpeed configuration is not used"),
         ({"scheduler": {"type": "WarmupLR"}}, "scheduler .* is not used"),
+        (
+            {"zero_optimization": {"stage": 1, "compute_grad_norm": False}},
+            "hide gradients that are not finite",
+        ),
         ({"zero_optimization": {"stage": 0}}, "without float32 master weights.*stage 1, 2 or 3"),
     ],
 )

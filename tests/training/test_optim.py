@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scimult.errors import UnknownNameError
+from scimult.errors import ConfigError, UnknownNameError
 from scimult.models import Encoder, EncoderConfig, variant_layouts
+from scimult.training.build import matching_names
+from scimult.training.config import OptimizerConfig
 from scimult.training.optim import SHARED, RoutedAdamW, parameter_groups
-from scimult.training.schedules import lr_factor, warmup_steps
+from scimult.training.schedules import SCHEDULES, lr_factor, warmup_steps
+
+DECAYED = OptimizerConfig(lr=0.01, weight_decay=0.1)
 
 
 def model(variant: str = "mha_expert") -> Encoder:
@@ -33,7 +40,7 @@ def model(variant: str = "mha_expert") -> Encoder:
 @pytest.mark.parametrize("variant", ["vanilla", "mha_expert", "ffn_expert", "mha_ffn_expert"])
 def test_groups_hold_every_parameter_once(variant: str) -> None:
     encoder = model(variant)
-    groups = parameter_groups(encoder, 0.1)
+    groups = parameter_groups(encoder, DECAYED)
     grouped = [id(p) for group in groups for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in encoder.parameters())
     names = {id(p): name for name, p in encoder.named_parameters()}
@@ -50,9 +57,9 @@ def test_groups_hold_every_parameter_once(variant: str) -> None:
 def test_inactive_experts_stay_bit_identical_and_active_ones_follow_adamw() -> None:
     routed = model()
     plain = copy.deepcopy(routed)
-    optimizer = RoutedAdamW(parameter_groups(routed, 0.1), lr=0.01)
+    optimizer = RoutedAdamW(parameter_groups(routed, DECAYED), lr=0.01)
     reference = torch.optim.AdamW(
-        [{k: v for k, v in g.items() if k != "expert"} for g in parameter_groups(plain, 0.1)],
+        [{k: v for k, v in g.items() if k != "expert"} for g in parameter_groups(plain, DECAYED)],
         lr=0.01,
     )
     generator = torch.Generator().manual_seed(0)
@@ -90,10 +97,85 @@ def test_inactive_experts_stay_bit_identical_and_active_ones_follow_adamw() -> N
         ("cosine", 100, 0.0),
         ("constant", 4, 0.5),
         ("constant", 99, 1.0),
+        ("inverse_sqrt", 4, 0.5),
+        ("inverse_sqrt", 9, 1.0),
+        ("inverse_sqrt", 39, 0.5),
+        ("inverse_sqrt", 99, math.sqrt(0.1)),
+        ("slanted_triangular", 0, 1 / 32),
+        ("slanted_triangular", 5, (1 + 0.5 * 31) / 32),
+        ("slanted_triangular", 10, 1.0),
+        ("slanted_triangular", 55, (1 + 0.5 * 31) / 32),
+        ("slanted_triangular", 100, 1 / 32),
     ],
 )
 def test_schedules_in_closed_form(name: str, step: int, expected: float) -> None:
     assert lr_factor(name, step, steps=100, warmup=10) == pytest.approx(expected)
+
+
+@given(st.integers(1, 50), st.integers(1, 1000), st.data())
+def test_schedules_as_their_papers_write_them(cut: int, rest: int, data: st.DataObject) -> None:
+    steps = cut + rest
+    t = data.draw(st.integers(0, steps))
+    # Vaswani et al. (2017), equation 3: steps from 1, over the value at the peak.
+    vaswani = min((t + 1) ** -0.5, (t + 1) * cut**-1.5) / cut**-0.5
+    assert lr_factor("inverse_sqrt", t, steps, cut) == pytest.approx(vaswani)
+    # Howard and Ruder (2018), equation 3, with cut_frac and ratio.
+    cut_frac, ratio = cut / steps, 32
+    p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_frac - 1))
+    slanted = (1 + p * (ratio - 1)) / ratio
+    assert lr_factor("slanted_triangular", t, steps, cut) == pytest.approx(slanted)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_no_warmup_starts_at_the_peak(name: str) -> None:
+    assert lr_factor(name, 0, steps=10, warmup=0) == 1.0
+
+
+def learning_rates(encoder: Encoder, section: OptimizerConfig) -> dict[str, float]:
+    """Return the learning rate of every parameter by name."""
+    names = {id(p): name for name, p in encoder.named_parameters()}
+    groups = parameter_groups(encoder, section)
+    return {names[id(p)]: group["lr"] for group in groups for p in group["params"]}
+
+
+@pytest.mark.parametrize("variant", ["vanilla", "adapters"])
+def test_layer_decay_falls_from_the_last_block_to_the_embeddings(variant: str) -> None:
+    encoder = model(variant)
+    rates = learning_rates(encoder, OptimizerConfig(lr=1.0, layer_decay=0.5))
+    assert set(rates) == {name for name, _ in encoder.named_parameters()}
+    for name, rate in rates.items():
+        exponent = {"embeddings": 2, "blocks.0": 1, "blocks.1": 0}[
+            name[:8] if name.startswith("blocks") else name.split(".")[0]
+        ]
+        assert rate == 0.5**exponent, name
+
+
+@pytest.mark.parametrize(
+    ("variant", "part"),
+    [
+        ("mha_expert", r"^blocks\.1\.attention\..*\.experts\.[012]\."),
+        ("adapters", r"\.adapter\."),
+        ("lora", r"\.lora\."),
+        ("control_codes", r"^embeddings\.codes\."),
+        ("prefix", r"^instruction_encoder\."),
+        ("pals", r"pal"),
+    ],
+)
+def test_added_parts_have_a_rate_of_their_own(variant: str, part: str) -> None:
+    section = OptimizerConfig(lr=1.0, layer_decay=0.5, added_lr=3.0)
+    rates = learning_rates(model(variant), section)
+    added = {name for name, rate in rates.items() if rate == 3.0}
+    assert added
+    assert added == {name for name in rates if re.search(part, name)}
+
+
+def test_patterns_match_by_shell_rules_and_misses_name_what_is_close() -> None:
+    names = [name for name, _ in model().named_parameters()]
+    first = matching_names(names, ["blocks.0.*", "*.words.weight"])
+    assert first == {n for n in names if n.startswith("blocks.0.") or "words" in n}
+    assert matching_names(names, []) == set()
+    with pytest.raises(ConfigError, match=r"'embedings\.\*'.*close names are embeddings\.\*"):
+        matching_names(names, ["embedings.*"])
 
 
 def test_warmup_is_a_share_below_one_and_steps_above() -> None:

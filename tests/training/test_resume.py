@@ -89,6 +89,7 @@ def uninterrupted(folder: Path, repository: Path) -> Path:
 def resume_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
     # Slow steps: a kill must be able to hit the run between two checkpoints.
     settings = {"schedule": {"steps": STEPS}, "checkpoint": {"every": 3}, "dev": {"every": 4}}
+    settings["loss"] = {"learn_temperature": True}
     return run_config(folder, name, **{**settings, **sections})
 
 

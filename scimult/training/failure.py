@@ -1,0 +1,55 @@
+"""Writes down which texts a step had seen that was not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scimult import distributed
+from scimult.files import write_json
+from scimult.training.loop import FailedStep
+from scimult.types import IntArray
+
+
+def write_failure(
+    folder: Path, failed: FailedStep, ids_at: Callable[[IntArray], list[str]]
+) -> Path:
+    """Write ``not_finite_step_N.json``: per rank its loss, gradient norm and text ids.
+
+    Every rank must call it; the file is there when it returns.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    failed : FailedStep
+        This rank's batches.
+    ids_at : callable
+        From rows of the text store to text ids.
+    """
+    path = folder / f"not_finite_step_{failed.step}.json"
+    ranks = distributed.all_gather_objects(_describe(failed, ids_at))
+    if distributed.is_main():
+        write_json(path, {"step": failed.step, "ranks": ranks})
+    distributed.barrier()
+    return path
+
+
+def _describe(failed: FailedStep, ids_at: Callable[[IntArray], list[str]]) -> dict[str, Any]:
+    """Return what JSON can hold: numbers that are not finite become strings."""
+    units = []
+    for batch, loss in zip(failed.batches, failed.losses, strict=True):
+        candidates = ids_at(batch.candidate_ids_C.numpy())
+        positives = len(batch.query_ids_B)
+        units.append(
+            {
+                "source": batch.source,
+                "task": batch.task,
+                "loss": str(loss),
+                "queries": ids_at(batch.query_ids_B.numpy()),
+                "positives": candidates[:positives],
+                "hard_negatives": candidates[positives:],
+            }
+        )
+    return {"gradient_norm": str(failed.gradient_norm), "units": units}

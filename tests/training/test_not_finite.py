@@ -1,0 +1,182 @@
+"""Loss weights, and what happens when loss or gradient are not finite."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from scimult import distributed
+from scimult.cli.main import app
+from scimult.config import save_config
+from scimult.data.batches import Batch
+from scimult.data.prepared import PreparedData
+from scimult.training import build
+from scimult.training.engine import DeepSpeedEngine
+from scimult.training.failure import write_failure
+from scimult.training.loop import NonFiniteError, Trainer
+from scimult.training.objective import ContrastiveObjective, UnitResult
+from scimult.training.run import pretrain
+from tests.ranks import run_ranks
+from tests.training.corpus import metrics, prepare_corpus, run_config
+
+
+class OnlyNumbers:
+    """An engine without a model: remembers what it is told to go down."""
+
+    learning_rate = 0.1
+
+    def __init__(self, norm: float, scales_loss: bool) -> None:
+        self.gradient_norm, self.scales_loss = norm, scales_loss
+        self.losses: list[float] = []
+
+    def forward(self, *_: Any) -> None:
+        """Never called: the objective below looks at no text."""
+
+    def backward(self, loss: Tensor) -> None:
+        self.losses.append(float(loss))
+
+    def step(self, active: frozenset[int]) -> None:
+        pass
+
+
+def batch(unit: int) -> Batch:
+    return Batch(
+        source="s",
+        task=["search", "classification"][unit % 2],
+        rows=[np.array([1, 2])],
+        sides=[0],
+        query_B=torch.tensor([0]),
+        candidate_C=torch.tensor([0, 0]),
+        query_ids_B=torch.tensor([unit]),
+        candidate_ids_C=torch.tensor([5, 6]),
+        negative_rows_H=torch.tensor([0]),
+        known_rows_P=torch.tensor([0]),
+        known_ids_P=torch.tensor([5]),
+    )
+
+
+def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
+    remaining = iter(losses)
+
+    def objective(*_: Any) -> UnitResult:
+        return UnitResult(torch.tensor(next(remaining)), torch.tensor(1.0), 0, 2)
+
+    def ids_at(rows: Any) -> list[str]:
+        return [f"text{row}" for row in rows]
+
+    return Trainer(
+        cast(DeepSpeedEngine, engine),
+        cast(ContrastiveObjective, objective),
+        batch,
+        lambda task: [0, 0],
+        weight_of_task={"search": 0.25, "classification": 2.0}.__getitem__,
+        keep_failure=lambda failed: write_failure(folder, failed, ids_at),
+        rows_per_unit=1,
+        accumulation=2,
+        seed=0,
+        callbacks=[],
+    )
+
+
+def test_losses_are_weighted_by_task(tmp_path: Path) -> None:
+    engine = OnlyNumbers(norm=1.0, scales_loss=False)
+    trainer(engine, [4.0, 3.0, 8.0, 1.0], tmp_path).run(0, 2)
+    assert engine.losses == [1.0, 6.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("losses", "norm", "message"),
+    [
+        ([1.0, 1.0, 1.0, math.nan], 1.0, "loss is not finite at step 2"),
+        ([1.0, 1.0, math.inf, 1.0], math.nan, "loss is not finite at step 2"),
+        ([1.0] * 4, math.inf, "gradient norm is not finite at step 1"),
+        ([1.0] * 4, math.nan, "gradient norm is not finite at step 1"),
+        ([1.0] * 4, -1.0, "gradient norm is not finite at step 1"),
+    ],
+)
+def test_what_is_not_finite_stops_the_run_and_names_its_texts(
+    tmp_path: Path, losses: list[float], norm: float, message: str
+) -> None:
+    engine = OnlyNumbers(norm if "gradient" in message else 1.0, scales_loss=False)
+    with pytest.raises(NonFiniteError, match=message) as caught:
+        trainer(engine, losses, tmp_path).run(0, 2)
+    assert caught.value.path is not None
+    kept = json.loads(Path(caught.value.path).read_text(encoding="utf-8"))
+    first = 2 * (kept["step"] - 1)
+    (rank,) = kept["ranks"]
+    for unit, told in enumerate(rank["units"], start=first):
+        assert told["loss"] == str(losses[unit])
+        assert told["queries"] == [f"text{unit}"]
+        assert (told["positives"], told["hard_negatives"]) == (["text5"], ["text6"])
+
+
+def test_overflow_under_loss_scaling_is_no_failure(tmp_path: Path) -> None:
+    trainer(OnlyNumbers(math.inf, scales_loss=True), [1.0] * 4, tmp_path).run(0, 2)
+
+
+# 1 and 2 share DeepSpeed's code for norms and for skipping a step.
+STAGES = (0, 2, 3)
+
+
+def run_with_broken_gradient(folder: Path) -> dict[int, tuple[str, dict[str, Any], int]]:
+    """Train under ZeRO stages with a NaN in rank 1's gradient; return what came of it."""
+    whole = build.build_model
+
+    def broken(config: Any) -> Any:
+        pretrained = whole(config)
+        if distributed.rank() == 1:
+            words = pretrained.model.embeddings.words.weight
+            words.register_hook(lambda gradient: gradient * math.nan)
+        return pretrained
+
+    build.build_model = broken
+    told = {}
+    for stage in STAGES:
+        engine = {"deepspeed": {"zero_optimization": {"stage": stage}}}
+        config = run_config(folder, f"nan{stage}", engine=engine, dev={"every": 0})
+        with pytest.raises(NonFiniteError) as caught:
+            pretrain(config)
+        kept = json.loads(Path(str(caught.value.path)).read_text(encoding="utf-8"))
+        told[stage] = (str(caught.value), kept, len(metrics(Path(config.output))))
+    build.build_model = whole
+    return told
+
+
+def test_every_rank_stops_under_zero_stages(tmp_path: Path) -> None:
+    prepare_corpus(tmp_path)
+    ranks = run_ranks(run_with_broken_gradient, 2, tmp_path, tmp_path)
+    config = run_config(tmp_path, "planned")
+    data = PreparedData.open(config.data.prepared)
+    sources, ids_at = data.pairs("train"), data.texts.ids_at
+    planned = build.build_sampler(config, sources, build.run_length(config, sources)).plan(0)
+    assert ranks[0] == ranks[1]
+    for stage, (message, kept, steps) in ranks[0].items():
+        assert "gradient norm is not finite at step 1" in message, stage
+        assert steps == 0
+        told = [rank["units"][0] for rank in kept["ranks"]]
+        for name, rows in (("queries", planned.queries_R), ("positives", planned.positives_R)):
+            ids = ids_at(rows)
+            assert [unit[name] for unit in told] == [ids[:4], ids[4:]], name
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_says_why_all_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    def stops(*_: Any, **__: Any) -> Path:
+        raise NonFiniteError("loss is not finite at step 3", path="run/not_finite_step_3.json")
+
+    monkeypatch.setattr("scimult.training.run.pretrain", stops)
+    monkeypatch.setenv("RANK", str(rank))
+    save_config(run_config(tmp_path, "run"), tmp_path / "run.yaml")
+    result = CliRunner().invoke(app, ["pretrain", "--config", str(tmp_path / "run.yaml")])
+    assert result.exit_code == 1
+    assert ("not_finite_step_3.json: loss is not finite" in result.output) == (rank == 0)
