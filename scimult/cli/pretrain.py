@@ -29,6 +29,7 @@ def pretrain(
     from scimult.training.config import PretrainConfig
     from scimult.training.loop import NonFiniteError
     from scimult.training.run import pretrain as run
+    from scimult.training.stopping import StoppedError
 
     # Launchers give each process its rank in the environment; --local_rank repeats it.
     del local_rank
@@ -40,5 +41,9 @@ def pretrain(
         if distributed.is_main():
             raise
         raise typer.Exit(1) from None
+    except StoppedError as stopped:
+        if distributed.is_main():
+            typer.echo(str(stopped), err=True)
+        raise typer.Exit(128 + stopped.signal) from None
     if distributed.is_main():
         typer.echo(f"model saved in {model}")

@@ -31,15 +31,23 @@ class DevScores(Callback):
 
 
 class Checkpoints(Callback):
-    """Calls ``save`` every ``every`` steps and after the last."""
+    """Calls ``save`` every ``every`` steps and after the last, also of a run that is stopped."""
 
     def __init__(self, save: Callable[[int], None], every: int, steps: int) -> None:
         self._save, self._every, self._steps = save, every, steps
 
     def on_step(self, report: StepReport) -> None:
         """Save if it is time."""
-        if report.step % self._every == 0 or report.step == self._steps:
+        if self._is_time(report.step):
             self._save(report.step)
+
+    def on_stop(self, step: int) -> None:
+        """Save unless the step was saved already."""
+        if not self._is_time(step):
+            self._save(step)
+
+    def _is_time(self, step: int) -> bool:
+        return step % self._every == 0 or step == self._steps
 
 
 class MetricsFile(Callback):

@@ -17,6 +17,7 @@ from scimult.data.batches import Batch
 from scimult.errors import SciMultError
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.objective import ContrastiveObjective, UnitResult
+from scimult.training.stopping import StoppedError, StopRequest
 
 
 @dataclass
@@ -44,6 +45,9 @@ class Callback:
 
     def on_step(self, report: StepReport) -> None:
         """Run after the step that ``report`` describes; may add to ``report.metrics``."""
+
+    def on_stop(self, step: int) -> None:
+        """Run after the last step of a run that was asked to stop early, before `on_end`."""
 
     def on_end(self) -> None:
         """Run once, after the last step."""
@@ -82,6 +86,8 @@ class Trainer:
     keep_failure : callable
         Writes down the batches of a step that was not finite, and returns the file's path;
         every rank calls it.
+    stop_request : StopRequest
+        Asked after every step; if any rank was told to stop, all do.
     rows_per_unit, accumulation, seed : int
         Queries of a unit over all ranks; units per step; seed of dropout.
     callbacks : sequence of Callback
@@ -97,6 +103,7 @@ class Trainer:
         *,
         weight_of_task: Callable[[str], float],
         keep_failure: Callable[[FailedStep], Path],
+        stop_request: StopRequest,
         rows_per_unit: int,
         accumulation: int,
         seed: int,
@@ -108,6 +115,7 @@ class Trainer:
         self._routes_of_task = routes_of_task
         self._weight_of_task = weight_of_task
         self._keep_failure = keep_failure
+        self._stop_request = stop_request
         self._rows_per_unit = rows_per_unit
         self._accumulation = accumulation
         self._seed = seed
@@ -120,6 +128,8 @@ class Trainer:
         ------
         NonFiniteError
             On every rank, if loss or gradient of a step are not finite.
+        StoppedError
+            On every rank, if one was asked to stop before the last step.
         """
         if first_step == 0:
             metrics: dict[str, float] = {}
@@ -129,8 +139,19 @@ class Trainer:
             report = self._step(step)
             for callback in self._callbacks:
                 callback.on_step(report)
+            # After the callbacks: evaluating takes long enough for a request to come in it.
+            signals = distributed.all_gather_objects(self._stop_request.signal)
+            if any(signals) and report.step < steps:
+                self._leave(report.step, max(signals))
         for callback in self._callbacks:
             callback.on_end()
+
+    def _leave(self, step: int, number: int) -> NoReturn:
+        for callback in self._callbacks:
+            callback.on_stop(step)
+        for callback in self._callbacks:
+            callback.on_end()
+        raise StoppedError(step, number)
 
     def _step(self, step: int) -> StepReport:
         started = time.perf_counter()

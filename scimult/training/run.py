@@ -39,6 +39,7 @@ from scimult.training.failure import write_failure
 from scimult.training.loop import Callback, Trainer
 from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.state import Checkpoint, CheckpointStore
+from scimult.training.stopping import StopRequest
 
 # Sections that decide which batches a run sees and what it computes: a resumed run must
 # not change them.
@@ -65,6 +66,8 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     ------
     SciMultError
         If configuration, data, checkpoint or storage do not allow the run.
+    StoppedError
+        If SIGTERM or SIGINT ended it early; the same call continues it.
     """
     data = PreparedData.open(config.data.prepared)
     sources = build.select_sources(data, config.data, TaskSet(config.tasks))
@@ -90,18 +93,22 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
             note(f"resuming after step {first_step} from {checkpoint.path}")
         known = all_known_positives(data)
         scores = _dev_scores(config, data, sources, known, tokens, pretrained, engine)
-        Trainer(
+        stop_request = StopRequest()
+        trainer = Trainer(
             engine,
             ContrastiveObjective(config.model.similarity, loss, config.loss, device),
             _batches(config, sampler, tokens, known),
             pretrained.routes,
             weight_of_task=weights.__getitem__,
             keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
+            stop_request=stop_request,
             rows_per_unit=length.rows_per_unit,
             accumulation=config.batch.accumulation,
             seed=config.seed,
             callbacks=run.callbacks(scores, engine, first_step, length.steps),
-        ).run(first_step, length.steps)
+        )
+        with stop_request.listening():
+            trainer.run(first_step, length.steps)
         run.export(engine.full_weights(), pretrained)
         engine.close()
         return run.model

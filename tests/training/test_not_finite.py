@@ -24,6 +24,7 @@ from scimult.training.failure import write_failure
 from scimult.training.loop import NonFiniteError, Trainer
 from scimult.training.objective import ContrastiveObjective, UnitResult
 from scimult.training.run import pretrain
+from scimult.training.stopping import StopRequest
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
@@ -79,6 +80,7 @@ def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
         lambda task: [0, 0],
         weight_of_task={"search": 0.25, "classification": 2.0}.__getitem__,
         keep_failure=lambda failed: write_failure(folder, failed, ids_at),
+        stop_request=StopRequest(),
         rows_per_unit=1,
         accumulation=2,
         seed=0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -55,12 +56,17 @@ def finish(config: PretrainConfig, repository: Path, *arguments: str) -> str:
 def kill_after(config: PretrainConfig, repository: Path, step: int) -> None:
     """Start the run and SIGKILL it as soon as ``step`` stands in its metrics file."""
     process = launch(config, repository)
+    wait_for_step(config, process, step)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def wait_for_step(config: PretrainConfig, process: subprocess.Popen[str], step: int) -> None:
+    """Return as soon as ``step`` stands in the run's metrics file."""
     file = Path(config.output) / "metrics.jsonl"
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
         if file.exists() and len(file.read_text(encoding="utf-8").splitlines()) >= step:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
             return
         time.sleep(0.005)
     pytest.fail(f"the run never reached step {step}: {process.stdout and process.stdout.read()}")
@@ -102,6 +108,26 @@ def test_kill_between_checkpoints_then_resume(
     assert done < STEPS, "the run ended before it could be killed"
     printed = finish(config, repository)
     assert "resuming after step 3" in printed or "resuming after step 6" in printed
+    assert_same_run(uninterrupted, Path(config.output))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_the_step_saves_and_leaves(
+    folder: Path, repository: Path, uninterrupted: Path, number: signal.Signals
+) -> None:
+    config = resume_config(folder, number.name, checkpoint={"every": 100})
+    process = launch(config, repository)
+    wait_for_step(config, process, 2)
+    process.send_signal(number)
+    # As a launcher does, which passes on what the terminal has sent already.
+    process.send_signal(number)
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == 128 + number
+    step = int(re.search(rf"stopped by {number.name} after step (\d+)", printed)[1])  # type: ignore[index]
+    assert step < STEPS, "the run ended before it could be stopped"
+    assert "Traceback" not in printed
+    assert len(metrics(Path(config.output))) == step
+    assert f"resuming after step {step}" in finish(config, repository)
     assert_same_run(uninterrupted, Path(config.output))
 
 
