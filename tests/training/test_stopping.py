@@ -1,0 +1,37 @@
+"""Requests to stop: taken once, insisted on later, and handlers put back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from scimult.training.stopping import StopRequest
+
+
+def test_a_signal_becomes_a_request_and_handlers_come_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with StopRequest().listening() as request:
+        assert request.signal == 0
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert request.signal == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_who_insists_later_is_obeyed_at_once() -> None:
+    script = """
+import os, signal
+from scimult.training import stopping
+with stopping.StopRequest().listening():
+    os.kill(os.getpid(), signal.SIGTERM)
+    stopping._SAME_REQUEST_SECONDS = -1.0
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("still here")
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == -signal.SIGTERM
+    assert "still here" not in found.stdout
