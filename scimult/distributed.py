@@ -100,15 +100,6 @@ def broadcast_object(value: Any) -> Any:
     return holder[0]
 
 
-def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
-    """Return whether ``flag`` is true on at least one rank."""
-    if world_size() == 1:
-        return flag
-    value = torch.tensor(int(flag), device=device)
-    dist.all_reduce(value, op=dist.ReduceOp.MAX)
-    return bool(value.item())
-
-
 def gather_rows(x_ND: Tensor) -> tuple[Tensor, int]:
     """Concatenate the rows of all ranks, keeping the gradient of every rank's use of them.
 

@@ -59,11 +59,6 @@ class Batch:
         """Real tokens that this rank encodes."""
         return sum(len(row) for row in self.rows)
 
-    @property
-    def num_hard_negatives(self) -> int:
-        """Hard negatives among the candidates."""
-        return len(self.candidate_C) - len(self.query_B)
-
 
 class BatchBuilder:
     """Turns planned rows of text ids into batches.

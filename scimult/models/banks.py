@@ -23,13 +23,13 @@ class ExpertBank(nn.Module):
         super().__init__()
         self.experts = nn.ModuleList(make_expert() for _ in range(count))
 
-    def forward(self, x_TD: Tensor, expert_slices: list[tuple[int, slice]]) -> Tensor:
-        """Apply each token's expert; ``x_TD`` is sorted as ``expert_slices`` says."""
+    def forward(self, x_TD: Tensor, route_slices: list[tuple[int, slice]]) -> Tensor:
+        """Apply each token's expert; ``x_TD`` is sorted as ``route_slices`` says."""
         if len(self.experts) == 1:
             return self._run(0, x_TD)
-        if len(expert_slices) == 1:
-            return self._run(expert_slices[0][0], x_TD)
-        return torch.cat([self._run(expert, x_TD[tokens]) for expert, tokens in expert_slices])
+        if len(route_slices) == 1:
+            return self._run(route_slices[0][0], x_TD)
+        return torch.cat([self._run(expert, x_TD[tokens]) for expert, tokens in route_slices])
 
     def _run(self, expert: int, x_TD: Tensor) -> Tensor:
         output: Tensor = self.experts[expert](x_TD)

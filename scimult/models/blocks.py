@@ -81,7 +81,7 @@ class Attention(nn.Module):
         self, x_TD: Tensor, plan: PackingPlan, instruction: InstructionLayer | None = None
     ) -> Tensor:
         """Return the sub-layer's output, shape ``(T, D)``."""
-        slices = plan.expert_slices
+        slices = plan.route_slices
         context = None
         if instruction is not None:
             # Methods exclude each other: with instructions, these layers are not routed.
@@ -182,7 +182,7 @@ class Block(nn.Module):
             assert projections is not None
             beside_TD = self.pal(x_TD, plan, projections)
         attended_TD = self.attention(x_TD, plan, instruction)
-        output: Tensor = self.feed_forward(attended_TD, plan.expert_slices, beside_TD)
+        output: Tensor = self.feed_forward(attended_TD, plan.route_slices, beside_TD)
         if self.feed_forward_norm is not None:
             output = self.feed_forward_norm(output)
         return output

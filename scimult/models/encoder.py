@@ -64,7 +64,7 @@ class Encoder(nn.Module):
     def forward(
         self,
         texts: PackedTexts,
-        experts: int | Sequence[int] = 0,
+        routes: int | Sequence[int] = 0,
         states: InstructionStates | None = None,
     ) -> Tensor:
         """Return one embedding per row.
@@ -73,7 +73,7 @@ class Encoder(nn.Module):
         ----------
         texts : PackedTexts
             Token ids of B rows, each starting with ``[CLS]``.
-        experts : int or sequence of int
+        routes : int or sequence of int
             The route of all rows, or one per row.
         states : InstructionStates, optional
             What ``read_instructions`` returned for these routes, where it is used again.
@@ -86,15 +86,15 @@ class Encoder(nn.Module):
         device = texts.tokens_T.device
         if not len(texts):
             return torch.zeros(0, self.config.width, device=device)
-        x_TD, plan = self._run_blocks(texts, experts, states)
+        x_TD, plan = self._run_blocks(texts, routes, states)
         return self._pool(x_TD, plan)[plan.restore_B]
 
-    def token_states(self, texts: PackedTexts, experts: int | Sequence[int] = 0) -> Tensor:
+    def token_states(self, texts: PackedTexts, routes: int | Sequence[int] = 0) -> Tensor:
         """Return the final hidden state of every token, shape ``(T, D)``, in packed order.
 
         With control codes, T counts one more token per row.
         """
-        sorted_TD, plan = self._run_blocks(texts, experts, None)
+        sorted_TD, plan = self._run_blocks(texts, routes, None)
         return torch.empty_like(sorted_TD).index_copy(0, plan.order_T, sorted_TD)
 
     def read_instructions(
@@ -122,7 +122,7 @@ class Encoder(nn.Module):
         plan = PackingPlan.build(texts.lengths, routes, texts.tokens_T.device)
         self._check(plan)
         if states is None:
-            states = self.read_instructions(route for route, _ in plan.expert_slices)
+            states = self.read_instructions(route for route, _ in plan.route_slices)
         x_TD: Tensor = self.embeddings(texts.tokens_T[plan.order_T], plan)
         for number, block in enumerate(self.blocks):
             instruction = None if states is None else states.layers[number]
@@ -139,7 +139,7 @@ class Encoder(nn.Module):
 
     def _check(self, plan: PackingPlan) -> None:
         assert plan.longest <= self.config.max_positions, "a row is longer than max_positions"
-        highest, count = plan.expert_slices[-1][0], self.config.num_routes
+        highest, count = plan.route_slices[-1][0], self.config.num_routes
         routed = self.config.is_routed
         assert not routed or highest < count, f"route {highest} of {count} does not exist"
 

@@ -60,11 +60,11 @@ class ModernAttention(nn.Module):
     def forward(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
         """Return the input plus what attention adds, shape ``(T, D)``."""
         width = x_TD.shape[-1]
-        qkv_TD3 = self.qkv(self.norm(x_TD), plan.expert_slices)
+        qkv_TD3 = self.qkv(self.norm(x_TD), plan.route_slices)
         qkv_T3HK = rotate(qkv_TD3.view(-1, 3, self.heads, width // self.heads), plan, self.theta)
         dropout = self.dropout if self.training else 0.0
         context_THK = attend(qkv_T3HK, plan, dropout, window=self.window)
-        output_TD = self.output(context_THK.reshape(-1, width), plan.expert_slices)
+        output_TD = self.output(context_THK.reshape(-1, width), plan.route_slices)
         return x_TD + F.dropout(output_TD, self.dropout, self.training)
 
 
@@ -109,7 +109,7 @@ class ModernBlock(nn.Module):
         self, x_TD: Tensor, plan: PackingPlan, instruction: None = None, projections: None = None
     ) -> Tensor:
         """Return the block's output, shape ``(T, D)``; what `blocks.Block` reads is not here."""
-        output: Tensor = self.feed_forward(self.attention(x_TD, plan), plan.expert_slices)
+        output: Tensor = self.feed_forward(self.attention(x_TD, plan), plan.route_slices)
         return output
 
 

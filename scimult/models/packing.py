@@ -81,7 +81,7 @@ class AttentionGroup:
 class PackingPlan:
     """How one packed batch runs through every block; computed once per batch.
 
-    Rows are sorted by (expert, length): each expert sees one slice of the tokens, and
+    Rows are sorted by (route, length): each route has one slice of the tokens, and
     attention groups hold rows of similar length. ``rotations`` keeps cosine and sine of the
     tokens' rotary angles by their base, for blocks that rotate (`modern.rotate`).
     """
@@ -93,21 +93,21 @@ class PackingPlan:
     lengths_B: Tensor
     routes_B: Tensor
     restore_B: Tensor
-    expert_slices: list[tuple[int, slice]]
+    route_slices: list[tuple[int, slice]]
     groups: list[AttentionGroup]
     longest: int
     rotations: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def build(
-        cls, lengths: Sequence[int], experts: int | Sequence[int], device: torch.device
+        cls, lengths: Sequence[int], routes: int | Sequence[int], device: torch.device
     ) -> PackingPlan:
-        """Plan a batch of rows with these lengths and one expert, or one expert per row."""
+        """Plan a batch of rows with these lengths and one route, or one route per row."""
         lengths_B = np.asarray(lengths, dtype=np.int64)
-        experts_B = np.broadcast_to(np.asarray(experts, dtype=np.int64), lengths_B.shape)
-        order_B = np.lexsort((lengths_B, experts_B))
+        routes_B = np.broadcast_to(np.asarray(routes, dtype=np.int64), lengths_B.shape)
+        order_B = np.lexsort((lengths_B, routes_B))
         old_starts_B = np.concatenate([[0], np.cumsum(lengths_B)[:-1]])[order_B]
-        lengths_B, experts_B = lengths_B[order_B], experts_B[order_B]
+        lengths_B, routes_B = lengths_B[order_B], routes_B[order_B]
         starts_B = np.concatenate([[0], np.cumsum(lengths_B)])[:-1]
         rows_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
         positions_T = np.arange(len(rows_T)) - starts_B[rows_T]
@@ -121,34 +121,34 @@ class PackingPlan:
             row_of_token_T=tensor(rows_T),
             starts_B=tensor(starts_B),
             lengths_B=tensor(lengths_B),
-            routes_B=tensor(experts_B),
+            routes_B=tensor(routes_B),
             restore_B=tensor(np.argsort(order_B, kind="stable")),
-            expert_slices=_expert_slices(experts_B, lengths_B),
+            route_slices=_route_slices(routes_B, lengths_B),
             groups=[
-                _group(int(experts_B[first]), first, last, lengths_B, starts_B, device)
-                for first, last in _group_bounds(experts_B, lengths_B)
+                _group(int(routes_B[first]), first, last, lengths_B, starts_B, device)
+                for first, last in _group_bounds(routes_B, lengths_B)
             ],
             longest=int(lengths_B.max(initial=0)),
         )
 
 
-def _expert_slices(experts_B: IntArray, lengths_B: IntArray) -> list[tuple[int, slice]]:
+def _route_slices(routes_B: IntArray, lengths_B: IntArray) -> list[tuple[int, slice]]:
     slices, start = [], 0
-    for expert, rows in groupby(range(len(experts_B)), key=lambda row: int(experts_B[row])):
+    for route, rows in groupby(range(len(routes_B)), key=lambda row: int(routes_B[row])):
         stop = start + int(lengths_B[list(rows)].sum())
-        slices.append((expert, slice(start, stop)))
+        slices.append((route, slice(start, stop)))
         start = stop
     return slices
 
 
-def _group_bounds(experts_B: IntArray, lengths_B: IntArray) -> list[tuple[int, int]]:
-    """Return [first, last) row ranges; a group never crosses experts or its size limit."""
+def _group_bounds(routes_B: IntArray, lengths_B: IntArray) -> list[tuple[int, int]]:
+    """Return [first, last) row ranges; a group never crosses routes or its size limit."""
     bounds, first = [], 0
     for row in range(1, len(lengths_B) + 1):
         if row < len(lengths_B):
             limit = _GROUP_SPREAD * lengths_B[first] + _GROUP_SLACK
             fits = (row - first + 1) * lengths_B[row] <= max(_GROUP_TOKENS, lengths_B[row])
-            if experts_B[row] == experts_B[first] and lengths_B[row] <= limit and fits:
+            if routes_B[row] == routes_B[first] and lengths_B[row] <= limit and fits:
                 continue
         bounds.append((first, row))
         first = row

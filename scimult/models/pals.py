@@ -38,7 +38,7 @@ class Pal(nn.Module):
 
     def forward(self, x_TD: Tensor, plan: PackingPlan, projections: PalProjections) -> Tensor:
         """Return what the layer adds to the block's output, shape ``(T, D)``."""
-        slices = plan.expert_slices
+        slices = plan.route_slices
         small_TP = projections.down(x_TD, slices)
         qkv = self.qkv(small_TP, slices).view(-1, 3, self.heads, self.width // self.heads)
         mixed_TP = attend(qkv, plan, 0.0).reshape(-1, self.width)

@@ -13,14 +13,6 @@ from scimult.types import Role
 
 Routing = Literal["task", "format", "task_and_side"]
 
-# The control codes of SciRepEval (appendix, Table 6), by task format.
-CONTROL_CODES = {
-    "classification": "[CLF]",
-    "regression": "[RGN]",
-    "proximity": "[PRX]",
-    "adhoc_search": "[QRY]",
-}
-
 
 def route_names(tasks: TaskSet, routing: Routing) -> list[str]:
     """Return the names of the routes, in order.

@@ -277,11 +277,6 @@ class DeepSpeedEngine:
         norm = self._engine.get_global_grad_norm()
         return self._unsharded_norm if norm is None else float(norm)
 
-    @property
-    def skipped_steps(self) -> int:
-        """Updates skipped because a float16 gradient overflowed."""
-        return int(self._engine.skipped_steps)
-
     def save(self, folder: Path) -> None:
         """Write the sharded state of all ranks below ``folder``; every rank must call it."""
         self._engine.save_checkpoint(str(folder), tag=_STATE, save_latest=False)

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoTokenizer
 
 from scimult.checkpoints import (
     Pretrained,
@@ -88,21 +88,6 @@ def test_folded_is_bit_equal_for_us_and_close_elsewhere(
         theirs = SentenceTransformer(str(tmp_path / task), device="cpu")
         assert theirs.similarity_fn_name == similarity
         assert close(theirs.encode(strings(model)), wanted_ND)
-
-
-def test_folded_folder_is_a_plain_bert_for_transformers(tmp_path: Path) -> None:
-    model = load_pretrained(save_tiny_model(tmp_path / "m"))
-    export_folded(tmp_path / "f", model, "classification")
-    bert, info = AutoModel.from_pretrained(tmp_path / "f", output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "f")
-    batch = tokenizer(
-        strings(model), padding=True, truncation=True, max_length=64, return_tensors="pt"
-    )
-    with torch.no_grad():
-        states = bert.eval()(**batch).last_hidden_state[:, 0].numpy()
-    assert close(states, ours(model, "classification"))
 
 
 def test_other_tasks_of_a_folded_model_are_unknown(tmp_path: Path) -> None:

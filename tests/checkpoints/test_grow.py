@@ -6,46 +6,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained, save_pretrained
+from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
 from scimult.checkpoints.grow import grow_task
 from scimult.cli.main import app
 from scimult.errors import SciMultError
-from scimult.models import Encoder, EncoderConfig, embed_tokens, variant_layouts
-from scimult.tasks import Routing, Task, TaskSet, default_tasks, route_names
+from scimult.models import embed_tokens
+from scimult.tasks import Routing, Task, TaskSet
 from scimult.types import Role, TokenIds
-from tests.tiny import tiny_tokenizer
+from tests.checkpoints.exported import routed_model
 
 NEW = Task(name="reviewing", instruction="Find a reviewer.", format="regression")
+OPTIONS: dict[str, dict[str, object]] = {"pals": {"width": 4, "heads": 2}}
 
 
 def save(folder: Path, variant: str, routing: Routing = "task") -> Path:
     """Save a random model whose routes all differ."""
-    tokenizer, tasks = tiny_tokenizer(), default_tasks()
-    routes = len(route_names(tasks, routing))
-    encoder = EncoderConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        num_blocks=2,
-        num_heads=2,
-        intermediate_size=32,
-        max_positions=64,
-        **{"pooling": "cls"} | variant_layouts(variant, _options(variant), routes, 2),
+    model = routed_model(
+        folder.with_suffix(".base"), variant, OPTIONS.get(variant), routing=routing
     )
-    model = Encoder(encoder)
-    model.initialise(0)
-    generator = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        parameter.data += torch.randn(parameter.shape, generator=generator) * 0.3
-    config = PretrainedConfig(encoder=encoder, tasks=list(tasks), routing=routing, max_length=60)
-    save_pretrained(folder, model.state_dict(), tokenizer, config)
+    save_pretrained(folder, model.model.state_dict(), model.tokenizer, model.config)
     return folder
-
-
-def _options(variant: str) -> dict[str, object]:
-    return {"width": 4, "heads": 2} if variant == "pals" else {}
 
 
 @pytest.mark.parametrize(

@@ -10,30 +10,16 @@ import torch
 
 from scimult.checkpoints import warm_start
 from scimult.errors import CheckpointError, SciMultError
-from scimult.models import Encoder, EncoderConfig, pack, variant_layouts
+from scimult.models import Encoder, pack, variant_layouts
+from tests.models.variants import tiny_config
 
 EXPERTS = ["mha_expert", "ffn_expert", "mha_ffn_expert"]
 LENGTHS = (9, 3, 30, 17, 17, 1, 24, 8)
 ROUTES = (2, 0, 1, 1, 2, 0, 0, 2)
 
 
-def config(variant: str, **changes: object) -> EncoderConfig:
-    sizes: dict[str, object] = {
-        "vocab_size": 50,
-        "hidden_size": 24,
-        "num_blocks": 4,
-        "num_heads": 3,
-        "intermediate_size": 40,
-        "max_positions": 32,
-        "initializer_range": 0.3,
-        "dropout": 0.0,
-        "attention_dropout": 0.0,
-    }
-    return EncoderConfig.model_validate(sizes | variant_layouts(variant, {}, 3, 4) | changes)
-
-
 def encoder(variant: str, seed: int = 0) -> Encoder:
-    model = Encoder(config(variant))
+    model = Encoder(tiny_config(variant))
     model.initialise(seed)
     return model
 
@@ -46,7 +32,7 @@ def rows() -> list[np.ndarray]:
 def single_task(model: Encoder, expert: int) -> Encoder:
     """Build a vanilla encoder by hand from the shared weights and those of one expert."""
     source = model.state_dict()
-    vanilla = Encoder(config("vanilla"))
+    vanilla = Encoder(tiny_config("vanilla"))
     weights = {}
     for key in vanilla.state_dict():
         own = key.replace(".experts.0.", f".experts.{expert}.")
@@ -58,7 +44,7 @@ def single_task(model: Encoder, expert: int) -> Encoder:
 @pytest.mark.parametrize("variant", EXPERTS)
 def test_identical_experts_equal_vanilla(variant: str) -> None:
     vanilla = encoder("vanilla")
-    routed = Encoder(config(variant))
+    routed = Encoder(tiny_config(variant))
     warm_start(routed, vanilla.state_dict())
     expected = vanilla(pack(rows()))
     for expert in range(3):
@@ -107,14 +93,14 @@ def test_mixed_batch_gives_the_gradients_of_separate_ones(variant: str) -> None:
 def test_experts_sit_in_the_blocks_of_the_released_model() -> None:
     layout = variant_layouts("mha_expert", {}, 3, 12)["experts"]
     assert layout.blocks == [1, 3, 5, 7, 9, 11]
-    names = Encoder(config("mha_expert")).state_dict()
+    names = Encoder(tiny_config("mha_expert")).state_dict()
     # Q, K, V and output per expert; one LayerNorm for all; the feed-forward is shared.
     assert "blocks.1.attention.qkv.experts.2.weight" in names
     assert "blocks.1.attention.output.experts.2.bias" in names
     assert "blocks.1.attention.norm.weight" in names
     assert "blocks.1.feed_forward.experts.1.intermediate.weight" not in names
     assert "blocks.0.attention.qkv.experts.1.weight" not in names
-    names = Encoder(config("ffn_expert")).state_dict()
+    names = Encoder(tiny_config("ffn_expert")).state_dict()
     assert "blocks.3.feed_forward.experts.2.norm.weight" in names
 
 
@@ -124,7 +110,7 @@ def test_experts_sit_in_the_blocks_of_the_released_model() -> None:
     [("vanilla", 109_482_240 - 590_592), ("mha_expert", 137_830_656 - 590_592)],
 )
 def test_parameter_counts_equal_the_released_models(variant: str, parameters: int) -> None:
-    sizes = config(
+    sizes = tiny_config(
         variant,
         vocab_size=30522,
         hidden_size=768,
@@ -168,7 +154,7 @@ def test_unknown_variant_lists_the_known_ones() -> None:
 def test_warm_start_refuses_another_number_of_experts() -> None:
     source = encoder("mha_expert").state_dict()
     with pytest.raises(CheckpointError, match="experts or added layers that the model does not"):
-        warm_start(Encoder(config("vanilla")), source)
-    two = Encoder(config("mha_expert", **variant_layouts("mha_expert", {}, 2, 4)))
+        warm_start(Encoder(tiny_config("vanilla")), source)
+    two = Encoder(tiny_config("mha_expert", **variant_layouts("mha_expert", {}, 2, 4)))
     with pytest.raises(CheckpointError, match="experts or added layers that the model does not"):
         warm_start(two, source)
