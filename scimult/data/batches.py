@@ -14,16 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scimult.data.pair_streams import NO_NEGATIVE, Rows
 from scimult.data.pairs import KnownPositives, PairFile, known_positives
 from scimult.data.prepared import PreparedData
-from scimult.data.sampler import NO_NEGATIVE, PlannedRows
+from scimult.data.sampler import PlannedPart
 from scimult.data.token_store import TokenStore
 from scimult.types import IntArray
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one rank encodes and compares in one unit.
+    """Pairs of one source: what one rank encodes and compares in one part of a unit.
 
     Each distinct text is encoded once: ``query_B`` and ``candidate_C`` say which encoded
     text stands in each row. ``sides`` says of each encoded text whether it is a query (0) or
@@ -58,6 +59,23 @@ class Batch:
     def num_tokens(self) -> int:
         """Real tokens that this rank encodes."""
         return sum(len(row) for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one rank does in one forward-backward.
+
+    ``parts`` are of the same sources on every rank, and may be empty on some; ``pairs``
+    counts those of all ranks and parts.
+    """
+
+    parts: list[Batch]
+    pairs: int
+
+    @property
+    def tasks(self) -> list[str]:
+        """Task of each part."""
+        return [part.task for part in self.parts]
 
 
 class BatchBuilder:
@@ -96,9 +114,12 @@ class BatchBuilder:
         self._hard_negatives = hard_negatives
         self._by_side = by_side
 
-    def build(self, planned: PlannedRows) -> Batch:
-        """Return the batch of these rows."""
-        source = self._sources[planned.source]
+    def unit(self, planned: Sequence[PlannedPart], rank: int) -> Unit:
+        """Return what ``rank`` does of a unit."""
+        parts = [self._batch(self._sources[p.source], p.rows.shard(rank)) for p in planned]
+        return Unit(parts, sum(len(p.rows) for p in planned))
+
+    def _batch(self, source: PairFile, planned: Rows) -> Batch:
         negative_rows = np.flatnonzero(planned.negatives_R != NO_NEGATIVE)
         if not self._hard_negatives:
             negative_rows = negative_rows[:0]
@@ -125,9 +146,9 @@ class BatchBuilder:
             candidate_ids_C=torch.from_numpy(candidates),
             negative_rows_H=torch.from_numpy(negative_rows),
             known_rows_P=torch.from_numpy(
-                np.repeat(np.arange(num_queries), [len(ids) for ids in known])
+                np.repeat(np.arange(num_queries), np.array(list(map(len, known)), dtype=np.int64))
             ),
-            known_ids_P=torch.from_numpy(np.concatenate(known)),
+            known_ids_P=torch.from_numpy(np.concatenate([planned.queries_R[:0], *known])),
         )
 
 

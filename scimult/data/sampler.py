@@ -1,163 +1,118 @@
-"""Batches are planned, not drawn by chance: a pure function of (seed, unit, world size).
+"""Batches are planned, not drawn by chance: a pure function of (seed, unit, ranks).
 
 A *unit* is one forward-backward over all ranks; without accumulation a unit is a step.
-Every unit holds pairs of one source, hence of one task, on every rank.
+It holds pairs of one source or of several, the same ones on every rank.
 
-Shape legend: P pairs of a source, R rows of a unit over all ranks, G groups of a source.
+Shape legend: S sources, U units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scimult.data.pair_streams import PairStream, Rows, UnitStream
 from scimult.data.pairs import PairFile
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.types import IntArray
 
 RateArray = NDArray[np.float64]
-NO_NEGATIVE = -1
 
 
 @dataclass(frozen=True)
-class PlannedRows:
-    """Rows of one unit: parallel arrays of text rows; ``negatives_R`` is -1 where none exists."""
+class PlannedPart:
+    """The rows of one source in a unit, over all ranks; ``source`` is its number."""
 
     source: int
-    queries_R: IntArray
-    positives_R: IntArray
-    negatives_R: IntArray
-
-    def shard(self, rank: int, world_size: int) -> PlannedRows:
-        """Return the consecutive rows that ``rank`` works on."""
-        rows = slice(*(len(self.queries_R) * r // world_size for r in (rank, rank + 1)))
-        return PlannedRows(
-            self.source, self.queries_R[rows], self.positives_R[rows], self.negatives_R[rows]
-        )
+    rows: Rows
 
 
-class PairStream:
-    """An endless sequence of the pairs of one source, reshuffled at every epoch.
-
-    Each epoch visits every pair once, in an order of its own, and draws one hard negative
-    per pair from the pair's group (SciMult, section 3.4), by ``(seed, source, epoch)``.
-    """
-
-    def __init__(self, pairs: PairFile, seed: int) -> None:
-        self.pairs = pairs
-        self._seed = seed
-        self._group_P = pairs.positives.owners
-        self._epoch = -1
-        self._order_P: IntArray = np.zeros(0, dtype=np.int64)
-        self._negative_P: IntArray = np.zeros(0, dtype=np.int64)
+class Sampler(Protocol):
+    """Plans the units of a run."""
 
     def __len__(self) -> int:
-        return len(self._group_P)
+        """Return the number of units."""
 
-    def rows(self, start: int, count: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Return queries, positives and negatives of pairs ``start`` to ``start + count``."""
-        parts = []
-        while count > 0:
-            epoch, offset = divmod(start, len(self))
-            self._enter(epoch)
-            pairs = self._order_P[offset : offset + count]
-            groups = self._group_P[pairs]
-            parts.append(
-                (
-                    self.pairs.queries[groups],
-                    self.pairs.positives.values[pairs],
-                    self._negative_P[pairs],
-                )
-            )
-            start, count = start + len(pairs), count - len(pairs)
-        queries, positives, negatives = (
-            np.concatenate(column) for column in zip(*parts, strict=True)
-        )
-        return queries, positives, negatives
-
-    def _enter(self, epoch: int) -> None:
-        if epoch == self._epoch:
-            return
-        rng = np.random.default_rng([self._seed, epoch])
-        self._order_P = rng.permutation(len(self))
-        self._negative_P = self._draw_negatives(rng)
-        self._epoch = epoch
-
-    def _draw_negatives(self, rng: np.random.Generator) -> IntArray:
-        negatives = self.pairs.negatives
-        counts_P = negatives.lengths[self._group_P]
-        picks_P = (rng.random(len(self)) * counts_P).astype(np.int64)
-        drawn_P = np.full(len(self), NO_NEGATIVE, dtype=np.int64)
-        has_any = counts_P > 0
-        places = negatives.offsets[self._group_P] + picks_P
-        drawn_P[has_any] = negatives.values[places[has_any]]
-        return drawn_P
+    def plan(self, unit: int) -> list[PlannedPart]:
+        """Return the parts of a unit: the same sources in the same order on every rank."""
 
 
-class Sampler:
-    """Plans which source each unit uses and which of its pairs.
+class AlternatingSampler:
+    """Every unit holds pairs of one source, hence of one task.
 
     Parameters
     ----------
-    sources : sequence of PairFile
-        Training pairs; sources without a pair are refused.
+    streams : sequence of UnitStream
+        One per source.
     rates : array
         Share of the units that each source gets; sums to 1.
-    rows_per_unit : int
-        Pairs of one unit over all ranks.
     units : int
         Length of the plan.
     seed : int
-        Decides every order and every draw.
-
-    Raises
-    ------
-    ConfigError
-        If a source is empty or a unit would hold no row.
+        Decides the order of the sources.
     """
 
     def __init__(
-        self,
-        sources: Sequence[PairFile],
-        rates: RateArray,
-        *,
-        rows_per_unit: int,
-        units: int,
-        seed: int,
+        self, streams: Sequence[UnitStream], rates: RateArray, *, units: int, seed: int
     ) -> None:
-        empty = [file.name for file in sources if not len(file.positives.values)]
-        if empty or not sources:
-            raise ConfigError(
-                "a source has no training pairs",
-                value=empty or "no source at all",
-                fix="leave it out of data.sources or prepare it again",
-            )
-        self.sources = list(sources)
-        self.rows_per_unit = rows_per_unit
-        self._streams = [
-            PairStream(file, _mix(seed, number)) for number, file in enumerate(sources)
-        ]
-        self.source_of_unit = _interleave(rates, units, seed)
-        self._uses_before = np.zeros(units, dtype=np.int64)
-        for number in range(len(sources)):
-            chosen = self.source_of_unit == number
-            self._uses_before[chosen] = np.arange(chosen.sum())
+        self._streams = list(streams)
+        self._source_U = _interleave(rates, units, seed)
+        self._uses_before_U = np.zeros(units, dtype=np.int64)
+        for number in range(len(streams)):
+            chosen = self._source_U == number
+            self._uses_before_U[chosen] = np.arange(chosen.sum())
 
     def __len__(self) -> int:
-        return len(self.source_of_unit)
+        return len(self._source_U)
 
-    def plan(self, unit: int) -> PlannedRows:
-        """Return the rows of a unit over all ranks."""
-        source = int(self.source_of_unit[unit])
-        start = int(self._uses_before[unit]) * self.rows_per_unit
-        return PlannedRows(source, *self._streams[source].rows(start, self.rows_per_unit))
+    def plan(self, unit: int) -> list[PlannedPart]:
+        """Return the one part of a unit."""
+        source = int(self._source_U[unit])
+        return [PlannedPart(source, self._streams[source].unit(int(self._uses_before_U[unit])))]
 
-    def task(self, unit: int) -> str:
-        """Return the task of a unit, the same on every rank."""
-        return self.sources[int(self.source_of_unit[unit])].task
+
+class MixingSampler:
+    """Every unit holds pairs of several sources, as many of each as its rate asks for.
+
+    A source's pairs so far are its rate of all pairs so far, give or take one; a source of a
+    low rate is absent from some units.
+
+    Parameters
+    ----------
+    streams : sequence of PairStream
+        One per source.
+    rates : array
+        Share of the pairs that each source gets; sums to 1.
+    rows, ranks : int
+        Pairs of a unit over all ranks; world size.
+    units : int
+        Length of the plan.
+    """
+
+    def __init__(
+        self, streams: Sequence[PairStream], rates: RateArray, *, rows: int, ranks: int, units: int
+    ) -> None:
+        self._streams = list(streams)
+        self._ranks = ranks
+        self._rows_US = _share_out(rates, rows, units)
+        self._before_US = np.cumsum(self._rows_US, axis=0) - self._rows_US
+
+    def __len__(self) -> int:
+        return len(self._rows_US)
+
+    def plan(self, unit: int) -> list[PlannedPart]:
+        """Return a part for every source that has rows in the unit."""
+        return [
+            PlannedPart(
+                number, stream.rows(int(self._before_US[unit, number]), int(count), self._ranks)
+            )
+            for number, stream in enumerate(self._streams)
+            if (count := self._rows_US[unit, number])
+        ]
 
 
 def sampling_rates(
@@ -249,5 +204,20 @@ def _interleave(rates: RateArray, units: int, seed: int) -> IntArray:
     return chosen
 
 
-def _mix(seed: int, number: int) -> int:
-    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+def _share_out(rates: RateArray, rows: int, units: int) -> IntArray:
+    """Divide each unit's rows over the sources by what each is behind its rate, shape (U, S)."""
+    rows_US = np.zeros((units, len(rates)), dtype=np.int64)
+    used_S = np.zeros(len(rates), dtype=np.int64)
+    for unit in range(units):
+        behind_S = rates * rows * (unit + 1) - used_S
+        rows_S = np.floor(behind_S.clip(min=0)).astype(np.int64)
+        left = rows - int(rows_S.sum())
+        for number in np.argsort(-(behind_S - rows_S), kind="stable")[: max(left, 0)]:
+            rows_S[number] += 1
+        given_S = np.where(rows_S > 0, behind_S - rows_S, np.inf)
+        for number in np.argsort(given_S, kind="stable")[: max(-left, 0)]:
+            rows_S[number] -= 1
+        assert rows_S.min() >= 0
+        used_S += rows_S
+        rows_US[unit] = rows_S
+    return rows_US

@@ -42,7 +42,7 @@ def info_nce(batch: InBatchScores, temperature: float | Tensor = 1.0) -> Tensor:
 
 
 @torch.no_grad()
-def in_batch_accuracy(batch: InBatchScores) -> Tensor:
-    """Return the share of queries whose positive scores highest, as a 0-d tensor."""
+def in_batch_hits(batch: InBatchScores) -> Tensor:
+    """Return whose positive scores highest among what is not masked, bool, shape ``(B,)``."""
     scores_BC = batch.scores_BC.masked_fill(batch.masked_BC, float("-inf"))
-    return (scores_BC.argmax(1) == batch.targets_B).float().mean()
+    return scores_BC.argmax(1) == batch.targets_B

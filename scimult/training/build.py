@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import ceil
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from scimult import __version__
+from scimult import __version__, distributed
 from scimult.checkpoints import Pretrained, PretrainedConfig, read_config
 from scimult.checkpoints.pretrained import start_from
 from scimult.config import validate
+from scimult.data.pair_streams import FixedUnits, PairStream, TokenUnits, UnitStream
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
-from scimult.data.sampler import Sampler, sampling_rates
+from scimult.data.sampler import AlternatingSampler, MixingSampler, RateArray, Sampler
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.losses import Temperature
@@ -204,32 +206,63 @@ def loss_weights(config: PretrainConfig, sources: list[PairFile]) -> dict[str, f
     return weights
 
 
-@dataclass(frozen=True)
-class RunLength:
-    """How long a run is, in optimizer steps."""
+def build_sampler(
+    config: PretrainConfig,
+    streams: list[PairStream],
+    rates: RateArray,
+    lengths_N: NDArray[np.int32],
+) -> tuple[Sampler, int]:
+    """Plan every unit of the run.
 
-    steps: int
-    rows_per_unit: int
-    units: int
+    Parameters
+    ----------
+    config : PretrainConfig
+        Decides batches and length.
+    streams : list of PairStream
+        The sources' pairs.
+    rates : array
+        Share of each source.
+    lengths_N : array of int
+        Tokens of every text, as stored.
+
+    Returns
+    -------
+    sampler : Sampler
+        The plan.
+    steps : int
+        Optimizer steps of the run.
+    """
+    batch, ranks = config.batch, distributed.world_size()
+    if batch.max_tokens is None:
+        assert batch.pairs_per_step is not None
+        rows = batch.pairs_per_step // batch.accumulation
+        units: list[UnitStream] = [FixedUnits(stream, rows, ranks) for stream in streams]
+    else:
+        assert batch.pool is not None
+        units = [
+            TokenUnits(
+                stream,
+                np.minimum(lengths_N, config.data.max_length).astype(np.int64),
+                max_tokens=batch.max_tokens,
+                ranks=ranks,
+                pool=batch.pool,
+                hard_negatives=config.data.hard_negatives,
+            )
+            for stream in streams
+        ]
+    steps = _steps(config, sum(stream.units_per_epoch for stream in units))
+    length = steps * batch.accumulation
+    if batch.mix == "in_batch":
+        return MixingSampler(streams, rates, rows=rows, ranks=ranks, units=length), steps
+    return AlternatingSampler(units, rates, units=length, seed=config.seed), steps
 
 
-def run_length(config: PretrainConfig, sources: list[PairFile]) -> RunLength:
-    """Turn ``schedule.steps`` or ``schedule.epochs`` (all pairs once) into steps and units."""
-    pairs = sum(len(file.positives.values) for file in sources)
-    per_step, accumulation = config.batch.pairs_per_step, config.batch.accumulation
-    steps = config.schedule.steps
-    if steps is None:
-        assert config.schedule.epochs is not None
-        steps = max(1, ceil(config.schedule.epochs * pairs / per_step))
-    return RunLength(steps, per_step // accumulation, steps * accumulation)
-
-
-def build_sampler(config: PretrainConfig, sources: list[PairFile], length: RunLength) -> Sampler:
-    """Plan every unit of the run."""
-    rates = sampling_rates(sources, config.data.sampling, config.data.rates)
-    return Sampler(
-        sources, rates, rows_per_unit=length.rows_per_unit, units=length.units, seed=config.seed
-    )
+def _steps(config: PretrainConfig, units_per_epoch: float) -> int:
+    """Return ``schedule.steps``, or those of ``schedule.epochs``: all pairs once, each."""
+    if config.schedule.steps is not None:
+        return config.schedule.steps
+    assert config.schedule.epochs is not None
+    return max(1, ceil(config.schedule.epochs * units_per_epoch / config.batch.accumulation))
 
 
 def add_temperature(config: PretrainConfig, model: Encoder) -> Temperature | None:

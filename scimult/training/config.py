@@ -171,15 +171,50 @@ class ScheduleConfig(StrictConfig):
 
 
 class BatchConfig(StrictConfig):
-    """Pairs per step over all ranks, split into equal forward-backward passes."""
+    """How much a step holds, and how it is split into forward-backward passes.
 
-    pairs_per_step: int = Field(64, ge=2)
+    A step has ``accumulation`` passes, whose in-batch negatives are apart. A pass has its
+    share of ``pairs_per_step``, over all ranks, or as many pairs as fit ``max_tokens`` on
+    each rank. ``chunk_tokens`` turns the embedding cache on: a pass of any size needs memory
+    for the activations of so many tokens only.
+    """
+
+    pairs_per_step: int | None = Field(None, ge=2, description="64, unless max_tokens is given")
+    max_tokens: int | None = Field(None, ge=9)
+    pool: int | None = Field(
+        None, ge=1, description="of max_tokens: units among which pairs are sorted by length; 32"
+    )
     accumulation: int = Field(1, ge=1)
+    chunk_tokens: int | None = Field(None, ge=1)
+    mix: Literal["alternate", "in_batch"] = Field(
+        "alternate", description="one source in a pass, or all in each, by their rates"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """Give the chosen kind of batch its values, so that they are saved."""
+        if not isinstance(given, dict):
+            return given
+        by_tokens = given.get("max_tokens") is not None
+        default = {"pool": 32} if by_tokens else {"pairs_per_step": 64}
+        return given | {key: value for key, value in default.items() if given.get(key) is None}
 
     @model_validator(mode="after")
-    def _divides(self) -> BatchConfig:
-        if self.pairs_per_step % self.accumulation:
+    def _fits(self) -> BatchConfig:
+        if self.max_tokens is not None and self.pairs_per_step is not None:
+            raise ValueError("give batch.pairs_per_step or batch.max_tokens, not both")
+        if self.max_tokens is None and self.pool is not None:
+            raise ValueError("batch.pool belongs to batch.max_tokens")
+        if self.max_tokens is not None and self.mix == "in_batch":
+            raise ValueError(
+                "batch.mix in_batch shares out pairs: it needs batch.pairs_per_step, "
+                "not batch.max_tokens"
+            )
+        if self.pairs_per_step is not None and self.pairs_per_step % self.accumulation:
             raise ValueError("batch.pairs_per_step must be a multiple of batch.accumulation")
+        if self.max_tokens is not None and self.max_tokens <= (self.chunk_tokens or 0):
+            raise ValueError("batch.chunk_tokens must be less than batch.max_tokens")
         return self
 
 
@@ -250,5 +285,17 @@ class PretrainConfig(StrictConfig):
         if self.loss.negatives == "own" and not self.data.hard_negatives:
             raise ValueError(
                 "loss.negatives own needs data.hard_negatives; or set loss.negatives to all"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pairs_fit(self) -> PretrainConfig:
+        texts = 3 if self.data.hard_negatives else 2
+        if self.batch.max_tokens is not None and (
+            self.batch.max_tokens < texts * self.data.max_length
+        ):
+            raise ValueError(
+                f"batch.max_tokens {self.batch.max_tokens} does not hold {texts} texts of "
+                f"data.max_length {self.data.max_length}"
             )
         return self

@@ -81,7 +81,7 @@ def resolve_precision(choice: PrecisionChoice, device: torch.device) -> Precisio
 def resolve_deepspeed(
     source: str | dict[str, Any],
     *,
-    pairs_per_step: int,
+    pairs_per_step: int | None,
     accumulation: int,
     world_size: int,
     precision: Precision,
@@ -94,7 +94,9 @@ def resolve_deepspeed(
     source : str or dict
         Path of a JSON file, or its content. Values ``"auto"`` are filled in.
     pairs_per_step, accumulation, world_size : int
-        Decide the three batch sizes of DeepSpeed.
+        What the three batch sizes of DeepSpeed may say; ``pairs_per_step`` is None where
+        batches have a budget of tokens. DeepSpeed itself is told that every step is one
+        batch: `DeepSpeedEngine.one_reduction` adds up what belongs to a step.
     precision : str
         Decides ``bf16.enabled`` and ``fp16.enabled``.
     clip : float
@@ -111,22 +113,29 @@ def resolve_deepspeed(
     if not isinstance(given, dict):
         raise ConfigError("a DeepSpeed configuration is a JSON object", path=path)
     _refuse(given, path, precision)
-    if pairs_per_step % (accumulation * world_size):
-        raise ConfigError(
-            f"batch.pairs_per_step {pairs_per_step} cannot be split over {world_size} ranks "
-            f"and {accumulation} accumulation steps",
-            fix=f"use a multiple of {accumulation * world_size}",
-        )
     ours: dict[str, Any] = {
-        "train_batch_size": pairs_per_step,
-        "train_micro_batch_size_per_gpu": pairs_per_step // accumulation // world_size,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": clip,
         "bf16": {"enabled": precision == "bf16"},
         "fp16": {"enabled": precision == "fp16"},
     }
+    if pairs_per_step is not None:
+        if pairs_per_step % (accumulation * world_size):
+            raise ConfigError(
+                f"batch.pairs_per_step {pairs_per_step} cannot be split over {world_size} ranks "
+                f"and {accumulation} accumulation steps",
+                fix=f"use a multiple of {accumulation * world_size}",
+            )
+        ours["train_batch_size"] = pairs_per_step
+        ours["train_micro_batch_size_per_gpu"] = pairs_per_step // accumulation // world_size
     extras = {"steps_per_print": 1_000_000_000, "zero_allow_untested_optimizer": True}
-    return extras | _fill(given, ours, path, prefix="")
+    per_rank = 1 if pairs_per_step is None else pairs_per_step // world_size
+    told = {
+        "train_batch_size": per_rank * world_size,
+        "train_micro_batch_size_per_gpu": per_rank,
+        "gradient_accumulation_steps": 1,
+    }
+    return extras | _fill(given, ours, path, prefix="") | told
 
 
 def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> None:
@@ -236,12 +245,35 @@ class DeepSpeedEngine:
         embeddings: Tensor = self._engine(texts, routes)
         return embeddings
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = self._engine.device
+        return device
+
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of ``loss`` divided by the accumulation steps."""
+        """Add the gradient of ``loss``."""
         self._engine.backward(loss)
 
+    @contextmanager
+    def one_reduction(self) -> Iterator[None]:
+        """Add up the gradients of all ``backward`` calls inside; reduce them over ranks once.
+
+        A step of a single ``backward`` does without: its reduction then overlaps with it.
+        """
+        engine = self._engine
+        if hasattr(engine.optimizer, "_coalesce_grad_reduction"):
+            with engine.coalesce_grad_reduction():
+                yield
+            return
+        # Stage 0 and some half-precision optimizers reduce at the boundary alone.
+        engine.set_gradient_accumulation_boundary(False)
+        yield
+        engine.set_gradient_accumulation_boundary(True)
+        engine.allreduce_gradients()
+
     def step(self, active_experts: frozenset[int]) -> None:
-        """End a unit; after the last one of a step, clip and update.
+        """Clip and update.
 
         Parameters
         ----------
@@ -252,12 +284,11 @@ class DeepSpeedEngine:
         if self._engine.zero_optimization_stage() == 0:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             self._unsharded_norm = float(torch.nn.utils.get_total_norm(gradients))
-        ends_step = self._engine.is_gradient_accumulation_boundary()
         self._engine.step()
         # ZeRO-3 overwrites the gradients of a step only where the next one has some: those
         # of experts without rows would stay, and count in the norm that clipping uses.
         kept = getattr(self._engine.optimizer, "grad_partitions_flat_buffer", None)
-        if kept is not None and ends_step:
+        if kept is not None:
             kept.zero_()
 
     @property

@@ -38,18 +38,19 @@ def write_failure(
 
 def _describe(failed: FailedStep, ids_at: Callable[[IntArray], list[str]]) -> dict[str, Any]:
     """Return what JSON can hold: numbers that are not finite become strings."""
-    units = []
-    for batch, loss in zip(failed.batches, failed.losses, strict=True):
+    batches = [batch for unit in failed.units for batch in unit.parts]
+    parts = []
+    for batch, result in zip(batches, failed.results, strict=True):
         candidates = ids_at(batch.candidate_ids_C.numpy())
         positives = len(batch.query_ids_B)
-        units.append(
+        parts.append(
             {
                 "source": batch.source,
                 "task": batch.task,
-                "loss": str(loss),
+                "loss": str(float(result.loss.detach()) / max(result.pairs, 1)),
                 "queries": ids_at(batch.query_ids_B.numpy()),
                 "positives": candidates[:positives],
                 "hard_negatives": candidates[positives:],
             }
         )
-    return {"gradient_norm": str(failed.gradient_norm), "units": units}
+    return {"gradient_norm": str(failed.gradient_norm), "parts": parts}

@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from scimult import distributed
-from scimult.data.batches import Batch
+from scimult.data.batches import Unit
 from scimult.errors import SciMultError
+from scimult.losses import Temperature
 from scimult.training.engine import DeepSpeedEngine
-from scimult.training.objective import ContrastiveObjective, UnitResult
+from scimult.training.objective import ContrastiveObjective, PartResult
+from scimult.training.passes import UnitTexts, pass_in_chunks, pass_whole
 from scimult.training.stopping import StoppedError, StopRequest
 
 
@@ -62,8 +66,8 @@ class FailedStep:
     """What this rank had in hand when a step was not finite."""
 
     step: int
-    batches: list[Batch]
-    losses: list[float]
+    units: list[Unit]
+    results: list[PartResult]
     gradient_norm: float
 
 
@@ -75,21 +79,25 @@ class Trainer:
     engine : DeepSpeedEngine
         Holds model and optimizer.
     objective : ContrastiveObjective
-        Turns a batch into a loss.
-    batch_of_unit : callable
-        Returns this rank's batch of a unit, purely by number.
+        Turns embeddings into a loss.
+    unit_at : callable
+        Returns what this rank does in a unit, purely by number.
     routes_of_task : callable
         Returns the routes of a task's queries and candidates.
     weight_of_task : callable
         Returns the number that the losses of a task are multiplied with. Reports have the
         losses without it.
+    learned : Temperature or None
+        The temperature, where it is learned.
     keep_failure : callable
         Writes down the batches of a step that was not finite, and returns the file's path;
         every rank calls it.
     stop_request : StopRequest
         Asked after every step; if any rank was told to stop, all do.
-    rows_per_unit, accumulation, seed : int
-        Queries of a unit over all ranks; units per step; seed of dropout.
+    accumulation, seed : int
+        Units per step; seed of dropout.
+    chunk_tokens : int or None
+        Tokens that are encoded at once; ``None`` for a whole unit.
     callbacks : sequence of Callback
         Called in order after each step.
     """
@@ -98,26 +106,28 @@ class Trainer:
         self,
         engine: DeepSpeedEngine,
         objective: ContrastiveObjective,
-        batch_of_unit: Callable[[int], Batch],
+        unit_at: Callable[[int], Unit],
         routes_of_task: Callable[[str], Sequence[int]],
         *,
         weight_of_task: Callable[[str], float],
+        learned: Temperature | None,
         keep_failure: Callable[[FailedStep], Path],
         stop_request: StopRequest,
-        rows_per_unit: int,
         accumulation: int,
+        chunk_tokens: int | None,
         seed: int,
         callbacks: Sequence[Callback],
     ) -> None:
         self._engine = engine
         self._objective = objective
-        self._batch_of_unit = batch_of_unit
+        self._unit_at = unit_at
         self._routes_of_task = routes_of_task
         self._weight_of_task = weight_of_task
+        self._learned = learned
         self._keep_failure = keep_failure
         self._stop_request = stop_request
-        self._rows_per_unit = rows_per_unit
         self._accumulation = accumulation
+        self._chunk_tokens = chunk_tokens
         self._seed = seed
         self._callbacks = callbacks
 
@@ -156,54 +166,80 @@ class Trainer:
     def _step(self, step: int) -> StepReport:
         started = time.perf_counter()
         lr = self._engine.learning_rate
-        results: list[UnitResult] = []
-        batches: list[Batch] = []
-        active: set[int] = set()
-        for unit in range(step * self._accumulation, (step + 1) * self._accumulation):
-            batch = self._batch_of_unit(unit)
-            routes = self._routes_of_task(batch.task)
-            active.update(routes)
-            # Dropout depends on the unit and rank alone, so a resumed run draws the same.
-            torch.manual_seed(_unit_seed(self._seed, unit))
-            result = self._objective(self._engine.forward, batch, routes, self._rows_per_unit)
-            self._engine.backward(result.loss * self._weight_of_task(batch.task))
-            self._engine.step(frozenset(active))
-            results.append(result)
-            batches.append(batch)
-        return self._report(step + 1, batches, results, lr, started)
+        units: list[Unit] = []
+        results: list[PartResult] = []
+        several = self._accumulation > 1 or self._chunk_tokens is not None
+        with self._engine.one_reduction() if several else nullcontext():
+            for number in range(step * self._accumulation, (step + 1) * self._accumulation):
+                units.append(self._unit_at(number))
+                results += self._pass(number, units[-1])
+        tasks = {task for unit in units for task in unit.tasks}
+        active = {route for task in tasks for route in self._routes_of_task(task)}
+        self._engine.step(frozenset(active))
+        return self._report(step + 1, units, results, lr, started)
+
+    def _pass(self, number: int, unit: Unit) -> list[PartResult]:
+        texts = UnitTexts.of(unit, self._routes_of_task)
+        # The mean over ranks of what they do is the mean over all pairs of the step's units.
+        scale = distributed.world_size() / unit.pairs / self._accumulation
+
+        def loss_of(
+            embeddings_UD: Tensor, temperature: Tensor | None
+        ) -> tuple[Tensor, list[PartResult]]:
+            of_part = torch.split(embeddings_UD, [len(part.rows) for part in unit.parts])
+            results = [
+                self._objective(part, part_UD, temperature)
+                for part, part_UD in zip(unit.parts, of_part, strict=True)
+            ]
+            weighted = [result.loss * self._weight_of_task(result.task) for result in results]
+            return torch.stack(weighted).sum() * scale, results
+
+        # Dropout depends on the unit, rank and chunk alone, so a resumed run draws the same.
+        def seed_of_chunk(chunk: int) -> int:
+            return _seed_of(self._seed, number, chunk)
+
+        if self._chunk_tokens is None:
+            torch.manual_seed(seed_of_chunk(0))
+            return pass_whole(self._engine, texts, loss_of, self._learned)
+        return pass_in_chunks(
+            self._engine,
+            texts,
+            loss_of,
+            self._learned,
+            chunk_tokens=self._chunk_tokens,
+            seed_of_chunk=seed_of_chunk,
+        )
 
     def _report(
         self,
         step: int,
-        batches: list[Batch],
-        results: list[UnitResult],
+        units: list[Unit],
+        results: list[PartResult],
         lr: float,
         started: float,
     ) -> StepReport:
         norm = self._engine.gradient_norm
-        totals = torch.tensor(
+        sums = torch.tensor(
             [
-                [float(r.loss.detach()), float(r.accuracy), float(r.masked), float(r.tokens)]
+                [float(r.loss.detach()), float(r.pairs), float(r.hits), float(r.masked), r.tokens]
                 for r in results
             ],
             dtype=torch.float64,
-        )
-        gathered = distributed.all_gather_objects((totals.sum(0), norm))
-        per_rank = torch.stack([sums for sums, _ in gathered])
-        units = len(results)
-        loss = float(per_rank[:, 0].mean()) / units
+        ).sum(0)
+        gathered = distributed.all_gather_objects((sums, norm))
+        loss, pairs, hits, masked, tokens = sum(sums for sums, _ in gathered).tolist()
         norms = [] if self._engine.scales_loss else [value for _, value in gathered]
         # DeepSpeed calls some norms that are not finite -1.
         if not (math.isfinite(loss) and all(math.isfinite(n) and n >= 0 for n in norms)):
-            self._stop(loss, FailedStep(step, batches, totals[:, 0].tolist(), norm))
+            self._stop(loss, FailedStep(step, units, results, norm))
         return StepReport(
             step=step,
-            tasks=[batch.task for batch in batches],
-            sources=[batch.source for batch in batches],
-            loss=loss,
-            accuracy=float(per_rank[:, 1].mean()) / units,
-            masked=int(per_rank[:, 2].sum()),
-            tokens=int(per_rank[:, 3].sum()),
+            tasks=[result.task for result in results],
+            sources=[result.source for result in results],
+            loss=loss / pairs,
+            accuracy=hits / pairs,
+            masked=int(masked),
+            tokens=int(tokens),
             seconds=time.perf_counter() - started,
             lr=lr,
             gradient_norm=norm,
@@ -220,6 +256,6 @@ class Trainer:
         )
 
 
-def _unit_seed(seed: int, unit: int) -> int:
-    words = np.random.SeedSequence([seed, unit, distributed.rank()]).generate_state(2)
+def _seed_of(seed: int, unit: int, chunk: int) -> int:
+    words = np.random.SeedSequence([seed, unit, distributed.rank(), chunk]).generate_state(2)
     return int(words[0]) << 31 | int(words[1]) >> 1

@@ -1,4 +1,4 @@
-"""From a batch to its loss: encode once, gather the other side of all ranks, compare.
+"""From embeddings to a loss: gather the other side of all ranks, compare.
 
 Shape legend: B queries of this rank, S queries of all ranks, C candidates of all ranks,
 U distinct texts, D width, R rows and K columns of a comparison.
@@ -6,9 +6,8 @@ U distinct texts, D width, R rows and K columns of a comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from scimult import distributed
 from scimult.data.batches import Batch
 from scimult.losses import (
     InBatchScores,
-    Temperature,
     above_margin,
     false_negatives,
     foreign_negatives,
@@ -26,21 +24,23 @@ from scimult.losses import (
     similarity_matrix,
     triplet_margin,
 )
-from scimult.losses.info_nce import in_batch_accuracy
-from scimult.models import PackedTexts, pack
+from scimult.losses.info_nce import in_batch_hits
 from scimult.training.config import LossConfig
 from scimult.types import Similarity
 
-Forward = Callable[[PackedTexts, int | list[int]], Tensor]
-Loss = Callable[[InBatchScores], Tensor]
+# From scores, and the temperature if it is learned, to one loss per row.
+Loss = Callable[[InBatchScores, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
-class UnitResult:
-    """Loss of one unit on this rank, scaled so that the mean over ranks is the global mean."""
+class PartResult:
+    """What this rank's pairs of one source gave in a unit; ``loss`` is a sum over queries."""
 
+    source: str
+    task: str
+    pairs: int
     loss: Tensor
-    accuracy: Tensor
+    hits: int
     masked: int
     tokens: int
 
@@ -61,18 +61,15 @@ class _Comparison:
         return InBatchScores(scores_RK, self.targets_R, self.masked_RK)
 
 
-def loss_function(options: LossConfig, learned: Temperature | None = None) -> Loss:
-    """Return the chosen loss as a function of scores alone.
-
-    ``learned`` takes the place of the fixed temperature.
-    """
+def loss_function(options: LossConfig) -> Loss:
+    """Return the chosen loss as a function of scores and of a learned temperature."""
     if options.name == "triplet":
-        assert options.margin is not None
-        return partial(triplet_margin, margin=options.margin)
-    assert options.temperature is not None
-    if learned is None:
-        return partial(info_nce, temperature=options.temperature)
-    return lambda scores: info_nce(scores, learned())
+        margin = options.margin
+        assert margin is not None
+        return lambda scores, _: triplet_margin(scores, margin)
+    fixed = options.temperature
+    assert fixed is not None
+    return lambda scores, learned: info_nce(scores, fixed if learned is None else learned)
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ class ContrastiveObjective:
         Which candidates are negatives, which directions and dimensions are compared
         (Matryoshka: Kusupati et al., 2022).
     device : device
-        Where the model is.
+        Where the embeddings are.
     """
 
     similarity: Similarity
@@ -98,47 +95,47 @@ class ContrastiveObjective:
     device: torch.device | str = "cpu"
 
     def __call__(
-        self, forward: Forward, batch: Batch, routes: Sequence[int], rows_of_all: int
-    ) -> UnitResult:
-        """Encode the batch and return its loss.
+        self, batch: Batch, embeddings_UD: Tensor, temperature: Tensor | None = None
+    ) -> PartResult:
+        """Return the loss of this rank's queries; every rank calls it for the same source.
 
         Parameters
         ----------
-        forward : callable
-            Embeds packed texts, by one route or one per row.
         batch : Batch
             This rank's rows.
-        routes : sequence of int
-            The routes of the batch's queries and of its candidates.
-        rows_of_all : int
-            Queries of the unit over all ranks, by which the loss is averaged.
+        embeddings_UD : Tensor
+            Embeddings of the batch's distinct texts.
+        temperature : Tensor, optional
+            The temperature, where it is learned.
         """
         batch = batch.to(self.device)
-        rows = pack(batch.rows).to(self.device)
-        route = routes[0] if len(set(routes)) == 1 else [routes[side] for side in batch.sides]
-        embeddings_UD = forward(rows, route).float()
         comparison = self._queries_to_candidates(batch, embeddings_UD)
         scores = comparison.scores(self.similarity)
-        losses_B, masked = self._losses(comparison, scores)
+        losses_B, masked = self._losses(comparison, scores, temperature)
         if self.options.name == "symmetric_info_nce":
             back = self._positives_to_queries(batch, embeddings_UD)
-            back_B, masked_back = self._losses(back, back.scores(self.similarity))
+            back_B, masked_back = self._losses(back, back.scores(self.similarity), temperature)
             losses_B, masked = (losses_B + back_B) / 2, masked + masked_back
-        return UnitResult(
-            loss=losses_B.sum() * (distributed.world_size() / rows_of_all),
-            accuracy=in_batch_accuracy(scores),
+        return PartResult(
+            source=batch.source,
+            task=batch.task,
+            pairs=len(losses_B),
+            loss=losses_B.sum(),
+            hits=int(in_batch_hits(scores).sum()),
             masked=masked,
             tokens=batch.num_tokens,
         )
 
-    def _losses(self, comparison: _Comparison, scores: InBatchScores) -> tuple[Tensor, int]:
+    def _losses(
+        self, comparison: _Comparison, scores: InBatchScores, temperature: Tensor | None
+    ) -> tuple[Tensor, int]:
         """Return the loss of each row over all cuts, and how many columns were masked."""
         masked_RK = scores.masked_BC
         if self.options.mask_margin is not None:
             masked_RK = masked_RK | above_margin(scores, self.options.mask_margin)
         cuts = [comparison.scores(self.similarity, dims) for dims in self.options.matryoshka]
         losses_R = sum(
-            self.loss(InBatchScores(cut.scores_BC, cut.targets_B, masked_RK))
+            self.loss(InBatchScores(cut.scores_BC, cut.targets_B, masked_RK), temperature)
             for cut in (scores, *cuts)
         )
         assert isinstance(losses_R, Tensor)

@@ -11,10 +11,11 @@ from torch import Tensor
 from scimult import distributed
 from scimult.checkpoints import Pretrained, save_pretrained
 from scimult.config import read_yaml, save_config
-from scimult.data.batches import Batch, BatchBuilder, all_known_positives
+from scimult.data.batches import BatchBuilder, Unit, all_known_positives
+from scimult.data.pair_streams import pair_streams
 from scimult.data.pairs import KnownPositives, PairFile
 from scimult.data.prepared import PreparedData
-from scimult.data.sampler import Sampler
+from scimult.data.sampler import Sampler, sampling_rates
 from scimult.data.token_store import TokenStore
 from scimult.errors import CheckpointError, ConfigError
 from scimult.progress import note
@@ -71,8 +72,8 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     """
     data = PreparedData.open(config.data.prepared)
     sources = build.select_sources(data, config.data, TaskSet(config.tasks))
-    length = build.run_length(config, sources)
-    sampler = build.build_sampler(config, sources, length)
+    streams = pair_streams(sources, config.seed)
+    rates = sampling_rates(sources, config.data.sampling, config.data.rates)
     weights = build.loss_weights(config, sources)
     pretrained = build.build_model(config)
     with process_group(config.engine.timeout_minutes * 60) as device:
@@ -83,8 +84,9 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         run = _RunFolder(config, data.fingerprint, settings)
         checkpoint = run.open(resume)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
-        loss = loss_function(config.loss, build.add_temperature(config, pretrained.model))
-        optimizer, schedule = build.build_optimizer(config, pretrained.model, length.steps)
+        sampler, steps = build.build_sampler(config, streams, rates, tokens.lengths_N)
+        learned = build.add_temperature(config, pretrained.model)
+        optimizer, schedule = build.build_optimizer(config, pretrained.model, steps)
         engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
         first_step = 0
         if checkpoint is not None:
@@ -94,43 +96,45 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         known = all_known_positives(data)
         scores = _dev_scores(config, data, sources, known, tokens, pretrained, engine)
         stop_request = StopRequest()
+        loss = loss_function(config.loss)
         trainer = Trainer(
             engine,
             ContrastiveObjective(config.model.similarity, loss, config.loss, device),
-            _batches(config, sampler, tokens, known),
+            _units(config, sources, sampler, tokens, known),
             pretrained.routes,
             weight_of_task=weights.__getitem__,
+            learned=learned,
             keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
             stop_request=stop_request,
-            rows_per_unit=length.rows_per_unit,
             accumulation=config.batch.accumulation,
+            chunk_tokens=config.batch.chunk_tokens,
             seed=config.seed,
-            callbacks=run.callbacks(scores, engine, first_step, length.steps),
+            callbacks=run.callbacks(scores, engine, first_step, steps),
         )
         with stop_request.listening():
-            trainer.run(first_step, length.steps)
+            trainer.run(first_step, steps)
         run.export(engine.full_weights(), pretrained)
         engine.close()
         return run.model
 
 
-def _batches(
+def _units(
     config: PretrainConfig,
+    sources: list[PairFile],
     sampler: Sampler,
     tokens: TokenStore,
     known: Mapping[str, KnownPositives],
-) -> Callable[[int], Batch]:
-    """Return the function from a unit's number to this rank's batch of it."""
+) -> Callable[[int], Unit]:
+    """Return the function from a unit's number to what this rank does in it."""
     builder = BatchBuilder(
-        sampler.sources,
+        sources,
         tokens,
         known,
         max_length=config.data.max_length,
         hard_negatives=config.data.hard_negatives,
         by_side=config.model.routing == "task_and_side",
     )
-    rank, world_size = distributed.rank(), distributed.world_size()
-    return lambda unit: builder.build(sampler.plan(unit).shard(rank, world_size))
+    return lambda number: builder.unit(sampler.plan(number), distributed.rank())
 
 
 def _deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from scimult.config import validate
+from scimult.data.pair_streams import pair_streams
+from scimult.data.pairs import PairFile
+from scimult.data.sampler import Sampler, sampling_rates
 from scimult.mining.dataset import DatasetConfig, build_dataset
+from scimult.training import build
 from scimult.training.config import PretrainConfig
 from tests.tiny import save_tiny_model, tiny_tokenizer
 
@@ -84,6 +88,13 @@ def run_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
     for section, values in sections.items():
         tree[section] = {**tree.get(section, {}), **values} if isinstance(values, dict) else values
     return validate(PretrainConfig, tree)
+
+
+def plan_units(config: PretrainConfig, sources: list[PairFile], tokens: int = 32) -> Sampler:
+    """Return the plan of a run whose texts all have ``tokens`` tokens."""
+    rates = sampling_rates(sources, config.data.sampling, config.data.rates)
+    lengths = np.full(1000, tokens, dtype=np.int32)
+    return build.build_sampler(config, pair_streams(sources, config.seed), rates, lengths)[0]
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

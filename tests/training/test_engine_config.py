@@ -28,8 +28,9 @@ def test_auto_and_absent_values_are_filled_in() -> None:
     }
     resolved = resolve_deepspeed({**given, "zero_optimization": {"stage": 2}}, **RUN)
     assert resolved["train_batch_size"] == 48
-    assert resolved["train_micro_batch_size_per_gpu"] == 8
-    assert resolved["gradient_accumulation_steps"] == 2
+    # The engine adds up the passes of a step itself: to DeepSpeed every step is one batch.
+    assert resolved["train_micro_batch_size_per_gpu"] == 16
+    assert resolved["gradient_accumulation_steps"] == 1
     assert resolved["bf16"] == {"enabled": True}
     assert resolved["fp16"] == {"enabled": False, "initial_scale_power": 8}
     # Absent would mean 1.0 to DeepSpeed.
@@ -48,6 +49,7 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"gradient_accumulation_steps": 3}, "gradient_accumulation_steps .* needs 2"),
         ({"train_batch_size": 64}, "train_batch_size .* contradicts the run, which needs 48"),
         ({"bf16": {"enabled": False}}, r"bf16\.enabled .* needs True"),
         ({"fp16": {"enabled": True}}, r"fp16\.enabled .* needs False"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,17 +17,18 @@ from typer.testing import CliRunner
 from scimult import distributed
 from scimult.cli.main import app
 from scimult.config import save_config
-from scimult.data.batches import Batch
+from scimult.data.batches import Batch, Unit
 from scimult.data.prepared import PreparedData
+from scimult.models import PackedTexts
 from scimult.training import build
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.failure import write_failure
 from scimult.training.loop import NonFiniteError, Trainer
-from scimult.training.objective import ContrastiveObjective, UnitResult
+from scimult.training.objective import ContrastiveObjective, PartResult
 from scimult.training.run import pretrain
 from scimult.training.stopping import StopRequest
 from tests.ranks import run_ranks
-from tests.training.corpus import metrics, prepare_corpus, run_config
+from tests.training.corpus import metrics, plan_units, prepare_corpus, run_config
 
 
 class OnlyNumbers:
@@ -38,8 +40,14 @@ class OnlyNumbers:
         self.gradient_norm, self.scales_loss = norm, scales_loss
         self.losses: list[float] = []
 
-    def forward(self, *_: Any) -> None:
-        """Never called: the objective below looks at no text."""
+    device = torch.device("cpu")
+
+    def forward(self, texts: PackedTexts, _: Any) -> Tensor:
+        """Return something: the objective below does not look at it."""
+        return torch.zeros(len(texts), 1)
+
+    def one_reduction(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
         self.losses.append(float(loss))
@@ -48,8 +56,8 @@ class OnlyNumbers:
         pass
 
 
-def batch(unit: int) -> Batch:
-    return Batch(
+def unit_at(unit: int) -> Unit:
+    part = Batch(
         source="s",
         task=["search", "classification"][unit % 2],
         rows=[np.array([1, 2])],
@@ -62,13 +70,14 @@ def batch(unit: int) -> Batch:
         known_rows_P=torch.tensor([0]),
         known_ids_P=torch.tensor([5]),
     )
+    return Unit([part], pairs=1)
 
 
 def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
     remaining = iter(losses)
 
-    def objective(*_: Any) -> UnitResult:
-        return UnitResult(torch.tensor(next(remaining)), torch.tensor(1.0), 0, 2)
+    def objective(part: Batch, *_: Any) -> PartResult:
+        return PartResult(part.source, part.task, 1, torch.tensor(next(remaining)), 1, 0, 2)
 
     def ids_at(rows: Any) -> list[str]:
         return [f"text{row}" for row in rows]
@@ -76,13 +85,14 @@ def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
     return Trainer(
         cast(DeepSpeedEngine, engine),
         cast(ContrastiveObjective, objective),
-        batch,
+        unit_at,
         lambda task: [0, 0],
         weight_of_task={"search": 0.25, "classification": 2.0}.__getitem__,
         keep_failure=lambda failed: write_failure(folder, failed, ids_at),
         stop_request=StopRequest(),
-        rows_per_unit=1,
+        learned=None,
         accumulation=2,
+        chunk_tokens=None,
         seed=0,
         callbacks=[],
     )
@@ -91,7 +101,7 @@ def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
 def test_losses_are_weighted_by_task(tmp_path: Path) -> None:
     engine = OnlyNumbers(norm=1.0, scales_loss=False)
     trainer(engine, [4.0, 3.0, 8.0, 1.0], tmp_path).run(0, 2)
-    assert engine.losses == [1.0, 6.0, 2.0, 2.0]
+    assert engine.losses == [0.5, 3.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +124,7 @@ def test_what_is_not_finite_stops_the_run_and_names_its_texts(
     kept = json.loads(Path(caught.value.path).read_text(encoding="utf-8"))
     first = 2 * (kept["step"] - 1)
     (rank,) = kept["ranks"]
-    for unit, told in enumerate(rank["units"], start=first):
+    for unit, told in enumerate(rank["parts"], start=first):
         assert told["loss"] == str(losses[unit])
         assert told["queries"] == [f"text{unit}"]
         assert (told["positives"], told["hard_negatives"]) == (["text5"], ["text6"])
@@ -158,13 +168,16 @@ def test_every_rank_stops_under_zero_stages(tmp_path: Path) -> None:
     config = run_config(tmp_path, "planned")
     data = PreparedData.open(config.data.prepared)
     sources, ids_at = data.pairs("train"), data.texts.ids_at
-    planned = build.build_sampler(config, sources, build.run_length(config, sources)).plan(0)
+    (planned,) = plan_units(config, sources).plan(0)
     assert ranks[0] == ranks[1]
     for stage, (message, kept, steps) in ranks[0].items():
         assert "gradient norm is not finite at step 1" in message, stage
         assert steps == 0
-        told = [rank["units"][0] for rank in kept["ranks"]]
-        for name, rows in (("queries", planned.queries_R), ("positives", planned.positives_R)):
+        told = [rank["parts"][0] for rank in kept["ranks"]]
+        for name, rows in (
+            ("queries", planned.rows.queries_R),
+            ("positives", planned.rows.positives_R),
+        ):
             ids = ids_at(rows)
             assert [unit[name] for unit in told] == [ids[:4], ids[4:]], name
 

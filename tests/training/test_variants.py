@@ -54,14 +54,22 @@ def variant_config(folder: Path, name: str, output: str, **sections: Any) -> Pre
     )
 
 
-def run_all(folder: Path, ranks: int, stages: dict[int, list[str]]) -> dict[str, Any]:
+# Trained on batches of all tasks; the others on batches of one.
+MIXED = ("control_codes", "adapters", "fusion", "pals")
+
+
+def run_all(
+    folder: Path, ranks: int, stages: dict[int, list[str]], chunk_tokens: int | None
+) -> dict[str, Any]:
     """Train variants under ZeRO stages; return losses and weights."""
     results = {}
     for stage, names in stages.items():
         for name in names:
             output = f"{name}-ranks{ranks}-stage{stage}"
             zero = {"deepspeed": {"zero_optimization": {"stage": stage}}}
-            config = variant_config(folder, name, output, engine=zero)
+            mix = "in_batch" if name in MIXED else "alternate"
+            batch = {"mix": mix, "chunk_tokens": chunk_tokens}
+            config = variant_config(folder, name, output, engine=zero, batch=batch)
             model = pretrain(config)
             if distributed.is_main():
                 losses = [line["loss"] for line in metrics(folder / output)]
@@ -71,25 +79,26 @@ def run_all(folder: Path, ranks: int, stages: dict[int, list[str]]) -> dict[str,
 
 @pytest.mark.timeout(900)  # 16 runs; minutes on a busy machine
 def test_two_ranks_under_zero_equal_one_process(folder: Path, tmp_path: Path) -> None:
+    """With the embedding cache on two ranks, without it in one process."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     # Each once; adapters and fusion are under one stage, because one starts from the other.
     sharded = {
         2: ["instruction", "prefix", "lora", "sides"],
-        3: ["control_codes", "adapters", "fusion", "pals"],
+        3: list(MIXED),
     }
-    one = run_ranks(run_all, 1, tmp_path / "one", folder, 1, {0: list(RUNS)})[0]
-    two = run_ranks(run_all, 2, tmp_path / "two", folder, 2, sharded)[0]
+    one = run_ranks(run_all, 1, tmp_path / "one", folder, 1, {0: list(RUNS)}, None)[0]
+    two = run_ranks(run_all, 2, tmp_path / "two", folder, 2, sharded, 40)[0]
     base = load_pretrained(folder / "base").model.state_dict()
     for key, (losses, weights) in two.items():
         name = key.split()[0]
         expected, reference = one[f"{name} 0"]
-        # Float32 rounding, carried through four Adam steps.
+        # Float32 rounding, carried through four Adam steps of up to 1e-3 each.
         assert losses == pytest.approx(expected, abs=1e-4), key
         if VARIANTS[RUNS[name]["variant"]].trains is not None:
             assert all(torch.equal(weights[n], weight) for n, weight in base.items()), key
         for n, weight in weights.items():
-            assert (weight - reference[n]).abs().max() <= 5e-6, (key, n)
+            assert (weight - reference[n]).abs().max() <= 2e-5, (key, n)
 
 
 def test_prefix_leaves_every_text_weight_bit_identical_in_bfloat16(

@@ -1,0 +1,278 @@
+"""Endless streams of a source's pairs, and how they are cut into units.
+
+A *unit* is one forward-backward over all ranks. What a stream gives is a pure function of
+(seed, number of the unit, ranks).
+
+Shape legend: P pairs of a source or of a pool, R rows of a unit over all ranks, N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from scimult.data.pairs import PairFile
+from scimult.errors import ConfigError
+from scimult.types import IntArray
+
+NO_NEGATIVE = -1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one unit: parallel arrays of text rows; ``negatives_R`` is -1 where none exists.
+
+    Rank ``r`` works on rows ``bounds[r]`` to ``bounds[r + 1]``.
+    """
+
+    queries_R: IntArray
+    positives_R: IntArray
+    negatives_R: IntArray
+    bounds: list[int]
+
+    def __len__(self) -> int:
+        return len(self.queries_R)
+
+    def take(self, order: IntArray, bounds: list[int]) -> Rows:
+        """Return the rows in another order, with other bounds of ranks."""
+        return Rows(self.queries_R[order], self.positives_R[order], self.negatives_R[order], bounds)
+
+    def shard(self, rank: int) -> Rows:
+        """Return the rows that ``rank`` works on."""
+        first, last = self.bounds[rank : rank + 2]
+        return self.take(np.arange(first, last), [0, last - first])
+
+
+class PairStream:
+    """An endless sequence of the pairs of one source, reshuffled at every epoch.
+
+    Each epoch visits every pair once, in an order of its own, and draws one hard negative
+    per pair from the pair's group (SciMult, section 3.4), by ``(seed, epoch)``.
+    """
+
+    def __init__(self, pairs: PairFile, seed: int) -> None:
+        self.pairs = pairs
+        self.seed = seed
+        self._group_P = pairs.positives.owners
+        self._epoch = -1
+        self._order_P: IntArray = np.zeros(0, dtype=np.int64)
+        self._negative_P: IntArray = np.zeros(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._group_P)
+
+    def rows(self, start: int, count: int, ranks: int) -> Rows:
+        """Return pairs ``start`` to ``start + count``, divided evenly over ``ranks``."""
+        parts = []
+        left = count
+        while left > 0:
+            epoch, offset = divmod(start, len(self))
+            self._enter(epoch)
+            pairs = self._order_P[offset : offset + left]
+            groups = self._group_P[pairs]
+            parts.append(
+                (
+                    self.pairs.queries[groups],
+                    self.pairs.positives.values[pairs],
+                    self._negative_P[pairs],
+                )
+            )
+            start, left = start + len(pairs), left - len(pairs)
+        queries, positives, negatives = (
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )
+        bounds = [count * rank // ranks for rank in range(ranks + 1)]
+        return Rows(queries, positives, negatives, bounds)
+
+    def _enter(self, epoch: int) -> None:
+        if epoch == self._epoch:
+            return
+        rng = np.random.default_rng([self.seed, epoch])
+        self._order_P = rng.permutation(len(self))
+        self._negative_P = self._draw_negatives(rng)
+        self._epoch = epoch
+
+    def _draw_negatives(self, rng: np.random.Generator) -> IntArray:
+        negatives = self.pairs.negatives
+        counts_P = negatives.lengths[self._group_P]
+        picks_P = (rng.random(len(self)) * counts_P).astype(np.int64)
+        drawn_P = np.full(len(self), NO_NEGATIVE, dtype=np.int64)
+        has_any = counts_P > 0
+        places = negatives.offsets[self._group_P] + picks_P
+        drawn_P[has_any] = negatives.values[places[has_any]]
+        return drawn_P
+
+
+def pair_streams(sources: Sequence[PairFile], seed: int) -> list[PairStream]:
+    """Return the stream of every source.
+
+    Raises
+    ------
+    ConfigError
+        If a source is empty, or there is none.
+    """
+    empty = [file.name for file in sources if not len(file.positives.values)]
+    if empty or not sources:
+        raise ConfigError(
+            "a source has no training pairs",
+            value=empty or "no source at all",
+            fix="leave it out of data.sources or prepare it again",
+        )
+    seeds = [np.random.SeedSequence([seed, number]) for number in range(len(sources))]
+    return [
+        PairStream(file, int(own.generate_state(1)[0]))
+        for file, own in zip(sources, seeds, strict=True)
+    ]
+
+
+class UnitStream(Protocol):
+    """A source's pairs, cut into units."""
+
+    @property
+    def units_per_epoch(self) -> float:
+        """Units in which every pair comes once."""
+
+    def unit(self, number: int) -> Rows:
+        """Return the rows of the source's unit ``number``."""
+
+
+class FixedUnits:
+    """Units of always as many pairs."""
+
+    def __init__(self, stream: PairStream, rows: int, ranks: int) -> None:
+        self._stream, self._rows, self._ranks = stream, rows, ranks
+
+    @property
+    def units_per_epoch(self) -> float:
+        """Units in which every pair comes once; the last one may be shared by two epochs."""
+        return len(self._stream) / self._rows
+
+    def unit(self, number: int) -> Rows:
+        """Return the rows of the source's unit ``number``."""
+        return self._stream.rows(number * self._rows, self._rows, self._ranks)
+
+
+class TokenUnits:
+    """Units that fill a budget of tokens for each rank with pairs of similar length.
+
+    The pairs of an epoch, in its random order, are taken in pools of about ``pool`` units.
+    Within a pool they are sorted by length, cut into units of equal tokens and dealt to the
+    ranks in turn; the units of a pool then come in random order. So a pair meets other pairs
+    at every epoch, and lengths are alike only among those that happened to share its pool.
+
+    Parameters
+    ----------
+    stream : PairStream
+        The pairs.
+    lengths_N : IntArray
+        Tokens of every text, as they are encoded.
+    max_tokens : int
+        Budget of one rank's unit. A text that two pairs of a unit share counts twice here,
+        though it is encoded once.
+    ranks : int
+        World size.
+    pool : int
+        Units of a pool; 1 for random lengths in every unit.
+    hard_negatives : bool
+        Whether hard negatives are encoded.
+
+    Raises
+    ------
+    ConfigError
+        If a pair alone is beyond the budget.
+    """
+
+    def __init__(
+        self,
+        stream: PairStream,
+        lengths_N: IntArray,
+        *,
+        max_tokens: int,
+        ranks: int,
+        pool: int,
+        hard_negatives: bool = True,
+    ) -> None:
+        self._stream = stream
+        self._lengths_N = lengths_N
+        self._max_tokens = max_tokens
+        self._ranks = ranks
+        self._pool = pool
+        self._hard_negatives = hard_negatives
+        # First unit of every epoch so far; units of the epoch that was cut last.
+        self._first_of_epoch = [0]
+        self._epoch = -1
+        self._units: list[IntArray] = []
+        self._whole: Rows | None = None
+        self._enter(0)
+
+    @property
+    def units_per_epoch(self) -> float:
+        """Units of the first epoch; others differ by a few."""
+        return self._first_of_epoch[1]
+
+    def unit(self, number: int) -> Rows:
+        """Return the rows of the source's unit ``number``."""
+        while number >= self._first_of_epoch[-1]:
+            self._enter(len(self._first_of_epoch) - 1)
+        epoch = int(np.searchsorted(self._first_of_epoch, number, side="right")) - 1
+        self._enter(epoch)
+        assert self._whole is not None
+        chosen = self._units[number - self._first_of_epoch[epoch]]
+        # Sorted by length, pairs dealt in turn give every rank the same load.
+        dealt = [chosen[rank :: self._ranks] for rank in range(self._ranks)]
+        bounds = np.cumsum([0, *map(len, dealt)]).tolist()
+        return self._whole.take(np.concatenate(dealt), bounds)
+
+    def _enter(self, epoch: int) -> None:
+        if epoch == self._epoch:
+            return
+        self._whole = self._stream.rows(epoch * len(self._stream), len(self._stream), 1)
+        costs_P = self._costs(self._whole)
+        rng = np.random.default_rng([self._stream.seed, epoch, 1])
+        self._units = []
+        for pool_P in self._pools(costs_P):
+            units = self._cut(pool_P[np.argsort(costs_P[pool_P], kind="stable")], costs_P)
+            self._units += [units[place] for place in rng.permutation(len(units))]
+        self._epoch = epoch
+        if epoch == len(self._first_of_epoch) - 1:
+            self._first_of_epoch.append(self._first_of_epoch[-1] + len(self._units))
+
+    def _costs(self, rows: Rows) -> IntArray:
+        costs_P = self._lengths_N[rows.queries_R] + self._lengths_N[rows.positives_R]
+        if self._hard_negatives:
+            has_one = rows.negatives_R != NO_NEGATIVE
+            costs_P[has_one] += self._lengths_N[rows.negatives_R[has_one]]
+        if costs_P.max(initial=0) > self._max_tokens:
+            raise ConfigError(
+                f"a pair of source {self._stream.pairs.name!r} has {costs_P.max()} tokens, "
+                f"more than batch.max_tokens",
+                value=self._max_tokens,
+                fix="raise batch.max_tokens or lower data.max_length",
+            )
+        return costs_P
+
+    def _pools(self, costs_P: IntArray) -> Iterator[IntArray]:
+        """Yield places of the epoch's pairs, in order, about ``pool`` units at a time."""
+        tokens = self._pool * self._ranks * self._max_tokens
+        pools = max(1, round(int(costs_P.sum()) / tokens))
+        yield from np.array_split(np.arange(len(costs_P)), pools)
+
+    def _cut(self, sorted_P: IntArray, costs_P: IntArray) -> list[IntArray]:
+        """Cut a pool into as few units of about equal tokens as the budget allows."""
+        totals_P = np.cumsum(costs_P[sorted_P])
+        count = max(1, -(-int(totals_P[-1]) // (self._ranks * self._max_tokens)))
+        while True:
+            shares = totals_P[-1] * np.arange(1, count) / count
+            units = [
+                unit for unit in np.split(sorted_P, np.searchsorted(totals_P, shares)) if len(unit)
+            ]
+            if all(self._fits(costs_P[unit]) for unit in units):
+                return units
+            count += 1
+
+    def _fits(self, costs_R: IntArray) -> bool:
+        sums = (int(costs_R[rank :: self._ranks].sum()) for rank in range(self._ranks))
+        return max(sums) <= self._max_tokens

@@ -1,0 +1,163 @@
+"""Forward and backward through a unit's texts, at once or in chunks with an embedding cache.
+
+Shape legend: U distinct texts of this rank, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scimult import distributed
+from scimult.data.batches import Unit
+from scimult.losses import Temperature
+from scimult.models import PackedTexts, length_batches, pack
+from scimult.training.objective import PartResult
+from scimult.types import IntArray, TokenIds
+
+# From the embeddings of a unit's texts, and the temperature if it is learned, to the loss.
+UnitLoss = Callable[[Tensor, Tensor | None], tuple[Tensor, list[PartResult]]]
+# One padding token: stands in where a rank has no text of a route that others have.
+_FILLER: TokenIds = np.zeros(1, dtype=np.int64)
+
+
+class Differentiable(Protocol):
+    """The part of the engine that passes need."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+
+    def forward(self, texts: PackedTexts, routes: int | list[int]) -> Tensor:
+        """Embed packed texts, by one route or one per row, shape ``(B, D)``."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of ``loss``."""
+
+
+@dataclass(frozen=True)
+class UnitTexts:
+    """The distinct texts of all parts of a unit on this rank, one part after another.
+
+    ``every_route`` lists the routes that the unit has on any rank: ranks must run the same
+    experts, because sharded ones are gathered by all.
+    """
+
+    rows: list[TokenIds]
+    routes: list[int]
+    every_route: list[int]
+
+    @classmethod
+    def of(cls, unit: Unit, routes_of_task: Callable[[str], Sequence[int]]) -> UnitTexts:
+        """Collect the texts of a unit; a task has a route for queries and one for candidates."""
+        rows: list[TokenIds] = []
+        routes: list[int] = []
+        for part in unit.parts:
+            of_side = routes_of_task(part.task)
+            rows += part.rows
+            routes += [of_side[side] for side in part.sides]
+        every_route = {route for task in unit.tasks for route in routes_of_task(task)}
+        return cls(rows, routes, sorted(every_route))
+
+
+def pass_whole(
+    engine: Differentiable, texts: UnitTexts, loss_of: UnitLoss, learned: Temperature | None
+) -> list[PartResult]:
+    """Encode all texts in one forward pass and go back through the loss."""
+    absent = sorted(set(texts.every_route) - set(texts.routes))
+    rows, routes = texts.rows + [_FILLER] * len(absent), texts.routes + absent
+    embeddings_UD = _embed(engine, rows, routes)[: len(texts.rows)]
+    loss, results = loss_of(embeddings_UD, None if learned is None else learned())
+    engine.backward(loss)
+    return results
+
+
+def pass_in_chunks(
+    engine: Differentiable,
+    texts: UnitTexts,
+    loss_of: UnitLoss,
+    learned: Temperature | None,
+    *,
+    chunk_tokens: int,
+    seed_of_chunk: Callable[[int], int],
+) -> list[PartResult]:
+    """Do what ``pass_whole`` does with the activations of one chunk in memory at a time.
+
+    All chunks are encoded without a graph, the loss gives the gradient of every embedding,
+    and each chunk is encoded again to take its gradient further back (Gao et al., 2021,
+    "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"). The gradient is
+    that of ``pass_whole``; with dropout, a chunk draws the same masks both times.
+
+    Parameters
+    ----------
+    engine : Differentiable
+        Adds up the gradients of all chunks.
+    texts : UnitTexts
+        This rank's texts; every rank calls with the same unit.
+    loss_of : callable
+        The unit's loss.
+    learned : Temperature or None
+        The temperature, where it is learned.
+    chunk_tokens : int
+        Tokens of a chunk; a longer text is a chunk of its own.
+    seed_of_chunk : callable
+        Seed of the dropout of a chunk by its number.
+    """
+    if max(distributed.all_gather_objects(sum(map(len, texts.rows)))) <= chunk_tokens:
+        torch.manual_seed(seed_of_chunk(0))
+        return pass_whole(engine, texts, loss_of, learned)
+    chunks = list(_chunks(texts, chunk_tokens))
+
+    def encode(number: int) -> Tensor:
+        rows_U, route = chunks[number]
+        torch.manual_seed(seed_of_chunk(number))
+        rows = [texts.rows[row] for row in rows_U] or [_FILLER]
+        return _embed(engine, rows, [route])[: len(rows_U)]
+
+    with torch.no_grad():
+        encoded = torch.cat([encode(number) for number in range(len(chunks))])
+        order_U = torch.from_numpy(np.concatenate([rows_U for rows_U, _ in chunks]))
+        embeddings_UD = torch.empty_like(encoded).index_copy_(0, order_U.to(engine.device), encoded)
+        temperature = None if learned is None else learned().requires_grad_()
+    embeddings_UD.requires_grad_()
+    loss, results = loss_of(embeddings_UD, temperature)
+    torch.autograd.backward(loss)
+    assert embeddings_UD.grad is not None
+    for number, (rows_U, _) in enumerate(chunks):
+        # Its gradient with respect to the weights is the chunk's share of the loss's.
+        chained = (encode(number) * embeddings_UD.grad[torch.from_numpy(rows_U)]).sum()
+        if learned is not None and number == len(chunks) - 1:
+            assert temperature is not None
+            assert temperature.grad is not None
+            chained = chained + (learned() * temperature.grad).sum()
+        engine.backward(chained)
+    return results
+
+
+def _embed(engine: Differentiable, rows: list[TokenIds], routes: list[int]) -> Tensor:
+    route = routes[0] if len(set(routes)) == 1 else routes
+    return engine.forward(pack(rows).to(engine.device), route).float()
+
+
+def _chunks(texts: UnitTexts, chunk_tokens: int) -> Iterator[tuple[IntArray, int]]:
+    """Yield (places of texts, route) of every chunk, as many for each route on all ranks.
+
+    Collectives of sharded experts need the same routes in the same order everywhere; a rank
+    that has fewer texts of a route gets empty chunks.
+    """
+    lengths_U = np.array([len(row) for row in texts.rows], dtype=np.int64)
+    routes_U = np.array(texts.routes, dtype=np.int64)
+    mine: list[list[IntArray]] = []
+    for route in texts.every_route:
+        places = np.flatnonzero(routes_U == route)
+        batches = length_batches(lengths_U[places].tolist(), chunk_tokens)
+        mine.append([places[rows] for rows in batches])
+    counts = np.array(distributed.all_gather_objects([len(chunks) for chunks in mine])).max(0)
+    for route, chunks, count in zip(texts.every_route, mine, counts, strict=True):
+        for number in range(count):
+            yield (chunks[number] if number < len(chunks) else lengths_U[:0]), route

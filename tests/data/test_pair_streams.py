@@ -1,0 +1,169 @@
+"""A source's pairs: every one once an epoch, divided over ranks, within a budget of tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scimult.data.pair_streams import (
+    NO_NEGATIVE,
+    FixedUnits,
+    PairStream,
+    Rows,
+    TokenUnits,
+    UnitStream,
+)
+from scimult.errors import ConfigError
+from tests.data.pair_files import SOURCES, pair_file
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=8),
+    st.integers(1, 7),
+    st.integers(0, 100),
+)
+def test_an_epoch_holds_every_pair_once(
+    groups: list[tuple[int, int]], rows: int, seed: int
+) -> None:
+    file = pair_file("x", "search", [p for p, _ in groups], [n for _, n in groups])
+    stream = PairStream(file, seed)
+    every_pair = {
+        (int(q), int(p)) for q, ps in zip(file.queries, file.positives, strict=True) for p in ps
+    }
+    seen = []
+    for start in range(0, 3 * len(stream), rows):
+        count = min(rows, 3 * len(stream) - start)
+        drawn = stream.rows(start, count, 1)
+        seen += list(zip(drawn.queries_R.tolist(), drawn.positives_R.tolist(), strict=True))
+    assert len(every_pair) == len(stream)
+    for epoch in range(3):
+        assert set(seen[epoch * len(stream) : (epoch + 1) * len(stream)]) == every_pair
+
+
+def test_negatives_come_from_the_group_and_change_by_epoch() -> None:
+    stream = PairStream(SOURCES[0], 3)
+    drawn: dict[int, set[int]] = {}
+    for epoch in range(30):
+        rows = stream.rows(epoch * len(stream), len(stream), 1)
+        for query, negative in zip(rows.queries_R, rows.negatives_R, strict=True):
+            drawn.setdefault(int(query), set()).add(int(negative))
+    for group, query in enumerate(SOURCES[0].queries):
+        pool = set(SOURCES[0].negatives[group].tolist()) or {NO_NEGATIVE}
+        # 30 epochs with 2 or more pairs a group leave no negative of 5 undrawn.
+        assert drawn[int(query)] == pool
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_ranks_share_a_unit_without_overlap(ranks: int, by_tokens: bool) -> None:
+    stream = PairStream(SOURCES[1], 0)
+    units: UnitStream = FixedUnits(stream, 6, ranks)
+    if by_tokens:
+        units = token_units(SOURCES[1].queries.max() + 1, ranks, 1)
+    for number in range(12):
+        whole = units.unit(number)
+        shards = [whole.shard(rank) for rank in range(ranks)]
+        for name in ("queries_R", "positives_R", "negatives_R"):
+            joined = np.concatenate([getattr(shard, name) for shard in shards])
+            assert np.array_equal(joined, getattr(whole, name))
+        sizes = [len(shard) for shard in shards]
+        assert max(sizes) - min(sizes) <= 1
+
+
+LONGEST = 12
+
+
+def token_units(texts: int, ranks: int, pool: int, hard_negatives: bool = True) -> TokenUnits:
+    lengths = np.random.default_rng(0).integers(1, LONGEST + 1, texts)
+    stream = PairStream(SOURCES[1], 7)
+    return TokenUnits(
+        stream,
+        lengths,
+        max_tokens=3 * LONGEST,
+        ranks=ranks,
+        pool=pool,
+        hard_negatives=hard_negatives,
+    )
+
+
+def pairs_of(rows: Rows) -> list[tuple[int, int]]:
+    return list(zip(rows.queries_R.tolist(), rows.positives_R.tolist(), strict=True))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.integers(1, 60), st.integers(1, 4), st.integers(1, 5), st.booleans(), st.integers(0, 1000)
+)
+def test_token_units_hold_an_epoch_once_within_the_budget(
+    pairs: int, ranks: int, pool: int, hard_negatives: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    file = pair_file("x", "search", [1] * pairs, rng.integers(0, 3, pairs).tolist())
+    lengths = rng.integers(1, LONGEST + 1, int(file.queries.max()) + 1)
+    units = TokenUnits(
+        PairStream(file, seed),
+        lengths,
+        max_tokens=3 * LONGEST,
+        ranks=ranks,
+        pool=pool,
+        hard_negatives=hard_negatives,
+    )
+    every_pair = sorted(zip(file.queries.tolist(), file.positives.values.tolist(), strict=True))
+    number = 0
+    for _ in range(3):
+        seen: list[tuple[int, int]] = []
+        while len(seen) < len(every_pair):
+            unit = units.unit(number)
+            for rank in range(ranks):
+                shard = unit.shard(rank)
+                costs = lengths[shard.queries_R] + lengths[shard.positives_R]
+                if hard_negatives:
+                    drawn = shard.negatives_R
+                    costs = costs + np.where(drawn == NO_NEGATIVE, 0, lengths[drawn])
+                assert costs.sum() <= 3 * LONGEST
+            seen += pairs_of(unit)
+            number += 1
+        assert sorted(seen) == every_pair
+
+
+def test_token_units_are_the_same_in_any_order() -> None:
+    texts = int(SOURCES[1].queries.max()) + 1
+    forward, backward = (token_units(texts, 2, 3) for _ in range(2))
+    units = [pairs_of(forward.unit(number)) for number in range(40)]
+    for number in reversed(range(40)):
+        assert pairs_of(backward.unit(number)) == units[number]
+
+
+def test_a_pool_sorts_by_length_and_keeps_epochs_apart() -> None:
+    """Lengths within a unit differ less with a pool; who meets whom changes by epoch."""
+    file = pair_file("x", "search", [1] * 400, [0] * 400)
+    lengths = np.random.default_rng(0).integers(1, 101, int(file.queries.max()) + 1)
+    spreads, meetings = {}, {}
+    for pool in (1, 10):
+        units = TokenUnits(PairStream(file, 3), lengths, max_tokens=1000, ranks=1, pool=pool)
+        per_epoch = int(units.units_per_epoch)
+        of_epoch = [units.unit(number) for number in range(per_epoch)]
+        costs = [lengths[unit.queries_R] + lengths[unit.positives_R] for unit in of_epoch]
+        spreads[pool] = np.mean([cost.std() for cost in costs])
+        first = {frozenset(unit.queries_R.tolist()) for unit in of_epoch}
+        again = {
+            frozenset(units.unit(number).queries_R.tolist())
+            for number in range(per_epoch, 2 * per_epoch)
+        }
+        meetings[pool] = first & again
+    assert spreads[10] < spreads[1] / 3
+    assert not meetings[1]
+    assert not meetings[10]
+
+
+def test_a_pair_beyond_the_budget_is_refused() -> None:
+    file = pair_file("x", "search", [1, 1], [1, 0])
+    lengths = np.full(int(file.queries.max()) + 1, 10)
+    with pytest.raises(ConfigError, match=r"'x\.search' has 30 tokens.*max_tokens"):
+        TokenUnits(PairStream(file, 0), lengths, max_tokens=29, ranks=1, pool=1)
+    units = TokenUnits(
+        PairStream(file, 0), lengths, max_tokens=20, ranks=1, pool=1, hard_negatives=False
+    )
+    assert units.units_per_epoch == 2
