@@ -15,6 +15,7 @@ from scimult.models.adapters import adapters_after
 from scimult.models.attention import Context, attend
 from scimult.models.banks import ExpertBank
 from scimult.models.config import EncoderConfig
+from scimult.models.dropout import apply_dropout
 from scimult.models.low_rank import low_rank_updates
 from scimult.models.packing import PackingPlan
 from scimult.models.pals import Pal, PalProjections
@@ -95,7 +96,7 @@ class Attention(nn.Module):
         h_TD = self.output(mixed_TD, slices)
         if self.output_update is not None:
             h_TD = h_TD + self.output_update(mixed_TD, slices)
-        h_TD = F.dropout(h_TD, self.dropout, self.training)
+        h_TD = apply_dropout(h_TD, self.dropout, self.training)
         if self.adapter is not None:
             h_TD = self.adapter(x_TD, h_TD, self.norm, slices)
         return apply_norm(self.norm, x_TD + h_TD, slices)
@@ -128,7 +129,7 @@ class FeedForward(nn.Module):
         h_TD = self.output(inner_TF)
         if self.output_update is not None:
             h_TD = h_TD + self.output_update(inner_TF, slices)
-        h_TD = F.dropout(h_TD, self.dropout, self.training)
+        h_TD = apply_dropout(h_TD, self.dropout, self.training)
         if self.adapter is not None:
             assert self.norm is not None
             h_TD = self.adapter(x_TD, h_TD, self.norm, slices)

@@ -6,10 +6,10 @@ Shape legend: B rows, T tokens of all rows, D width.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scimult.models.config import EncoderConfig
+from scimult.models.dropout import apply_dropout
 from scimult.models.packing import PackingPlan
 
 # The control code stands after the first token, [CLS].
@@ -53,4 +53,4 @@ class Embeddings(nn.Module):
         x_TD = x_TD + self.positions(positions_T + self.position_offset)
         if self.token_types is not None:
             x_TD = x_TD + self.token_types(torch.zeros_like(positions_T[:1]))
-        return F.dropout(self.norm(x_TD), self.dropout, self.training)
+        return apply_dropout(self.norm(x_TD), self.dropout, self.training)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from scimult.models.attention import attend
 from scimult.models.banks import ExpertBank
 from scimult.models.config import EncoderConfig, ModernLayout
+from scimult.models.dropout import apply_dropout
 from scimult.models.embeddings import code_embedding, with_codes
 from scimult.models.packing import PackingPlan
 
@@ -33,7 +34,7 @@ class ModernEmbeddings(nn.Module):
     def forward(self, tokens_T: Tensor, plan: PackingPlan) -> Tensor:
         """Return the embeddings, shape ``(T, D)``; see `embeddings.Embeddings`."""
         x_TD = with_codes(self.words(tokens_T), self.codes, plan)
-        return F.dropout(self.norm(x_TD), self.dropout, self.training)
+        return apply_dropout(self.norm(x_TD), self.dropout, self.training)
 
 
 class ModernAttention(nn.Module):
@@ -65,7 +66,7 @@ class ModernAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         context_THK = attend(qkv_T3HK, plan, dropout, window=self.window)
         output_TD = self.output(context_THK.reshape(-1, width), plan.route_slices)
-        return x_TD + F.dropout(output_TD, self.dropout, self.training)
+        return x_TD + apply_dropout(output_TD, self.dropout, self.training)
 
 
 class GatedFeedForward(nn.Module):
@@ -91,7 +92,7 @@ class GatedFeedForward(nn.Module):
         """Return the input plus what the layer adds, shape ``(T, D)``."""
         inner_TF, gate_TF = self.intermediate(self.norm(x_TD)).chunk(2, dim=-1)
         gated_TF = F.gelu(inner_TF, approximate=self.approximate) * gate_TF
-        hidden_TD: Tensor = self.output(F.dropout(gated_TF, self.dropout, self.training))
+        hidden_TD: Tensor = self.output(apply_dropout(gated_TF, self.dropout, self.training))
         return x_TD + hidden_TD
 
 

@@ -1,0 +1,45 @@
+"""Our dropout against its definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from scimult.models.dropout import apply_dropout
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_share_and_scale_of_what_is_kept(probability: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(401, 503, dtype=dtype)
+    dropped = apply_dropout(x, probability)
+    kept = dropped != 0
+    # 200,000 draws: five standard deviations are below 0.006.
+    assert kept.double().mean() == pytest.approx(1 - probability, abs=0.006)
+    # Each row and each column too: no pattern repeats along a dimension.
+    for dim in (0, 1):
+        assert kept.double().mean(dim).std() < 0.04
+    scale = float(dropped[kept].double().unique())
+    # The probability is rounded to 2**-16, the scale to bfloat16's 8 bits.
+    assert scale == pytest.approx(1 / (1 - probability), rel=4e-3 if x.itemsize == 2 else 1e-3)
+
+
+def test_gradient_passes_where_values_pass() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(7, 13, requires_grad=True)
+    dropped = apply_dropout(x, 0.3)
+    torch.autograd.backward(dropped.sum())
+    assert x.grad is not None
+    assert torch.equal(x.grad * x.detach(), dropped.detach())
+    assert 0 < int((x.grad == 0).sum()) < x.numel()
+
+
+def test_masks_follow_the_seed_and_differ_between_calls() -> None:
+    x = torch.ones(1000)
+    torch.manual_seed(3)
+    first, second = apply_dropout(x, 0.5), apply_dropout(x, 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(apply_dropout(x, 0.5), first)
+    assert not torch.equal(first, second)
+    assert torch.equal(apply_dropout(x, 0.5, training=False), x)
