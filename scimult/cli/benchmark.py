@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Sizes and speeds, side by side in one run.")
 
 
-@app.callback()
-def benchmark() -> None:
-    """Keep ``variants`` a verb below ``benchmark`` while it is the only one."""
-
-
 @app.command()
 def variants(
     names: Annotated[
@@ -70,6 +65,63 @@ def variants(
         "rows": [row.as_json() for row in found],
         "machine": machine(where),
     }
+    typer.echo(json.dumps(report))
+
+
+@app.command()
+def train(
+    base: Annotated[str, typer.Option(help="Folder of a BERT-like checkpoint and tokenizer.")],
+    prepared: Annotated[str, typer.Option(help="Prepared folder: the texts that are trained on.")],
+    size: Annotated[
+        Literal["base", "bert-base"],
+        typer.Option(help="base: its own; bert-base: random weights of that size."),
+    ] = "base",
+    pairs: Annotated[int, typer.Option(min=2, help="Pairs of a step.")] = 32,
+    max_length: Annotated[int, typer.Option(min=8, max=512, help="Longest text.")] = 512,
+    chunk_tokens: Annotated[int, typer.Option(min=16, help="Of the embedding cache.")] = 2048,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all works take turns.")] = 5,
+    precision: Annotated[Literal["auto", "fp32", "bf16"], typer.Option()] = "auto",
+    clock: Annotated[
+        Literal["wall", "cpu"],
+        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
+    ] = "wall",
+    processes: Annotated[
+        bool, typer.Option(help="Also: two ranks against one, and memory as the batch grows.")
+    ] = False,
+) -> None:
+    """Training steps beside sentence-transformers' own; the last line is one JSON object."""
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    from scimult.benchmarks.compare_training import memory, side_by_side, two_ranks
+    from scimult.benchmarks.training import Setting, random_encoder
+    from scimult.cli.tables import training_table
+    from scimult.training.engine import process_group, resolve_precision
+
+    with nullcontext(base) if size == "base" else random_encoder(size, base) as folder:
+        setting = Setting(folder, prepared, pairs, max_length, dropout=0.1)
+        with process_group(600) as device:
+            chosen = resolve_precision(precision, device)
+            where = machine(device)
+            rows = side_by_side(setting, chunk_tokens, device, chosen, rounds, clock)
+        report: dict[str, object] = {
+            "benchmark": "train",
+            "size": size,
+            "pairs": pairs,
+            "max_length": max_length,
+            "chunk_tokens": chunk_tokens,
+            "precision": chosen,
+            "rounds": rounds,
+            "clock": clock,
+            "rows": [row.as_json() for row in rows],
+            "machine": where,
+        }
+        Console().print(training_table(rows, f"{size}, {pairs} pairs a step, {chosen}"))
+        if processes:
+            report["two_ranks"] = two_ranks(setting, rounds, chosen)
+            report["memory"] = memory(setting, chunk_tokens, chosen)
+            Console().print(report["two_ranks"], report["memory"])
     typer.echo(json.dumps(report))
 
 

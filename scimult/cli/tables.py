@@ -12,6 +12,7 @@ from rich.table import Table
 from scimult.data.prepared import PreparedData
 
 if TYPE_CHECKING:
+    from scimult.benchmarks.compare_training import TrainingRow
     from scimult.benchmarks.variants import Measurement
 
 
@@ -64,4 +65,21 @@ def variants_table(rows: Sequence[Measurement], title: str) -> Table:
         ]
         table.add_row(row.name, *counts, f"{row.megabytes:.0f}", *times)
     table.caption = "parameters in millions; times relative to vanilla (mixed: to one task alone)"
+    return table
+
+
+def training_table(rows: Sequence[TrainingRow], title: str) -> Table:
+    """Return training steps of ours beside those of sentence-transformers."""
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
+    headings = ("dropout", "ours", "theirs", "padding", "faster", "cached")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        rates = [f"{rate:,.0f}" for rate in (row.ours, row.theirs)]
+        ratios = [str(row.faster), str(row.cached)]
+        table.add_row(f"{row.dropout}", *rates, f"{row.padding:.0%}", *ratios)
+    table.caption = (
+        "ours, theirs (sentence-transformers): real tokens a second; padding: of theirs; faster: "
+        "their time over ours; cached: our time with the embedding cache over ours without"
+    )
     return table

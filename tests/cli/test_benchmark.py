@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from scimult.benchmarks.variants import (
     pooler_parameters,
 )
 from scimult.cli.main import app
+from tests.base_models import save_base_model
+from tests.training.corpus import prepare_corpus
 
 CPU = torch.device("cpu")
 
@@ -67,6 +70,20 @@ def test_last_line_is_one_json_object() -> None:
     assert expert["trainable"] == expert["parameters"] > expert["active"]
     assert prefix["trainable"] < prefix["parameters"]
     assert report["machine"]["torch"] == torch.__version__
+
+
+def test_training_beside_sentence_transformers(tmp_path: Path) -> None:
+    prepare_corpus(tmp_path)
+    base = save_base_model(tmp_path / "base", "bert")
+    sizes = ["--pairs", "4", "--max-length", "32", "--chunk-tokens", "40", "--rounds", "1"]
+    arguments = ["--base", str(base), "--prepared", str(tmp_path / "prepared"), *sizes]
+    result = CliRunner().invoke(app, ["benchmark", "train", *arguments, "--precision", "fp32"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert [row["dropout"] for row in report["rows"]] == [0.1, 0.0]
+    for row in report["rows"]:
+        assert min(row["ours"], row["theirs"], row["cached"]["median"]) > 0
+        assert 0 <= row["padding"] < 1
 
 
 def test_unknown_names_are_refused() -> None:
