@@ -13,7 +13,8 @@ import torch
 
 from scimult import __version__
 from scimult.checkpoints import Pretrained, PretrainedConfig, read_config
-from scimult.checkpoints.pretrained import start_from
+from scimult.checkpoints.pretrained import matching_routes, start_from
+from scimult.checkpoints.warm_start import warm_start
 from scimult.config import validate
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
@@ -39,21 +40,62 @@ def build_model(config: PretrainConfig) -> Pretrained:
         If sizes, variant and checkpoint do not fit each other or the data settings.
     """
     section = config.model
-    base = read_config(section.base) if section.base is not None else None
-    if base is not None:
-        sizes = base.encoder.model_dump(exclude=set(NOT_ARCHITECTURE))
-        tokenizer = None
-    else:
-        assert section.tokenizer is not None
-        assert section.architecture is not None
-        tokenizer = TextTokenizer.from_folder(section.tokenizer)
-        sizes = {"vocab_size": tokenizer.vocab_size, **section.architecture}
+    if section.base is not None:
+        described = _describe_on(config, read_config(section.base))
+        return _prepare_training(start_from(section.base, described, seed=config.seed), config)
+    assert section.tokenizer is not None
+    assert section.architecture is not None
+    tokenizer = TextTokenizer.from_folder(section.tokenizer)
+    described = _describe(config, {"vocab_size": tokenizer.vocab_size, **section.architecture})
+    model = Encoder(described.encoder)
+    model.initialise(config.seed)
+    return _prepare_training(Pretrained(model, tokenizer, described), config)
+
+
+def rehearse_model(config: PretrainConfig, base: Pretrained) -> Pretrained:
+    """Meet every error of `build_model` before the base of the run exists.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        Its ``model.base`` is where ``base`` will be saved.
+    base : Pretrained
+        What a run before this one will save; its weights may be on the meta device.
+
+    Returns
+    -------
+    Pretrained
+        What `build_model` will return, with shapes instead of weights.
+
+    Raises
+    ------
+    ConfigError, CheckpointError, UnknownNameError
+        As `build_model`.
+    """
+    assert config.model.base is not None
+    described = _describe_on(config, base.config)
+    with torch.device("meta"):
+        model = Encoder(described.encoder)
+    shapes = {name: weight.to("meta") for name, weight in base.model.state_dict().items()}
+    routes = matching_routes(base.config, described, config.model.base)
+    warm_start(model, shapes, config.model.base, routes)
+    return _prepare_training(Pretrained(model, base.tokenizer, described), config)
+
+
+def _describe_on(config: PretrainConfig, base: PretrainedConfig) -> PretrainedConfig:
+    """Return the description of the run's model, warm-started from ``base``."""
+    _check_fusion(base, config.model)
+    return _describe(config, base.encoder.model_dump(exclude=set(NOT_ARCHITECTURE)))
+
+
+def _describe(config: PretrainConfig, sizes: dict[str, Any]) -> PretrainedConfig:
+    section = config.model
     for name in ("dropout", "attention_dropout"):
         if (value := getattr(section, name)) is not None:
             sizes[name] = value
     encoder = _encoder_config(config, sizes)
     _check_lengths(config, encoder)
-    described = PretrainedConfig(
+    return PretrainedConfig(
         encoder=encoder,
         tasks=config.tasks,
         routing=section.routing,
@@ -61,13 +103,6 @@ def build_model(config: PretrainConfig) -> Pretrained:
         max_length=encoder.max_text_length,
         provenance={"scimult": __version__, "base": section.base, "variant": section.variant},
     )
-    if section.base is not None:
-        _check_fusion(base, section)
-        return _prepare_training(start_from(section.base, described, seed=config.seed), config)
-    assert tokenizer is not None
-    model = Encoder(encoder)
-    model.initialise(config.seed)
-    return _prepare_training(Pretrained(model, tokenizer, described), config)
 
 
 def _encoder_config(config: PretrainConfig, sizes: dict[str, Any]) -> EncoderConfig:
@@ -97,9 +132,9 @@ def _check_lengths(config: PretrainConfig, encoder: EncoderConfig) -> None:
         )
 
 
-def _check_fusion(base: PretrainedConfig | None, section: ModelConfig) -> None:
+def _check_fusion(base: PretrainedConfig, section: ModelConfig) -> None:
     """Fusion is a second step: what it mixes must have been trained before."""
-    if section.variant == "fusion" and (base is None or base.encoder.adapters is None):
+    if section.variant == "fusion" and base.encoder.adapters is None:
         raise ConfigError(
             "variant fusion mixes trained adapters, and this base has none",
             path=section.base,
@@ -161,6 +196,32 @@ def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
             )
         found |= matched
     return found
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Which pairs a run trains on, in which batches, for how long."""
+
+    data: PreparedData
+    sources: list[PairFile]
+    length: RunLength
+    sampler: Sampler
+    loss_weights: dict[str, float]
+
+
+def plan_run(config: PretrainConfig) -> RunPlan:
+    """Open the prepared data of a run and plan all its batches.
+
+    Raises
+    ------
+    SciMultError
+        If the folder, a source, a task or a rate does not exist or does not fit.
+    """
+    data = PreparedData.open(config.data.prepared)
+    sources = select_sources(data, config.data, TaskSet(config.tasks))
+    length = run_length(config, sources)
+    sampler = build_sampler(config, sources, length)
+    return RunPlan(data, sources, length, sampler, loss_weights(config, sources))
 
 
 def select_sources(data: PreparedData, section: DataConfig, tasks: TaskSet) -> list[PairFile]:

@@ -18,7 +18,6 @@ from scimult.data.sampler import Sampler
 from scimult.data.token_store import TokenStore
 from scimult.errors import CheckpointError, ConfigError
 from scimult.progress import note
-from scimult.tasks import TaskSet
 from scimult.training import build, dev
 from scimult.training.callbacks import (
     Checkpoints,
@@ -41,12 +40,18 @@ from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.state import Checkpoint, CheckpointStore
 from scimult.training.stopping import StopRequest
 
+CONFIG_NAME = "config.yaml"
+MODEL_NAME = "model"
+_CHECKPOINTS = "checkpoints"
+
 # Sections that decide which batches a run sees and what it computes: a resumed run must
 # not change them.
 _FIXED_AT_RESUME = ("seed", "tasks", "data", "model", "loss", "optimizer", "schedule", "batch")
 
 
-def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
+def pretrain(
+    config: PretrainConfig, *, resume: bool = True, stop_request: StopRequest | None = None
+) -> Path:
     """Pre-train an encoder under DeepSpeed and save it; every rank calls this.
 
     Parameters
@@ -56,6 +61,8 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     resume : bool
         Continue from the newest whole checkpoint of ``config.output``, if there is one.
         Otherwise a folder that holds a run is refused.
+    stop_request : StopRequest, optional
+        Asked after every step; a caller that has more to do can ask it after the last.
 
     Returns
     -------
@@ -69,17 +76,14 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     StoppedError
         If SIGTERM or SIGINT ended it early; the same call continues it.
     """
-    data = PreparedData.open(config.data.prepared)
-    sources = build.select_sources(data, config.data, TaskSet(config.tasks))
-    length = build.run_length(config, sources)
-    sampler = build.build_sampler(config, sources, length)
-    weights = build.loss_weights(config, sources)
+    plan = build.plan_run(config)
+    data, length = plan.data, plan.length
     pretrained = build.build_model(config)
     with process_group(config.engine.timeout_minutes * 60) as device:
         precision = resolve_precision(config.engine.precision, device)
         config = config.model_copy(deep=True)
         config.engine.precision = precision
-        settings = _deepspeed_settings(config, precision)
+        settings = deepspeed_settings(config, precision)
         run = _RunFolder(config, data.fingerprint, settings)
         checkpoint = run.open(resume)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
@@ -92,14 +96,14 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
             first_step = checkpoint.step
             note(f"resuming after step {first_step} from {checkpoint.path}")
         known = all_known_positives(data)
-        scores = _dev_scores(config, data, sources, known, tokens, pretrained, engine)
-        stop_request = StopRequest()
+        scores = _dev_scores(config, data, plan.sources, known, tokens, pretrained, engine)
+        stop_request = stop_request or StopRequest()
         trainer = Trainer(
             engine,
             ContrastiveObjective(config.model.similarity, loss, config.loss, device),
-            _batches(config, sampler, tokens, known),
+            _batches(config, plan.sampler, tokens, known),
             pretrained.routes,
-            weight_of_task=weights.__getitem__,
+            weight_of_task=plan.loss_weights.__getitem__,
             keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
             stop_request=stop_request,
             rows_per_unit=length.rows_per_unit,
@@ -133,7 +137,8 @@ def _batches(
     return lambda unit: builder.build(sampler.plan(unit).shard(rank, world_size))
 
 
-def _deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
+def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
+    """Return the DeepSpeed configuration of a run, complete and without contradictions."""
     return resolve_deepspeed(
         config.engine.deepspeed,
         pairs_per_step=config.batch.pairs_per_step,
@@ -183,6 +188,29 @@ def _dev_scores(
     return scores
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a run folder holds a checkpoint, whole or damaged."""
+    return any((folder / _CHECKPOINTS).glob("step-*"))
+
+
+def check_same_config(saved: Path, config: PretrainConfig) -> None:
+    """Check that ``config`` gives the same batches and numbers as the saved one.
+
+    Raises
+    ------
+    ConfigError
+        Naming the sections that differ.
+    """
+    before, now = read_yaml(saved), config.model_dump(mode="json")
+    changed = [name for name in _FIXED_AT_RESUME if before.get(name) != now[name]]
+    if changed:
+        raise ConfigError(
+            f"the run here was started with another {', '.join(changed)}",
+            path=saved,
+            fix="resume with the saved config, or choose another output",
+        )
+
+
 class _RunFolder:
     """The folder of one run: config, checkpoints, metrics, TensorBoard, model."""
 
@@ -190,9 +218,9 @@ class _RunFolder:
         self, config: PretrainConfig, data_fingerprint: str, settings: dict[str, Any]
     ) -> None:
         self.path = Path(config.output)
-        self.model = self.path / "model"
+        self.model = self.path / MODEL_NAME
         self._config = config
-        self._store = CheckpointStore(self.path / "checkpoints", config.checkpoint.keep)
+        self._store = CheckpointStore(self.path / _CHECKPOINTS, config.checkpoint.keep)
         self._state = {
             "data": data_fingerprint,
             "world_size": distributed.world_size(),
@@ -211,7 +239,7 @@ class _RunFolder:
             If the checkpoint is of other data, ranks, ZeRO stage or precision.
         """
         checkpoint = self._store.newest()
-        saved = self.path / "config.yaml"
+        saved = self.path / CONFIG_NAME
         if saved.exists() and not resume:
             raise ConfigError(
                 "folder already holds a run", path=self.path, fix="choose another output or resume"
@@ -224,14 +252,7 @@ class _RunFolder:
         return checkpoint
 
     def _check_same_run(self, saved: Path, checkpoint: Checkpoint) -> None:
-        before, now = read_yaml(saved), self._config.model_dump(mode="json")
-        changed = [name for name in _FIXED_AT_RESUME if before.get(name) != now[name]]
-        if changed:
-            raise ConfigError(
-                f"the run here was started with another {', '.join(changed)}",
-                path=saved,
-                fix="resume with the saved config, or choose another output",
-            )
+        check_same_config(saved, self._config)
         for name, value in self._state.items():
             if checkpoint.info.get(name) != value:
                 raise CheckpointError(

@@ -145,12 +145,3 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
         "step-0000003",
         "step-0000004",
     ]
-
-
-def test_shipped_configs_load(repository: Path) -> None:
-    from scimult.config import load_config
-
-    files = sorted((repository / "configs" / "pretrain").glob("*.yaml"))
-    assert files
-    for file in files:
-        load_config(PretrainConfig, file)
