@@ -18,7 +18,8 @@ from scimult.checkpoints.warm_start import warm_start
 from scimult.config import validate
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
-from scimult.data.sampler import Sampler, sampling_rates
+from scimult.data.rates import sampling_rates
+from scimult.data.sampler import Sampler
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.losses import Temperature
@@ -287,7 +288,8 @@ def run_length(config: PretrainConfig, sources: list[PairFile]) -> RunLength:
 
 def build_sampler(config: PretrainConfig, sources: list[PairFile], length: RunLength) -> Sampler:
     """Plan every unit of the run."""
-    rates = sampling_rates(sources, config.data.sampling, config.data.rates)
+    section = config.data
+    rates = sampling_rates(sources, section.sampling, section.rates, section.sampling_temperature)
     return Sampler(
         sources, rates, rows_per_unit=length.rows_per_unit, units=length.units, seed=config.seed
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig
+from scimult.data.rates import SamplingMode
 from scimult.models import EncoderConfig
 from scimult.models.config import ROUTED, Pooling
 from scimult.tasks import Routing, Task, default_tasks
@@ -22,8 +23,13 @@ class DataConfig(StrictConfig):
 
     prepared: str
     sources: list[str] | None = None
-    sampling: str = "proportional"
-    rates: dict[str, float] = Field(default_factory=dict)
+    sampling: SamplingMode = "proportional"
+    sampling_temperature: float = Field(
+        1.0, gt=0, description="T: n pairs count as n^(1/T) wherever sizes count"
+    )
+    rates: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict, description="by source or task, for sampling: explicit"
+    )
     max_length: int = Field(512, ge=3)
     hard_negatives: bool = True
 
