@@ -29,7 +29,7 @@ def sampling_rates(
 
     Every mode gives weights to groups of sources. The sources of a group share its weight in
     proportion to n^(1/T), with n the pairs of a source: T = 1 is proportional, T = 2 goes by
-    the square root, and a large T makes them alike (Arivazhagan et al., 2019, section 4.2).
+    the square root, and a large T makes them alike (Arivazhagan et al., 2019).
 
     Parameters
     ----------

@@ -20,10 +20,12 @@ from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.rates import sampling_rates
 from scimult.data.sampler import Sampler
+from scimult.data.teacher import TeacherScores, scored_share
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.losses import Temperature
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
+from scimult.progress import note
 from scimult.tasks import TaskSet, route_names
 from scimult.training.config import NOT_ARCHITECTURE, DataConfig, ModelConfig, PretrainConfig
 from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
@@ -208,6 +210,7 @@ class RunPlan:
     length: RunLength
     sampler: Sampler
     loss_weights: dict[str, float]
+    teacher: TeacherScores | None
 
 
 def plan_run(config: PretrainConfig) -> RunPlan:
@@ -222,7 +225,8 @@ def plan_run(config: PretrainConfig) -> RunPlan:
     sources = select_sources(data, config.data, TaskSet(config.tasks))
     length = run_length(config, sources)
     sampler = build_sampler(config, sources, length)
-    return RunPlan(data, sources, length, sampler, loss_weights(config, sources))
+    weights = loss_weights(config, sources)
+    return RunPlan(data, sources, length, sampler, weights, teacher_scores(config, data, sources))
 
 
 def select_sources(data: PreparedData, section: DataConfig, tasks: TaskSet) -> list[PairFile]:
@@ -264,6 +268,38 @@ def loss_weights(config: PretrainConfig, sources: list[PairFile]) -> dict[str, f
             raise UnknownNameError("task in loss.weights", task, weights)
         weights[task] = weight
     return weights
+
+
+def teacher_scores(
+    config: PretrainConfig, data: PreparedData, sources: list[PairFile]
+) -> TeacherScores | None:
+    """Return the scores that the loss follows; ``None`` if it follows none.
+
+    Raises
+    ------
+    ConfigError
+        If the data have no scores, or a source has none and nothing else to learn from.
+    """
+    section = config.loss.distillation
+    if section is None:
+        return None
+    teacher = data.teacher_scores()
+    shares = {
+        file.name: 0.0 if teacher is None else scored_share(teacher, file) for file in sources
+    }
+    without = [name for name, share in shares.items() if share == 0]
+    if len(without) == len(shares) or (without and section.contrastive_weight == 0):
+        raise ConfigError(
+            "loss.distillation, but no teacher scored a positive and a hard negative of one query",
+            path=data.folder,
+            value=without,
+            fix="give the answers of the sources a column teacher (docs/formats.md) and prepare "
+            "again, or leave these sources or loss.distillation out",
+        )
+    for name, share in shares.items():
+        if share < 1:
+            note(f"{name}: {share:.1%} of the queries have teacher scores to follow")
+    return teacher
 
 
 @dataclass(frozen=True)

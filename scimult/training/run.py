@@ -14,7 +14,6 @@ from scimult.config import read_yaml, save_config
 from scimult.data.batches import Batch, BatchBuilder, all_known_positives
 from scimult.data.pairs import KnownPositives, PairFile
 from scimult.data.prepared import PreparedData
-from scimult.data.sampler import Sampler
 from scimult.data.token_store import TokenStore
 from scimult.errors import CheckpointError, ConfigError
 from scimult.progress import note
@@ -101,7 +100,7 @@ def pretrain(
         trainer = Trainer(
             engine,
             ContrastiveObjective(config.model.similarity, loss, config.loss, device),
-            _batches(config, plan.sampler, tokens, known),
+            _batches(config, plan, tokens, known),
             pretrained.routes,
             weight_of_task=plan.loss_weights.__getitem__,
             keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
@@ -120,21 +119,22 @@ def pretrain(
 
 def _batches(
     config: PretrainConfig,
-    sampler: Sampler,
+    plan: build.RunPlan,
     tokens: TokenStore,
     known: Mapping[str, KnownPositives],
 ) -> Callable[[int], Batch]:
     """Return the function from a unit's number to this rank's batch of it."""
     builder = BatchBuilder(
-        sampler.sources,
+        plan.sources,
         tokens,
         known,
         max_length=config.data.max_length,
         hard_negatives=config.data.hard_negatives,
         by_side=config.model.routing == "task_and_side",
+        teacher=plan.teacher,
     )
     rank, world_size = distributed.rank(), distributed.world_size()
-    return lambda unit: builder.build(sampler.plan(unit).shard(rank, world_size))
+    return lambda unit: builder.build(plan.sampler.plan(unit).shard(rank, world_size))
 
 
 def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
