@@ -18,7 +18,7 @@ def own_teacher_scores(
     targets_B: Tensor,
     rows_H: Tensor,
     columns_H: Tensor,
-    c: int,
+    columns: int,
 ) -> Tensor:
     """Place the teacher's scores where the student's are: own candidates only, else NaN.
 
@@ -30,7 +30,7 @@ def own_teacher_scores(
         Column of each positive.
     rows_H, columns_H : Tensor of int
         Query row and column of each hard negative.
-    c : int
+    columns : int
         Number of columns, C.
 
     Returns
@@ -38,7 +38,7 @@ def own_teacher_scores(
     Tensor
         Shape ``(B, C)``.
     """
-    teacher_BC = teacher_B.new_full((len(teacher_B), c), float("nan"))
+    teacher_BC = teacher_B.new_full((len(teacher_B), columns), float("nan"))
     teacher_BC[rows_H, columns_H] = teacher_H
     return teacher_BC.scatter(1, targets_B[:, None], teacher_B[:, None])
 

@@ -175,7 +175,7 @@ class ContrastiveObjective:
             masked_BC |= foreign_negatives(targets_B, rows_H, columns_H, len(c_CD))
         teacher_BC = None
         if batch.teacher_C is not None:
-            teacher_B, teacher_H = batch.teacher_C.split([len(q_BD), len(rows_H)])
+            teacher_B, teacher_H = batch.teacher_C[: len(q_BD)], batch.teacher_C[len(q_BD) :]
             teacher_BC = own_teacher_scores(
                 teacher_B, teacher_H, targets_B, rows_H, columns_H, len(c_CD)
             )

@@ -102,7 +102,7 @@ def test_scores_stand_in_the_columns_of_the_query() -> None:
         targets_B=torch.tensor([4, 5]),
         rows_H=torch.tensor([0, 0, 1]),
         columns_H=torch.tensor([6, 7, 8]),
-        c=9,
+        columns=9,
     )
     expected = torch.full((2, 9), NAN)
     expected[0, 4], expected[1, 5], expected[0, 6], expected[1, 8] = 1.0, 2.0, 3.0, 5.0
