@@ -53,11 +53,12 @@ def sampling_rates(
     ------
     UnknownNameError, ConfigError
         If a name is unknown or means several things, a source is in no group or in two, all
-        weights are 0, or a temperature other than 1 is given and every group is one source.
+        weights are 0, or a temperature other than 1 would change nothing: every group is one
+        of several sources.
     """
     groups = _groups(sources, mode, explicit or {})
     alone = all(members_S.sum() == 1 for _, members_S in groups)
-    if temperature != 1 and alone and mode in ("equal", "explicit"):
+    if temperature != 1 and alone and len(sources) > 1:
         raise ConfigError(
             f"with data.sampling {mode}, the sizes of these sources do not count",
             value=f"data.sampling_temperature {temperature:g}",

@@ -102,9 +102,21 @@ def test_a_name_of_a_task_and_another_source_is_refused() -> None:
     assert sampling_rates(files, "explicit", {"search": 1, "acl": 3}) == pytest.approx([0.25, 0.75])
 
 
-@pytest.mark.parametrize(("mode", "explicit"), [("equal", None), ("explicit", EACH)])
+@pytest.mark.parametrize(
+    ("sources", "mode", "explicit"),
+    [
+        (SOURCES, "equal", None),
+        (SOURCES, "explicit", EACH),
+        (SOURCES[1:], "equal_tasks", None),
+    ],
+)
 def test_a_temperature_without_effect_is_refused(
-    mode: SamplingMode, explicit: dict[str, float] | None
+    sources: list[PairFile], mode: SamplingMode, explicit: dict[str, float] | None
 ) -> None:
     with pytest.raises(SciMultError, match="sizes of these sources do not count.*temperature 3"):
-        sampling_rates(SOURCES, mode, explicit, temperature=3)
+        sampling_rates(sources, mode, explicit, temperature=3)
+
+
+def test_one_source_has_every_unit_in_every_mode() -> None:
+    for mode in ("proportional", "equal", "equal_tasks"):
+        assert sampling_rates(SOURCES[:1], mode, temperature=2).tolist() == [1.0]
