@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -75,19 +74,22 @@ def losses(options: dict[str, Any]) -> tuple[float, Tensor]:
     result = objective(forward, batch(queries), [0, 0], 4)
     result.loss.backward()
     assert embeddings.grad is not None
-    return float(result.loss), embeddings.grad
+    return float(result.loss.detach()), embeddings.grad
 
 
-def all_losses(name: str) -> list[tuple[float, Tensor]]:
-    both = {"distillation": {"name": name, "weight": 0.5, "temperature": 0.7}}
-    alone = {"distillation": {"name": name, "contrastive_weight": 0.0}}
-    return [losses(options) for options in ({}, both, alone)]
+def all_losses() -> list[tuple[float, Tensor]]:
+    choices: list[dict[str, Any]] = [
+        {"name": "kl", "weight": 0.5, "temperature": 0.7},
+        {"name": "kl", "contrastive_weight": 0.0, "teacher_temperature": 2.0},
+        {"name": "margin_mse", "weight": 0.5, "temperature": 0.7},
+        {"name": "margin_mse", "contrastive_weight": 0.0},
+    ]
+    return [losses({"distillation": choice}) for choice in choices]
 
 
-@pytest.mark.parametrize("name", ["kl", "margin_mse"])
-def test_two_ranks_follow_the_teacher_as_one_does(tmp_path: Path, name: str) -> None:
-    ranks = run_ranks(all_losses, 2, tmp_path, name)
-    for one, parts in zip(all_losses(name), zip(*ranks, strict=True), strict=True):
+def test_two_ranks_follow_the_teacher_as_one_does(tmp_path: Path) -> None:
+    ranks = run_ranks(all_losses, 2, tmp_path)
+    for one, parts in zip(all_losses(), zip(*ranks, strict=True), strict=True):
         loss, gradient = (sum(part) / 2 for part in zip(*parts, strict=True))
         # float32 sums in another order.
         assert loss == pytest.approx(one[0], rel=1e-6)
@@ -112,14 +114,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score_search(prepared: Path) -> None:
-    """Let a teacher score the search pairs of a prepared folder, positives by 2 more."""
+    """Let a teacher score the search pairs of a prepared folder, all alike."""
     data = PreparedData.open(prepared)
     file = next(file for file in data.pairs("train") if file.task == "search")
-    parts = [(file.positives, 2.0), (file.negatives, 0.0)]
-    queries = np.concatenate([file.queries[lists.owners] for lists, _ in parts])
-    papers = np.concatenate([lists.values for lists, _ in parts])
-    scores = np.concatenate([np.full(len(lists.values), value) for lists, value in parts])
-    TeacherScores(queries, papers, scores).write(data.folder)
+    parts = (file.positives, file.negatives)
+    queries = np.concatenate([file.queries[lists.owners] for lists in parts])
+    papers = np.concatenate([lists.values for lists in parts])
+    TeacherScores(queries, papers, np.ones(len(papers))).write(data.folder)
     write_manifest(data.folder, data.manifest)
 
 
@@ -146,14 +147,25 @@ def test_data_without_scores_are_refused_before_the_first_step(
 
 
 def follow(folder: Path) -> None:
-    pretrain(run_config(folder, "run", data=SEARCH, loss=FOLLOW, schedule={"steps": 20}))
+    config = run_config(
+        folder,
+        "run",
+        data=SEARCH,
+        loss=FOLLOW,
+        schedule={"steps": 30, "name": "constant"},
+        optimizer={"lr": 3e-3},
+        dev={"every": 0},
+        checkpoint={"every": 100},
+    )
+    pretrain(config)
 
 
 def test_a_model_learns_the_margins_of_its_teacher(folder: Path) -> None:
+    """To a teacher that finds all papers alike, every margin of a random model is wrong."""
     score_search(folder / "prepared")
-    run_ranks(follow, 2, folder, folder)
+    run_ranks(follow, 1, folder, folder)
     steps = [line["loss"] for line in metrics(folder / "run")]
-    assert np.mean(steps[-4:]) < 0.5 * np.mean(steps[:4]), json.dumps(steps)
+    assert np.mean(steps[-5:]) < 0.5 * np.mean(steps[:5]), steps
 
 
 @pytest.mark.parametrize(
