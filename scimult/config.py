@@ -64,6 +64,11 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
     return changed
 
 
+def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of ``base`` with the keys of ``top`` on top, section by section."""
+    return _merge(copy.deepcopy(dict(base)), copy.deepcopy(dict(top)))
+
+
 def validate(schema: type[C], tree: Mapping[str, Any], path: Path | str | None = None) -> C:
     """Validate a nested mapping against ``schema``; errors are ``ConfigError``."""
     try:

@@ -53,7 +53,9 @@ def initialise(backend: str, timeout_seconds: float) -> bool:
     if _initialised():
         return False
     timeout = datetime.timedelta(seconds=timeout_seconds)
-    if "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
+    # Alone, always by a store of one's own: what an earlier group of one left in the
+    # environment must not be taken for a launcher's.
+    if world_size() > 1 and "MASTER_ADDR" in os.environ:
         dist.init_process_group(backend, timeout=timeout)
         return True
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")

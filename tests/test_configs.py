@@ -12,6 +12,7 @@ from scimult.evaluation.suites import Suite
 from scimult.files import read_json
 from scimult.mining.dataset import DatasetConfig
 from scimult.training.config import PretrainConfig
+from scimult.training.stages import has_stages, load_stages
 from tests.conftest import REPOSITORY
 
 SCHEMAS: dict[str, type[StrictConfig]] = {
@@ -30,9 +31,15 @@ def _name(path: Path) -> str:
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=_name)
 def test_yaml_loads(path: Path) -> None:
     schema = SCHEMAS[path.relative_to(CONFIGS).parts[0]]
-    assert load_config(schema, path)
+
+    def load(*overrides: str) -> object:
+        if has_stages(path):
+            return load_stages(path, overrides)
+        return load_config(schema, path, overrides)
+
+    assert load()
     with pytest.raises(ConfigError, match="no_such_key: unknown key"):
-        load_config(schema, path, ["no_such_key=1"])
+        load("no_such_key=1")
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.json")), ids=_name)

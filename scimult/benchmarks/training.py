@@ -18,17 +18,15 @@ from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
 from scimult.checkpoints.exports import export_folded
 from scimult.config import validate
 from scimult.data.batches import BatchBuilder, Unit, all_known_positives
-from scimult.data.pair_streams import pair_streams
-from scimult.data.prepared import PreparedData
-from scimult.data.sampler import sampling_rates
 from scimult.errors import ConfigError
 from scimult.models import Encoder, EncoderConfig
-from scimult.tasks import TaskSet, default_tasks
+from scimult.tasks import default_tasks
 from scimult.training import build
 from scimult.training.config import PretrainConfig
 from scimult.training.engine import DeepSpeedEngine, resolve_deepspeed
 from scimult.training.loop import Trainer
 from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.plan import build_sampler, plan_run
 from scimult.training.stopping import StopRequest
 from scimult.types import TokenIds
 
@@ -77,16 +75,12 @@ class OurSteps:
 
     def __init__(self, setting: Setting, device: torch.device, precision: str) -> None:
         config = setting.config()
-        data = PreparedData.open(config.data.prepared)
-        sources = build.select_sources(data, config.data, TaskSet(config.tasks))
+        plan = plan_run(config)
         pretrained = build.build_model(config)
-        self.tokens = data.tokens(pretrained.tokenizer, setting.max_length)
-        rates = sampling_rates(sources, config.data.sampling)
-        streams = pair_streams(sources, config.seed)
-        self._sampler, _ = build.build_sampler(config, streams, rates, self.tokens.lengths_N)
-        builder = BatchBuilder(
-            sources, self.tokens, all_known_positives(data), max_length=setting.max_length
-        )
+        self.tokens = plan.data.tokens(pretrained.tokenizer, setting.max_length)
+        self._sampler, _ = build_sampler(config, plan, self.tokens.lengths_N)
+        known = all_known_positives(plan.data)
+        builder = BatchBuilder(plan.sources, self.tokens, known, max_length=setting.max_length)
         optimizer, schedule = build.build_optimizer(config, pretrained.model, _STEPS)
         settings = resolve_deepspeed(
             config.engine.deepspeed,

@@ -186,12 +186,20 @@ def start_from(path: Path | str, config: PretrainedConfig, *, seed: int = 0) -> 
     base, weights = read_folder(folder, config.encoder.pooling)
     model = Encoder(config.encoder)
     model.initialise(seed)
-    warm_start(model, weights, folder, _matching_routes(base, config, folder))
+    warm_start(model, weights, folder, matching_routes(base, config, folder))
     return Pretrained(model, TextTokenizer.from_folder(folder), config)
 
 
-def _matching_routes(base: PretrainedConfig, config: PretrainedConfig, folder: Path) -> list[int]:
-    """Return, for each route of ``config``, the number of the base's route of that name."""
+def matching_routes(
+    base: PretrainedConfig, config: PretrainedConfig, folder: Path | str
+) -> list[int]:
+    """Return, for each route of ``config``, the number of the base's route of that name.
+
+    Raises
+    ------
+    CheckpointError
+        If the base has weights of its own for some tasks, but not for all of ``config``.
+    """
     theirs, ours = base.routes, config.routes
     if not (base.encoder.is_routed and config.encoder.is_routed):
         return list(range(len(ours)))

@@ -18,6 +18,8 @@ from scimult.errors import ConfigError, SciMultError
 ENVIRONMENT = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 CONFIGS = Path("configs")
 LAUNCHER = Path("launch/pretrain.py")
+# Of configs/demo/curriculum.yaml: what is trained and evaluated.
+STAGES = ("untrained", "vanilla", "mha_expert")
 
 
 def demo(
@@ -53,33 +55,20 @@ def demo(
 def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
     """Return the commands of the demo, in order."""
     world, prepared, tokenizer = out / "world", out / "prepared", out / "tokenizer"
-    untrained, vanilla, experts = out / "untrained", out / "vanilla", out / "mha_expert"
     launch = f"deepspeed --num_gpus {ranks} --master_port {port} {LAUNCHER}".split()
-    data = f"data.prepared={prepared}"
-    from_nothing = [
-        "--config",
-        f"{CONFIGS}/demo/vanilla.yaml",
-        data,
-        f"model.tokenizer={tokenizer}",
-    ]
-    from_vanilla = ["--config", f"{CONFIGS}/demo/mha_expert.yaml", data, f"model.base={vanilla}"]
+    curriculum = ["--config", f"{CONFIGS}/demo/curriculum.yaml", "--stage", STAGES[-1]]
+    inputs = [f"data.prepared={prepared}", f"model.tokenizer={tokenizer}"]
     raw = ["--config", f"{CONFIGS}/data/world.yaml", "--root", f"{world}/train"]
     vocabulary = ["--texts", f"{prepared}", "--vocab-size", "4000"]
     benchmarks = ["--suite", "demo", "--data", f"{world}/eval", "--out", f"{out}/results"]
-    models = [part for run in (untrained, vanilla, experts) for part in ("--model", _named(run))]
+    models = [part for stage in STAGES for part in ("--model", f"{stage}={out / stage}")]
     return [
         ["scimult", "generate", "--out", f"{world}"],
         ["scimult", "prepare", *raw, "--out", f"{prepared}"],
         ["scimult", "train-tokenizer", *vocabulary, "--out", f"{tokenizer}"],
-        ["scimult", "pretrain", *from_nothing, f"output={untrained}", "schedule.steps=0"],
-        [*launch, *from_nothing, f"output={vanilla}"],
-        [*launch, *from_vanilla, f"output={experts}"],
+        [*launch, *curriculum, *inputs, f"output={out}"],
         ["scimult", "evaluate", *benchmarks, "--bm25", *models],
     ]
-
-
-def _named(run: Path) -> str:
-    return f"{run.name}={run}"
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:

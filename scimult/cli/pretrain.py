@@ -1,4 +1,4 @@
-"""``scimult pretrain``: one pre-training run, on one rank or many."""
+"""``scimult pretrain``: one pre-training run or a curriculum, on one rank or many."""
 
 from __future__ import annotations
 
@@ -17,25 +17,30 @@ def pretrain(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Refuse a folder that holds a run, do not resume.")
     ] = False,
+    stage: Annotated[
+        Optional[str],  # noqa: UP045 - typer evaluates it on Python 3.10
+        typer.Option(
+            help="Of a config with stages: only this one and those that it starts from.",
+            show_default=False,
+        ),
+    ] = None,
     local_rank: Annotated[int, typer.Option("--local_rank", hidden=True)] = 0,
 ) -> None:
     """Pre-train an encoder; continues from the newest whole checkpoint of its folder.
+
+    A config with `stages` runs them one after the other and passes over finished ones.
 
     On several ranks: deepspeed --num_gpus 2 launch/pretrain.py --config FILE [key=value ...],
     or the same under torchrun.
     """
     from scimult import distributed
-    from scimult.config import load_config
-    from scimult.training.config import PretrainConfig
     from scimult.training.loop import NonFiniteError
-    from scimult.training.run import pretrain as run
     from scimult.training.stopping import StoppedError
 
     # Launchers give each process its rank in the environment; --local_rank repeats it.
     del local_rank
-    settings = load_config(PretrainConfig, config, overrides or [])
     try:
-        model = run(settings, resume=not fresh)
+        model = _run(config, overrides or [], stage, resume=not fresh)
     except NonFiniteError:
         # Every rank stops for the same reason: one of them says it.
         if distributed.is_main():
@@ -47,3 +52,20 @@ def pretrain(
         raise typer.Exit(128 + stopped.signal) from None
     if distributed.is_main():
         typer.echo(f"model saved in {model}")
+
+
+def _run(config: Path, overrides: list[str], stage: str | None, *, resume: bool) -> Path:
+    """Run what the file describes: stages, or a single run."""
+    from scimult.config import load_config
+    from scimult.errors import ConfigError
+    from scimult.training.config import PretrainConfig
+    from scimult.training.curriculum import run_stages
+    from scimult.training.run import pretrain as run
+    from scimult.training.stages import has_stages, load_stages, stages_up_to
+
+    if has_stages(config):
+        stages = load_stages(config, overrides)
+        return run_stages(stages_up_to(stages, stage) if stage else stages, resume=resume)
+    if stage is not None:
+        raise ConfigError("this config has no stages", path=config, fix="leave --stage out")
+    return run(load_config(PretrainConfig, config, overrides), resume=resume)

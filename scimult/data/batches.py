@@ -18,6 +18,7 @@ from scimult.data.pair_streams import NO_NEGATIVE, Rows
 from scimult.data.pairs import KnownPositives, PairFile, known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.sampler import PlannedPart
+from scimult.data.teacher import TeacherScores
 from scimult.data.token_store import TokenStore
 from scimult.types import IntArray
 
@@ -32,6 +33,8 @@ class Batch:
     positives, in order, then the hard negatives that exist; ``negative_rows_H`` says for
     which query row each was drawn. ``known_rows_P`` and ``known_ids_P`` pair each query row
     with the text rows that must not count as its negatives: its known positives and itself.
+    ``teacher_C`` is a teacher's score of each candidate for the query that it was drawn for,
+    NaN where unknown; there if the loss needs it.
     """
 
     source: str
@@ -45,6 +48,7 @@ class Batch:
     negative_rows_H: Tensor
     known_rows_P: Tensor
     known_ids_P: Tensor
+    teacher_C: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its index tensors on ``device``; token rows stay on the host."""
@@ -95,6 +99,8 @@ class BatchBuilder:
         Whether hard negatives take part.
     by_side : bool
         Encode a text that is both query and candidate once for each side.
+    teacher : TeacherScores, optional
+        Scores for the loss to follow.
     """
 
     def __init__(
@@ -106,6 +112,7 @@ class BatchBuilder:
         max_length: int,
         hard_negatives: bool = True,
         by_side: bool = False,
+        teacher: TeacherScores | None = None,
     ) -> None:
         self._sources = list(sources)
         self._tokens = tokens
@@ -113,6 +120,7 @@ class BatchBuilder:
         self._max_length = max_length
         self._hard_negatives = hard_negatives
         self._by_side = by_side
+        self._teacher = teacher
 
     def unit(self, planned: Sequence[PlannedPart], rank: int) -> Unit:
         """Return what ``rank`` does of a unit."""
@@ -149,7 +157,16 @@ class BatchBuilder:
                 np.repeat(np.arange(num_queries), np.array(list(map(len, known)), dtype=np.int64))
             ),
             known_ids_P=torch.from_numpy(np.concatenate([planned.queries_R[:0], *known])),
+            teacher_C=self._teacher_scores(planned.queries_R, negative_rows, candidates),
         )
+
+    def _teacher_scores(
+        self, queries_B: IntArray, negative_rows_H: IntArray, candidates_C: IntArray
+    ) -> Tensor | None:
+        if self._teacher is None:
+            return None
+        queries_C = np.concatenate([queries_B, queries_B[negative_rows_H]])
+        return torch.from_numpy(self._teacher(queries_C, candidates_C))
 
 
 def all_known_positives(data: PreparedData) -> dict[str, KnownPositives]:

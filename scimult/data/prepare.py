@@ -1,8 +1,11 @@
-"""Raw data sets to a prepared folder: texts, metadata, citations and pairs (no negatives yet)."""
+"""Raw data sets to a prepared folder: texts, metadata, citations and pairs (no negatives yet).
+
+Shape legend: P pairs of one part of a source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,18 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.data.corpus import Corpus
-from scimult.data.grouping import dev_mask, group_by_pair, group_by_query, sample_per_value
+from scimult.data.grouping import (
+    BoolArray,
+    dev_mask,
+    group_by_pair,
+    group_by_query,
+    sample_per_value,
+)
 from scimult.data.lines import Rejects
-from scimult.data.pairs import SPLITS, PairFile, Split, pair_file_name, write_pairs
+from scimult.data.pairs import SPLITS, PairFile, pair_file_name, write_pairs
 from scimult.data.prepare_config import ANSWERS, Part, PrepareConfig, SourceConfig
 from scimult.data.prepare_sources import (
+    Answers,
     read_answers,
     read_citations,
     read_labels,
@@ -25,6 +35,7 @@ from scimult.data.prepare_sources import (
 )
 from scimult.data.prepared import VERSION, write_manifest
 from scimult.data.ragged import Ragged
+from scimult.data.teacher import TeacherScores
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.errors import DataError
 from scimult.progress import progress
@@ -80,16 +91,26 @@ def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> R
     counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
     with TextStoreWriter(folder) as texts:
         corpus = Corpus(texts, rejects)
-        raw, shown = _read_all(config, corpus, counts)
+        raw, answers = _read_all(config, corpus, counts)
     corpus.write_metadata(folder)
     edges = [(part.queries, part.positives) for part in raw if part.part == "citations"]
     _write_columns(folder, "citations", ("citing", "cited"), _unique_pairs(edges))
+    shown = [answer.shown.columns() for answer in answers]
     _write_columns(folder, "shown", ("query", "paper"), _unique_pairs(shown))
     store = TextStore.open(folder)
+    _write_teacher_scores(folder, answers)
+    in_dev = [_in_dev(part, store, config) for part in raw]
+    kept = cap_labels(raw, in_dev, config)
+    for part, kept_P in zip(raw, kept, strict=True):
+        left_out = part.positives[~kept_P]
+        if part.part == "labels":
+            found = {"pairs beyond the cap of their label": len(left_out)}
+            found["labels with such pairs"] = len(np.unique(left_out))
+            counts[part.source.name].update(found)
     entries = [
         _write_pair_file(folder, pairs, part)
-        for part in raw
-        for pairs in _split_pairs(part, store, config)
+        for part, in_dev_P, kept_P in zip(raw, in_dev, kept, strict=True)
+        for pairs in _split_pairs(part, in_dev_P, kept_P)
     ]
     tasks = config.task_set().subset(list(dict.fromkeys(part.task for part in raw)))
     manifest: dict[str, Any] = {
@@ -124,7 +145,7 @@ def _check_files(config: PrepareConfig) -> None:
 
 def _read_all(
     config: PrepareConfig, corpus: Corpus, counts: dict[str, dict[str, int]]
-) -> tuple[list[RawPairs], list[tuple[IntArray, IntArray]]]:
+) -> tuple[list[RawPairs], list[Answers]]:
     """Read labels of all sources, then papers, then what pairs them."""
     for source in config.sources:
         if source.labels is not None:
@@ -143,11 +164,11 @@ def _read_all(
                 fix = "give the papers a field 'labels' with a list of label ids"
                 raise DataError("no paper has a label that is defined", path=path, fix=fix)
             raw.append(RawPairs(source, "labels", *labelled))
-    shown: list[tuple[IntArray, IntArray]] = []
+    answers: list[Answers] = []
     for source in progress(config.sources, "pairs", unit="source"):
         raw.extend(_read_citations(config, source, corpus, counts[source.name]))
-        raw.extend(_read_search(config, source, corpus, counts[source.name], shown))
-    return raw, shown
+        raw.extend(_read_search(config, source, corpus, counts[source.name], answers))
+    return raw, answers
 
 
 def _read_citations(
@@ -166,7 +187,7 @@ def _read_search(
     source: SourceConfig,
     corpus: Corpus,
     counts: dict[str, int],
-    shown: list[tuple[IntArray, IntArray]],
+    all_answers: list[Answers],
 ) -> Iterator[RawPairs]:
     if source.queries is None:
         return
@@ -185,35 +206,70 @@ def _read_search(
     reject_unanswered(path, queries, answers, corpus)
     pairs = _unique_pairs([answers.positives.columns()])
     counts.update(found, **{"repeated answers": len(answers.positives) - len(pairs[0])})
-    shown.append(answers.shown.columns())
+    all_answers.append(answers)
     yield RawPairs(source, "queries", *pairs)
 
 
-def _split_pairs(raw: RawPairs, store: TextStore, config: PrepareConfig) -> Iterator[PairFile]:
-    """Yield the train and the dev groups of one part of a source."""
+def _write_teacher_scores(folder: Path, answers: Sequence[Answers]) -> None:
+    """Write what a teacher scored in any source, if there is anything."""
+    scored = [answer for answer in answers if answer.scores]
+    if scored:
+        columns = [answer.scored.columns() for answer in scored]
+        queries, papers = (np.concatenate(column) for column in zip(*columns, strict=True))
+        scores = np.concatenate([np.array(answer.scores) for answer in scored])
+        TeacherScores(queries, papers, scores).write(folder)
+
+
+def _in_dev(raw: RawPairs, store: TextStore, config: PrepareConfig) -> BoolArray:
+    """Return which pairs are of a query of the dev split."""
     unique, position = np.unique(raw.queries, return_inverse=True)
-    in_dev = dev_mask(store.ids_at(unique), config.dev_fraction, config.seed)[position]
+    in_dev: BoolArray = dev_mask(store.ids_at(unique), config.dev_fraction, config.seed)[position]
+    return in_dev
+
+
+def cap_labels(
+    raw: Sequence[RawPairs], in_dev: Sequence[BoolArray], config: PrepareConfig
+) -> list[BoolArray]:
+    """Choose the pairs that are trained, at most so many of a label (SciMult, appendix A.1).
+
+    Sources that share a label space share its labels and their cap. A dev query keeps all
+    its labels, and other pairs than those of labels are all kept.
+
+    Returns
+    -------
+    list of BoolArray
+        For each part, which of its pairs are kept.
+    """
+    kept = [np.ones(len(part.positives), dtype=np.bool_) for part in raw]
+    spaces: dict[str, list[int]] = {}
+    for number, part in enumerate(raw):
+        if part.part == "labels":
+            spaces.setdefault(part.source.space, []).append(number)
+    for numbers in spaces.values():
+        limit = config.pairs_per_label(raw[numbers[0]].source)
+        if limit is None:
+            continue
+        labels = np.concatenate([raw[n].positives[~in_dev[n]] for n in numbers])
+        chosen = sample_per_value(labels, limit, config.seed)
+        ends = np.cumsum([np.count_nonzero(~in_dev[n]) for n in numbers])
+        for n, part_chosen in zip(numbers, np.split(chosen, ends[:-1]), strict=True):
+            kept[n][~in_dev[n]] = part_chosen
+    return kept
+
+
+def _split_pairs(raw: RawPairs, in_dev_P: BoolArray, kept_P: BoolArray) -> Iterator[PairFile]:
+    """Yield the train and the dev groups of one part of a source."""
     for split in SPLITS:
-        inside = in_dev if split == "dev" else ~in_dev
+        inside = in_dev_P if split == "dev" else ~in_dev_P
         queries, positives = raw.queries[inside], raw.positives[inside]
         if raw.part == "citations":
             groups = group_by_pair(queries, positives)
         else:
-            kept = _kept_pairs(raw.part, split, positives, config)
-            groups = group_by_query(queries, positives, kept)
+            groups = group_by_query(queries, positives, kept_P[inside])
         rows, grouped, unsampled = groups
         yield PairFile(
             raw.source.name, raw.task, split, rows, grouped, Ragged.empty(len(rows)), unsampled
         )
-
-
-def _kept_pairs(
-    part: Part, split: Split, positives: IntArray, config: PrepareConfig
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Down-sample frequent labels in training; a dev query keeps all its labels."""
-    if part == "labels" and split == "train" and config.max_pairs_per_label is not None:
-        return sample_per_value(positives, config.max_pairs_per_label, config.seed)
-    return np.ones(len(positives), dtype=np.bool_)
 
 
 def _write_pair_file(folder: Path, pairs: PairFile, raw: RawPairs) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class SourceConfig(StrictConfig):
         A judgment with at least this score is a positive; default 1.
     tasks : PartTasks
         Which task each part trains.
+    max_pairs_per_label : int or "all", optional
+        Instead of ``PrepareConfig``'s; sources that share a namespace must agree.
     """
 
     name: Name
@@ -67,6 +69,7 @@ class SourceConfig(StrictConfig):
     clicks: str | None = None
     score_threshold: float = 1.0
     tasks: PartTasks = PartTasks()
+    max_pairs_per_label: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> SourceConfig:
@@ -80,6 +83,8 @@ class SourceConfig(StrictConfig):
             raise ValueError("score_threshold needs judgments; name them or remove it")
         if self.labels is not None and self.papers is None:
             raise ValueError("labels need papers that carry them; name the papers file")
+        if self.labels is None and self.max_pairs_per_label is not None:
+            raise ValueError("max_pairs_per_label needs labels; name them or remove it")
         for part in sorted(self.tasks.model_fields_set):
             if getattr(self, part) is None:
                 raise ValueError(f"tasks.{part} is set, but the source has no {part}")
@@ -117,8 +122,9 @@ class PrepareConfig(StrictConfig):
     dev_fraction : float
         Share of the queries kept for the dev split, by a hash of their id.
     max_pairs_per_label : int, optional
-        Keep at most this many training pairs of a label (SciMult, appendix A.1: 100), so
-        that general labels do not drown the others; None keeps all.
+        Keep at most this many training pairs of a label (SciMult, appendix A.1: 100), over
+        all sources of its namespace, so that general labels do not drown the others; None
+        keeps all.
     seed : int
         Decides the dev split and the down-sampling.
     """
@@ -141,7 +147,21 @@ class PrepareConfig(StrictConfig):
         for source in self.sources:
             if source.space not in with_papers:
                 raise ValueError(f"no source gives papers for the namespace {source.space!r}")
+        limits: dict[str, int | None] = {}
+        for source in self.sources:
+            limit = self.pairs_per_label(source)
+            if source.labels and limits.setdefault(source.space, limit) != limit:
+                raise ValueError(
+                    f"sources of namespace {source.space!r} share their labels, but give them "
+                    f"different max_pairs_per_label: {limits[source.space]} and {limit}"
+                )
         return self
+
+    def pairs_per_label(self, source: SourceConfig) -> int | None:
+        """Return the cap of a source's labels; None for none."""
+        if source.max_pairs_per_label == "all":
+            return None
+        return source.max_pairs_per_label or self.max_pairs_per_label
 
     def task_set(self) -> TaskSet:
         """Return the known tasks: the default ones and the user's own.

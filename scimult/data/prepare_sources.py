@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from scimult.errors import DataError
 from scimult.types import Text
 
 PAPER_COLUMN = "paper-id|corpus-id"
+_TEACHER = "teacher"
 
 
 class Paper(NamedTuple):
@@ -31,10 +32,15 @@ class Paper(NamedTuple):
 
 @dataclass
 class Answers:
-    """Which papers answer which query, and which were only shown; rows of the text store."""
+    """Which papers answer which query, and which were only shown; rows of the text store.
 
-    positives: IntPairs
-    shown: IntPairs
+    A teacher may have scored any of them: ``scored`` pairs with their ``scores``.
+    """
+
+    positives: IntPairs = field(default_factory=IntPairs)
+    shown: IntPairs = field(default_factory=IntPairs)
+    scored: IntPairs = field(default_factory=IntPairs)
+    scores: list[float] = field(default_factory=list)
 
 
 def read_labels(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
@@ -130,7 +136,7 @@ def read_answers(
     Parameters
     ----------
     path : path
-        Table with query-id and paper-id (or corpus-id).
+        Table with query-id and paper-id (or corpus-id), and teacher where there is one.
     kind : str
         ``positives`` (all are), ``judgments`` (column score, positive from the threshold on)
         or ``clicks`` (column clicked, 0 or 1).
@@ -141,19 +147,27 @@ def read_answers(
     score_threshold : float
         Smallest score of a positive.
     """
-    answers = Answers(IntPairs(), IntPairs())
+    answers = Answers()
 
     def add(record: Record) -> None:
         query = _query_row(record, source, corpus)
         paper = corpus.paper_row(record, "paper-id", namespace)
         positive = _is_positive(record, kind, score_threshold)
+        score = _teacher_score(record)
         (answers.positives if positive else answers.shown).append(query, paper)
+        if score is not None:
+            answers.scored.append(query, paper)
+            answers.scores.append(score)
 
     extra = {"positives": (), "judgments": ("score",), "clicks": ("clicked",)}[kind]
     rows = read_table(path, ("query-id", PAPER_COLUMN, *extra), corpus.rejects)
     for _ in corpus.rejects.keep(rows, add):
         pass
-    counts = {"answers": len(answers.positives), "shown, not answers": len(answers.shown)}
+    counts = {
+        "answers": len(answers.positives),
+        "shown, not answers": len(answers.shown),
+        "scored by a teacher": len(answers.scored),
+    }
     return answers, Counter(counts)
 
 
@@ -191,6 +205,11 @@ def _query_row(record: Record, source: str, corpus: Corpus) -> int:
             fix="add the query, remove this line, or pass --skip-bad",
         )
     return row
+
+
+def _teacher_score(record: Record) -> float | None:
+    """Return the score in the column ``teacher``; ``None`` for an empty one or no such column."""
+    return record.number(_TEACHER) if record.text(_TEACHER, "").strip() else None
 
 
 def _is_positive(record: Record, kind: str, score_threshold: float) -> bool:

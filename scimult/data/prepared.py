@@ -10,6 +10,7 @@ import numpy as np
 
 from scimult import distributed
 from scimult.data.pairs import PairFile, Split, read_pairs
+from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import TextStore, open_arrow
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
@@ -75,6 +76,10 @@ class PreparedData:
     def shown(self) -> IntArray:
         """Return ``(query, paper)`` rows of papers shown or judged, but not positive."""
         return _two_columns(self.folder / "shown.arrow", "shown", ("query", "paper"))
+
+    def teacher_scores(self) -> TeacherScores | None:
+        """Return what a teacher scored; ``None`` if the folder has no such scores."""
+        return read_teacher_scores(self.folder)
 
     def tokens(self, tokenizer: TextTokenizer, max_length: int = 512) -> TokenStore:
         """Return the token store of ``tokenizer``; the main rank builds it if there is none.

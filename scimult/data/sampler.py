@@ -8,19 +8,15 @@ Shape legend: S sources, U units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scimult.data.pair_streams import PairStream, Rows, UnitStream
-from scimult.data.pairs import PairFile
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.data.rates import RateArray
 from scimult.types import IntArray
-
-RateArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -113,78 +109,6 @@ class MixingSampler:
             for number, stream in enumerate(self._streams)
             if (count := self._rows_US[unit, number])
         ]
-
-
-def sampling_rates(
-    sources: Sequence[PairFile], mode: str, explicit: Mapping[str, float] | None = None
-) -> RateArray:
-    """Return the share of units for each source.
-
-    Parameters
-    ----------
-    sources : sequence of PairFile
-        The sources, in order.
-    mode : str
-        ``proportional`` to the number of pairs, ``sqrt`` of it, ``equal`` by source,
-        ``equal_tasks`` (tasks alike, sources of a task in proportion), or ``explicit``.
-    explicit : mapping
-        For ``explicit``: weight by ``source.task``, or by source where it trains one task.
-
-    Raises
-    ------
-    UnknownNameError, ConfigError
-        If the mode or a name is unknown, or a source has no weight.
-    """
-    sizes = np.array([len(file.positives.values) for file in sources], dtype=np.float64)
-    if mode == "proportional":
-        weights = sizes
-    elif mode == "sqrt":
-        weights = np.sqrt(sizes)
-    elif mode == "equal":
-        weights = np.ones_like(sizes)
-    elif mode == "equal_tasks":
-        tasks = np.array([file.task for file in sources])
-        weights = np.array([n / sizes[tasks == t].sum() for n, t in zip(sizes, tasks, strict=True)])
-    elif mode == "explicit":
-        weights = _explicit(sources, explicit or {})
-    else:
-        modes = ("proportional", "sqrt", "equal", "equal_tasks", "explicit")
-        raise UnknownNameError("sampling mode", mode, modes)
-    rates: RateArray = weights / weights.sum()
-    return rates
-
-
-def _explicit(sources: Sequence[PairFile], weights: Mapping[str, float]) -> RateArray:
-    named = {name: find_source(sources, name, "data.rates").name for name in weights}
-    absent = [file.name for file in sources if file.name not in named.values()]
-    if absent or len(named) > len(sources) or sum(weights.values()) <= 0:
-        raise ConfigError(
-            "data.rates must weigh every source once",
-            value=absent or dict(weights),
-            fix="give each source a weight, 0 to leave one out",
-        )
-    by_file = {file: weights[name] for name, file in named.items()}
-    return np.array([by_file[file.name] for file in sources], dtype=np.float64)
-
-
-def find_source(sources: Sequence[PairFile], name: str, where: str) -> PairFile:
-    """Return the pair file called ``source.task``, or the only one of a source.
-
-    Raises
-    ------
-    UnknownNameError, ConfigError
-        If there is none, or the source trains several tasks.
-    """
-    found = [file for file in sources if name in (file.name, file.source)]
-    if not found:
-        known = {known for file in sources for known in (file.source, file.name)}
-        raise UnknownNameError(f"source in {where}", name, known)
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise ConfigError(
-            f"source in {where} trains several tasks", value=name, fix=f"name one of {names}"
-        )
-    return found[0]
 
 
 def _interleave(rates: RateArray, units: int, seed: int) -> IntArray:

@@ -1,5 +1,6 @@
 """Losses as pure functions of tensors."""
 
+from scimult.losses.distillation import listwise_kl, margin_mse, own_teacher_scores
 from scimult.losses.info_nce import InBatchScores, info_nce
 from scimult.losses.masks import above_margin, false_negatives, foreign_negatives, known_pairs
 from scimult.losses.similarity import similarity_matrix
@@ -14,6 +15,9 @@ __all__ = [
     "foreign_negatives",
     "info_nce",
     "known_pairs",
+    "listwise_kl",
+    "margin_mse",
+    "own_teacher_scores",
     "similarity_matrix",
     "triplet_margin",
 ]

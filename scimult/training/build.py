@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from math import ceil
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from scimult import __version__, distributed
+from scimult import __version__
 from scimult.checkpoints import Pretrained, PretrainedConfig, read_config
-from scimult.checkpoints.pretrained import start_from
+from scimult.checkpoints.pretrained import matching_routes, start_from
+from scimult.checkpoints.warm_start import warm_start
 from scimult.config import validate
-from scimult.data.pair_streams import FixedUnits, PairStream, TokenUnits, UnitStream
-from scimult.data.pairs import PairFile
-from scimult.data.prepared import PreparedData
-from scimult.data.sampler import AlternatingSampler, MixingSampler, RateArray, Sampler
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.errors import ConfigError
 from scimult.losses import Temperature
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
 from scimult.tasks import TaskSet, route_names
-from scimult.training.config import NOT_ARCHITECTURE, DataConfig, ModelConfig, PretrainConfig
+from scimult.training.config import NOT_ARCHITECTURE, ModelConfig, PretrainConfig
 from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
 
@@ -41,21 +35,62 @@ def build_model(config: PretrainConfig) -> Pretrained:
         If sizes, variant and checkpoint do not fit each other or the data settings.
     """
     section = config.model
-    base = read_config(section.base) if section.base is not None else None
-    if base is not None:
-        sizes = base.encoder.model_dump(exclude=set(NOT_ARCHITECTURE))
-        tokenizer = None
-    else:
-        assert section.tokenizer is not None
-        assert section.architecture is not None
-        tokenizer = TextTokenizer.from_folder(section.tokenizer)
-        sizes = {"vocab_size": tokenizer.vocab_size, **section.architecture}
+    if section.base is not None:
+        described = _describe_on(config, read_config(section.base))
+        return _prepare_training(start_from(section.base, described, seed=config.seed), config)
+    assert section.tokenizer is not None
+    assert section.architecture is not None
+    tokenizer = TextTokenizer.from_folder(section.tokenizer)
+    described = _describe(config, {"vocab_size": tokenizer.vocab_size, **section.architecture})
+    model = Encoder(described.encoder)
+    model.initialise(config.seed)
+    return _prepare_training(Pretrained(model, tokenizer, described), config)
+
+
+def rehearse_model(config: PretrainConfig, base: Pretrained) -> Pretrained:
+    """Meet every error of `build_model` before the base of the run exists.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        Its ``model.base`` is where ``base`` will be saved.
+    base : Pretrained
+        What a run before this one will save; its weights may be on the meta device.
+
+    Returns
+    -------
+    Pretrained
+        What `build_model` will return, with shapes instead of weights.
+
+    Raises
+    ------
+    ConfigError, CheckpointError, UnknownNameError
+        As `build_model`.
+    """
+    assert config.model.base is not None
+    described = _describe_on(config, base.config)
+    with torch.device("meta"):
+        model = Encoder(described.encoder)
+    shapes = {name: weight.to("meta") for name, weight in base.model.state_dict().items()}
+    routes = matching_routes(base.config, described, config.model.base)
+    warm_start(model, shapes, config.model.base, routes)
+    return _prepare_training(Pretrained(model, base.tokenizer, described), config)
+
+
+def _describe_on(config: PretrainConfig, base: PretrainedConfig) -> PretrainedConfig:
+    """Return the description of the run's model, warm-started from ``base``."""
+    _check_fusion(base, config.model)
+    return _describe(config, base.encoder.model_dump(exclude=set(NOT_ARCHITECTURE)))
+
+
+def _describe(config: PretrainConfig, sizes: dict[str, Any]) -> PretrainedConfig:
+    section = config.model
     for name in ("dropout", "attention_dropout"):
         if (value := getattr(section, name)) is not None:
             sizes[name] = value
     encoder = _encoder_config(config, sizes)
     _check_lengths(config, encoder)
-    described = PretrainedConfig(
+    return PretrainedConfig(
         encoder=encoder,
         tasks=config.tasks,
         routing=section.routing,
@@ -63,13 +98,6 @@ def build_model(config: PretrainConfig) -> Pretrained:
         max_length=encoder.max_text_length,
         provenance={"scimult": __version__, "base": section.base, "variant": section.variant},
     )
-    if section.base is not None:
-        _check_fusion(base, section)
-        return _prepare_training(start_from(section.base, described, seed=config.seed), config)
-    assert tokenizer is not None
-    model = Encoder(encoder)
-    model.initialise(config.seed)
-    return _prepare_training(Pretrained(model, tokenizer, described), config)
 
 
 def _encoder_config(config: PretrainConfig, sizes: dict[str, Any]) -> EncoderConfig:
@@ -99,9 +127,9 @@ def _check_lengths(config: PretrainConfig, encoder: EncoderConfig) -> None:
         )
 
 
-def _check_fusion(base: PretrainedConfig | None, section: ModelConfig) -> None:
+def _check_fusion(base: PretrainedConfig, section: ModelConfig) -> None:
     """Fusion is a second step: what it mixes must have been trained before."""
-    if section.variant == "fusion" and (base is None or base.encoder.adapters is None):
+    if section.variant == "fusion" and base.encoder.adapters is None:
         raise ConfigError(
             "variant fusion mixes trained adapters, and this base has none",
             path=section.base,
@@ -163,106 +191,6 @@ def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
             )
         found |= matched
     return found
-
-
-def select_sources(data: PreparedData, section: DataConfig, tasks: TaskSet) -> list[PairFile]:
-    """Return the training pair files that the configuration names, all of known tasks.
-
-    Raises
-    ------
-    UnknownNameError, ConfigError
-        If a source is not in the prepared folder, a task is not in the run's ``tasks``, or
-        a chosen source has no training pair.
-    """
-    files = data.pairs("train")
-    for name in section.sources or ():
-        if not any(name in (file.name, file.source) for file in files):
-            names = [name for file in files for name in (file.source, file.name)]
-            raise UnknownNameError("source in data.sources", name, set(names))
-    chosen = [
-        file
-        for file in files
-        if section.sources is None or {file.name, file.source} & set(section.sources)
-    ]
-    for file in chosen:
-        if file.task not in tasks:
-            raise UnknownNameError(f"task of source {file.source!r}", file.task, tasks.names)
-    return chosen
-
-
-def loss_weights(config: PretrainConfig, sources: list[PairFile]) -> dict[str, float]:
-    """Return the loss weight of every task that the run trains.
-
-    Raises
-    ------
-    UnknownNameError
-        If a weight is given for another task.
-    """
-    weights = dict.fromkeys((file.task for file in sources), 1.0)
-    for task, weight in config.loss.weights.items():
-        if task not in weights:
-            raise UnknownNameError("task in loss.weights", task, weights)
-        weights[task] = weight
-    return weights
-
-
-def build_sampler(
-    config: PretrainConfig,
-    streams: list[PairStream],
-    rates: RateArray,
-    lengths_N: NDArray[np.int32],
-) -> tuple[Sampler, int]:
-    """Plan every unit of the run.
-
-    Parameters
-    ----------
-    config : PretrainConfig
-        Decides batches and length.
-    streams : list of PairStream
-        The sources' pairs.
-    rates : array
-        Share of each source.
-    lengths_N : array of int
-        Tokens of every text, as stored.
-
-    Returns
-    -------
-    sampler : Sampler
-        The plan.
-    steps : int
-        Optimizer steps of the run.
-    """
-    batch, ranks = config.batch, distributed.world_size()
-    if batch.max_tokens is None:
-        assert batch.pairs_per_step is not None
-        rows = batch.pairs_per_step // batch.accumulation
-        units: list[UnitStream] = [FixedUnits(stream, rows, ranks) for stream in streams]
-    else:
-        assert batch.pool is not None
-        units = [
-            TokenUnits(
-                stream,
-                np.minimum(lengths_N, config.data.max_length).astype(np.int64),
-                max_tokens=batch.max_tokens,
-                ranks=ranks,
-                pool=batch.pool,
-                hard_negatives=config.data.hard_negatives,
-            )
-            for stream in streams
-        ]
-    steps = _steps(config, sum(stream.units_per_epoch for stream in units))
-    length = steps * batch.accumulation
-    if batch.mix == "in_batch":
-        return MixingSampler(streams, rates, rows=rows, ranks=ranks, units=length), steps
-    return AlternatingSampler(units, rates, units=length, seed=config.seed), steps
-
-
-def _steps(config: PretrainConfig, units_per_epoch: float) -> int:
-    """Return ``schedule.steps``, or those of ``schedule.epochs``: all pairs once, each."""
-    if config.schedule.steps is not None:
-        return config.schedule.steps
-    assert config.schedule.epochs is not None
-    return max(1, ceil(config.schedule.epochs * units_per_epoch / config.batch.accumulation))
 
 
 def add_temperature(config: PretrainConfig, model: Encoder) -> Temperature | None:

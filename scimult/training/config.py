@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig
+from scimult.data.rates import SamplingMode
 from scimult.models import EncoderConfig
 from scimult.models.config import ROUTED, Pooling
 from scimult.tasks import Routing, Task, default_tasks
@@ -22,8 +23,13 @@ class DataConfig(StrictConfig):
 
     prepared: str
     sources: list[str] | None = None
-    sampling: str = "proportional"
-    rates: dict[str, float] = Field(default_factory=dict)
+    sampling: SamplingMode = "proportional"
+    sampling_temperature: float = Field(
+        1.0, gt=0, description="T: n pairs count as n^(1/T) wherever sizes count"
+    )
+    rates: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict, description="by source or task, for sampling: explicit"
+    )
     max_length: int = Field(512, ge=3)
     hard_negatives: bool = True
 
@@ -82,6 +88,21 @@ LOSS_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+class DistillationConfig(StrictConfig):
+    """A second loss: follow a teacher's scores of each query's positive and hard negative.
+
+    ``kl`` compares distributions over the scored candidates, ``margin_mse`` differences of
+    scores. The loss is ``weight`` times it plus ``contrastive_weight`` times the loss that
+    ``loss.name`` chooses; a query without scores has the latter alone.
+    """
+
+    name: Literal["kl", "margin_mse"]
+    weight: float = Field(1.0, gt=0)
+    contrastive_weight: float = Field(1.0, ge=0)
+    temperature: float = Field(1.0, gt=0, description="divides the model's scores")
+    teacher_temperature: float = Field(1.0, gt=0, description="divides the teacher's")
+
+
 class LossConfig(StrictConfig):
     """Which loss, and which candidates are its negatives.
 
@@ -105,6 +126,7 @@ class LossConfig(StrictConfig):
         default_factory=dict, description="by task; 1 for a task that is not listed"
     )
     matryoshka: list[int] = Field(default_factory=list)
+    distillation: DistillationConfig | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -133,6 +155,12 @@ class LossConfig(StrictConfig):
             raise ValueError(
                 f"loss.mask_margin {self.mask_margin} leaves out every candidate within "
                 f"loss.margin {self.margin}, so that the loss would be 0"
+            )
+        alone = self.distillation is not None and self.distillation.contrastive_weight == 0
+        if alone and self.learn_temperature:
+            raise ValueError(
+                "loss.learn_temperature has nothing to learn from with "
+                "loss.distillation.contrastive_weight 0"
             )
         return self
 
@@ -286,6 +314,8 @@ class PretrainConfig(StrictConfig):
             raise ValueError(
                 "loss.negatives own needs data.hard_negatives; or set loss.negatives to all"
             )
+        if self.loss.distillation is not None and not self.data.hard_negatives:
+            raise ValueError("loss.distillation compares positives with data.hard_negatives")
         return self
 
     @model_validator(mode="after")

@@ -21,11 +21,14 @@ from scimult.losses import (
     foreign_negatives,
     info_nce,
     known_pairs,
+    listwise_kl,
+    margin_mse,
+    own_teacher_scores,
     similarity_matrix,
     triplet_margin,
 )
 from scimult.losses.info_nce import in_batch_hits
-from scimult.training.config import LossConfig
+from scimult.training.config import DistillationConfig, LossConfig
 from scimult.types import Similarity
 
 # From scores, and the temperature if it is learned, to one loss per row.
@@ -53,6 +56,7 @@ class _Comparison:
     columns_KD: Tensor
     targets_R: Tensor
     masked_RK: Tensor
+    teacher_RK: Tensor | None = None
 
     def scores(self, similarity: Similarity, dims: int | None = None) -> InBatchScores:
         """Return the scores by the first ``dims`` dimensions, or by all."""
@@ -70,6 +74,16 @@ def loss_function(options: LossConfig) -> Loss:
     fixed = options.temperature
     assert fixed is not None
     return lambda scores, learned: info_nce(scores, fixed if learned is None else learned)
+
+
+def distilled(
+    losses_B: Tensor, scores: InBatchScores, teacher_BC: Tensor, options: DistillationConfig
+) -> Tensor:
+    """Return each query's loss with that of following the teacher, both weighted."""
+    follow = listwise_kl if options.name == "kl" else margin_mse
+    theirs_BC = teacher_BC / options.teacher_temperature
+    follow_B = follow(scores, theirs_BC, options.temperature)
+    return options.contrastive_weight * losses_B + options.weight * follow_B
 
 
 @dataclass(frozen=True)
@@ -116,6 +130,9 @@ class ContrastiveObjective:
             back = self._positives_to_queries(batch, embeddings_UD)
             back_B, masked_back = self._losses(back, back.scores(self.similarity), temperature)
             losses_B, masked = (losses_B + back_B) / 2, masked + masked_back
+        if self.options.distillation is not None:
+            assert comparison.teacher_RK is not None, "the batch has no teacher scores"
+            losses_B = distilled(losses_B, scores, comparison.teacher_RK, self.options.distillation)
         return PartResult(
             source=batch.source,
             task=batch.task,
@@ -149,11 +166,17 @@ class ContrastiveObjective:
         masked_BC = torch.zeros(len(q_BD), len(c_CD), dtype=torch.bool, device=self.device)
         if self.options.mask_known_positives:
             masked_BC = false_negatives(ids_C, targets_B, batch.known_rows_P, batch.known_ids_P)
+        rows_H = batch.negative_rows_H
+        columns_H = offset + len(q_BD) + torch.arange(len(rows_H), device=self.device)
         if self.options.negatives == "own":
-            rows_H = batch.negative_rows_H
-            columns_H = offset + len(q_BD) + torch.arange(len(rows_H), device=self.device)
             masked_BC |= foreign_negatives(targets_B, rows_H, columns_H, len(c_CD))
-        return _Comparison(q_BD, c_CD, targets_B, masked_BC)
+        teacher_BC = None
+        if batch.teacher_C is not None:
+            teacher_B, teacher_H = batch.teacher_C[: len(q_BD)], batch.teacher_C[len(q_BD) :]
+            teacher_BC = own_teacher_scores(
+                teacher_B, teacher_H, targets_B, rows_H, columns_H, len(c_CD)
+            )
+        return _Comparison(q_BD, c_CD, targets_B, masked_BC, teacher_BC)
 
     def _positives_to_queries(self, batch: Batch, embeddings_UD: Tensor) -> _Comparison:
         """Return this rank's positives against the queries of all ranks."""

@@ -12,14 +12,12 @@ from scimult import distributed
 from scimult.checkpoints import Pretrained, save_pretrained
 from scimult.config import read_yaml, save_config
 from scimult.data.batches import BatchBuilder, Unit, all_known_positives
-from scimult.data.pair_streams import pair_streams
 from scimult.data.pairs import KnownPositives, PairFile
 from scimult.data.prepared import PreparedData
-from scimult.data.sampler import Sampler, sampling_rates
+from scimult.data.sampler import Sampler
 from scimult.data.token_store import TokenStore
 from scimult.errors import CheckpointError, ConfigError
 from scimult.progress import note
-from scimult.tasks import TaskSet
 from scimult.training import build, dev
 from scimult.training.callbacks import (
     Checkpoints,
@@ -39,15 +37,22 @@ from scimult.training.engine import (
 from scimult.training.failure import write_failure
 from scimult.training.loop import Callback, Trainer
 from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.plan import RunPlan, build_sampler, plan_run
 from scimult.training.state import Checkpoint, CheckpointStore
 from scimult.training.stopping import StopRequest
+
+CONFIG_NAME = "config.yaml"
+MODEL_NAME = "model"
+CHECKPOINTS = "checkpoints"
 
 # Sections that decide which batches a run sees and what it computes: a resumed run must
 # not change them.
 _FIXED_AT_RESUME = ("seed", "tasks", "data", "model", "loss", "optimizer", "schedule", "batch")
 
 
-def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
+def pretrain(
+    config: PretrainConfig, *, resume: bool = True, stop_request: StopRequest | None = None
+) -> Path:
     """Pre-train an encoder under DeepSpeed and save it; every rank calls this.
 
     Parameters
@@ -57,6 +62,8 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     resume : bool
         Continue from the newest whole checkpoint of ``config.output``, if there is one.
         Otherwise a folder that holds a run is refused.
+    stop_request : StopRequest, optional
+        Asked after every step; a caller that has more to do can ask it after the last.
 
     Returns
     -------
@@ -70,21 +77,18 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     StoppedError
         If SIGTERM or SIGINT ended it early; the same call continues it.
     """
-    data = PreparedData.open(config.data.prepared)
-    sources = build.select_sources(data, config.data, TaskSet(config.tasks))
-    streams = pair_streams(sources, config.seed)
-    rates = sampling_rates(sources, config.data.sampling, config.data.rates)
-    weights = build.loss_weights(config, sources)
+    plan = plan_run(config)
+    data = plan.data
     pretrained = build.build_model(config)
     with process_group(config.engine.timeout_minutes * 60) as device:
         precision = resolve_precision(config.engine.precision, device)
         config = config.model_copy(deep=True)
         config.engine.precision = precision
-        settings = _deepspeed_settings(config, precision)
+        settings = deepspeed_settings(config, precision)
         run = _RunFolder(config, data.fingerprint, settings)
         checkpoint = run.open(resume)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
-        sampler, steps = build.build_sampler(config, streams, rates, tokens.lengths_N)
+        sampler, steps = build_sampler(config, plan, tokens.lengths_N)
         learned = build.add_temperature(config, pretrained.model)
         optimizer, schedule = build.build_optimizer(config, pretrained.model, steps)
         engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
@@ -94,15 +98,15 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
             first_step = checkpoint.step
             note(f"resuming after step {first_step} from {checkpoint.path}")
         known = all_known_positives(data)
-        scores = _dev_scores(config, data, sources, known, tokens, pretrained, engine)
-        stop_request = StopRequest()
+        scores = _dev_scores(config, data, plan.sources, known, tokens, pretrained, engine)
+        stop_request = stop_request or StopRequest()
         loss = loss_function(config.loss)
         trainer = Trainer(
             engine,
             ContrastiveObjective(config.model.similarity, loss, config.loss, device),
-            _units(config, sources, sampler, tokens, known),
+            _units(config, plan, sampler, tokens, known),
             pretrained.routes,
-            weight_of_task=weights.__getitem__,
+            weight_of_task=plan.loss_weights.__getitem__,
             learned=learned,
             keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
             stop_request=stop_request,
@@ -120,24 +124,26 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
 
 def _units(
     config: PretrainConfig,
-    sources: list[PairFile],
+    plan: RunPlan,
     sampler: Sampler,
     tokens: TokenStore,
     known: Mapping[str, KnownPositives],
 ) -> Callable[[int], Unit]:
     """Return the function from a unit's number to what this rank does in it."""
     builder = BatchBuilder(
-        sources,
+        plan.sources,
         tokens,
         known,
         max_length=config.data.max_length,
         hard_negatives=config.data.hard_negatives,
         by_side=config.model.routing == "task_and_side",
+        teacher=plan.teacher,
     )
     return lambda number: builder.unit(sampler.plan(number), distributed.rank())
 
 
-def _deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
+def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
+    """Return the DeepSpeed configuration of a run, complete and without contradictions."""
     return resolve_deepspeed(
         config.engine.deepspeed,
         pairs_per_step=config.batch.pairs_per_step,
@@ -187,6 +193,29 @@ def _dev_scores(
     return scores
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a run folder holds a checkpoint, whole or damaged."""
+    return any((folder / CHECKPOINTS).glob("step-*"))
+
+
+def check_same_config(saved: Path, config: PretrainConfig) -> None:
+    """Check that ``config`` gives the same batches and numbers as the saved one.
+
+    Raises
+    ------
+    ConfigError
+        Naming the sections that differ.
+    """
+    before, now = read_yaml(saved), config.model_dump(mode="json")
+    changed = [name for name in _FIXED_AT_RESUME if before.get(name) != now[name]]
+    if changed:
+        raise ConfigError(
+            f"the run here was started with another {', '.join(changed)}",
+            path=saved,
+            fix="resume with the saved config, or choose another output",
+        )
+
+
 class _RunFolder:
     """The folder of one run: config, checkpoints, metrics, TensorBoard, model."""
 
@@ -194,9 +223,9 @@ class _RunFolder:
         self, config: PretrainConfig, data_fingerprint: str, settings: dict[str, Any]
     ) -> None:
         self.path = Path(config.output)
-        self.model = self.path / "model"
+        self.model = self.path / MODEL_NAME
         self._config = config
-        self._store = CheckpointStore(self.path / "checkpoints", config.checkpoint.keep)
+        self._store = CheckpointStore(self.path / CHECKPOINTS, config.checkpoint.keep)
         self._state = {
             "data": data_fingerprint,
             "world_size": distributed.world_size(),
@@ -215,7 +244,7 @@ class _RunFolder:
             If the checkpoint is of other data, ranks, ZeRO stage or precision.
         """
         checkpoint = self._store.newest()
-        saved = self.path / "config.yaml"
+        saved = self.path / CONFIG_NAME
         if saved.exists() and not resume:
             raise ConfigError(
                 "folder already holds a run", path=self.path, fix="choose another output or resume"
@@ -228,14 +257,7 @@ class _RunFolder:
         return checkpoint
 
     def _check_same_run(self, saved: Path, checkpoint: Checkpoint) -> None:
-        before, now = read_yaml(saved), self._config.model_dump(mode="json")
-        changed = [name for name in _FIXED_AT_RESUME if before.get(name) != now[name]]
-        if changed:
-            raise ConfigError(
-                f"the run here was started with another {', '.join(changed)}",
-                path=saved,
-                fix="resume with the saved config, or choose another output",
-            )
+        check_same_config(saved, self._config)
         for name, value in self._state.items():
             if checkpoint.info.get(name) != value:
                 raise CheckpointError(

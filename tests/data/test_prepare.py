@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scimult.config import load_config
@@ -13,7 +15,7 @@ from scimult.data.metadata import Metadata
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import DataError, StorageError
+from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import read_json, write_json
 from scimult.mining.dataset import DatasetConfig, build_dataset
 from scimult.types import Text
@@ -175,6 +177,45 @@ def test_down_sampling_keeps_what_it_leaves_out_as_known(root: Path, tmp_path: P
             assert not {*negatives.tolist()} & true_labels[int(query)]
     assert train.unsampled.lengths.sum() > 0
     assert dev.unsampled.lengths.sum() == 0
+
+
+def test_sources_of_a_label_space_share_the_cap(root: Path, tmp_path: Path) -> None:
+    """The paper: a label is in at most 100 pairs of all the pre-training data."""
+    papers = [dict(paper, id=f"x{paper['id']}") for paper in PAPERS]
+    write_jsonl(root / "more.jsonl", papers)
+    first = raw_config(root).sources[0].model_dump(exclude_unset=True)
+    shared = {"name": "more", "namespace": "toy", "papers": "more.jsonl", "labels": "none.jsonl"}
+    apart = dict(shared, name="apart", namespace="apart", labels="labels.jsonl")
+    write_jsonl(root / "none.jsonl", [{"id": "l9", "name": "Never used"}])
+    config = raw_config(
+        root,
+        max_pairs_per_label=3,
+        dev_fraction=0.0,
+        sources=[first, shared, {**apart, "max_pairs_per_label": "all"}],
+    )
+    data = build_dataset(config, tmp_path / "out")[0]
+    files = {file.source: file for file in data.pairs("train") if file.task == "classification"}
+    together = np.concatenate([files[name].positives.values for name in ("toy", "more")])
+    assert Counter(np.bincount(together)[np.bincount(together) > 0].tolist()) == {3: 5}
+    assert len(files["more"].positives.values) > 0
+    # Each source has 40 pairs of 5 labels. What is left out of a query that keeps another
+    # label is known; a query that keeps none is not trained.
+    assert len(files["apart"].positives.values) == 40
+    assert sum(len(files[name].unsampled.values) for name in ("toy", "more")) > 0
+    counts = {source["name"]: source["counts"] for source in data.manifest["sources"]}
+    for name, file in files.items():
+        left_out = counts[name]["pairs beyond the cap of their label"]
+        assert left_out == 40 - len(file.positives.values)
+        assert counts[name]["labels with such pairs"] == (5 if left_out else 0)
+
+
+def test_sources_of_a_label_space_agree_on_the_cap(root: Path) -> None:
+    first = raw_config(root).sources[0].model_dump(exclude_unset=True)
+    other = dict(first, name="other", namespace="toy", max_pairs_per_label=7)
+    with pytest.raises(ConfigError, match="share their labels.*max_pairs_per_label: 100 and 7"):
+        raw_config(root, sources=[first, other])
+    with pytest.raises(ConfigError, match="max_pairs_per_label needs labels"):
+        raw_config(root, sources=[first, dict(other, labels=None)])
 
 
 def test_sources_share_papers_through_a_namespace(root: Path, tmp_path: Path) -> None:

@@ -10,14 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.data.pair_streams import FixedUnits, pair_streams
-from scimult.data.sampler import (
-    AlternatingSampler,
-    MixingSampler,
-    PlannedPart,
-    Sampler,
-    sampling_rates,
-)
-from scimult.errors import ConfigError, SciMultError
+from scimult.data.rates import sampling_rates
+from scimult.data.sampler import AlternatingSampler, MixingSampler, PlannedPart, Sampler
+from scimult.errors import ConfigError
 from tests.data.pair_files import SOURCES, pair_file
 
 
@@ -89,23 +84,6 @@ def make_sampler(mix: str, units: int, seed: int = 0) -> Sampler:
     return AlternatingSampler(fixed, rates, units=units, seed=seed)
 
 
-@pytest.mark.parametrize(
-    ("mode", "explicit", "expected"),
-    [
-        ("proportional", None, [0.25, 0.625, 0.125]),
-        ("equal", None, [1 / 3] * 3),
-        ("equal_tasks", None, [1 / 3] * 3),
-        ("sqrt", None, np.sqrt([10, 25, 5]) / np.sqrt([10, 25, 5]).sum()),
-        ("explicit", {"labels": 3, "links": 1, "clicks": 0}, [0.75, 0.25, 0]),
-        ("explicit", {"labels.classification": 3, "links": 1, "clicks": 0}, [0.75, 0.25, 0]),
-    ],
-)
-def test_sampling_rates(
-    mode: str, explicit: dict[str, float] | None, expected: list[float]
-) -> None:
-    assert sampling_rates(SOURCES, mode, explicit) == pytest.approx(expected)
-
-
 def test_a_source_of_weight_zero_is_never_used() -> None:
     rates = sampling_rates(SOURCES, "explicit", {"labels": 1, "links": 1, "clicks": 0})
     streams = [FixedUnits(stream, 2, 1) for stream in pair_streams(SOURCES, 0)]
@@ -113,32 +91,7 @@ def test_a_source_of_weight_zero_is_never_used() -> None:
     assert all(part.source != 2 for unit in range(50) for part in sampler.plan(unit))
 
 
-@pytest.mark.parametrize(
-    ("mode", "explicit", "message"),
-    [
-        ("propotional", None, "did you mean 'proportional'"),
-        ("explicit", {"labels": 1, "links": 1}, "must weigh every source.*clicks"),
-        ("explicit", {"labels": 1, "links": 1, "click": 1}, "did you mean 'clicks'"),
-        ("explicit", {"labels": 1, "labels.classification": 1, "links": 1, "clicks": 1}, "once"),
-        ("explicit", {"labels": 0, "links": 0, "clicks": 0}, "must weigh every source"),
-    ],
-)
-def test_wrong_rates_are_refused(
-    mode: str, explicit: dict[str, float] | None, message: str
-) -> None:
-    with pytest.raises(SciMultError, match=message):
-        sampling_rates(SOURCES, mode, explicit)
-
-
 def test_a_source_without_pairs_is_refused() -> None:
     empty = pair_file("empty", "search", [0], [0])
     with pytest.raises(ConfigError, match=r"no training pairs.*empty\.search"):
         pair_streams([empty], 0)
-
-
-def test_a_source_of_several_tasks_is_weighed_by_task() -> None:
-    world = [pair_file("world", task, [2], [0]) for task in ("search", "classification")]
-    weights = {"world.search": 1, "world.classification": 3}
-    assert sampling_rates(world, "explicit", weights) == pytest.approx([0.25, 0.75])
-    with pytest.raises(ConfigError, match=r"several tasks.*world\.search, world\.classification"):
-        sampling_rates(world, "explicit", {"world": 1})

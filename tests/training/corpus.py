@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from scimult.config import validate
-from scimult.data.pair_streams import pair_streams
-from scimult.data.pairs import PairFile
-from scimult.data.sampler import Sampler, sampling_rates
+from scimult.data.sampler import Sampler
 from scimult.mining.dataset import DatasetConfig, build_dataset
-from scimult.training import build
 from scimult.training.config import PretrainConfig
+from scimult.training.plan import build_sampler, plan_run
 from tests.tiny import save_tiny_model, tiny_tokenizer
 
 WORDS = "graph node edge cell gene virus model data query index field star dust light".split()
@@ -90,11 +88,9 @@ def run_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
     return validate(PretrainConfig, tree)
 
 
-def plan_units(config: PretrainConfig, sources: list[PairFile], tokens: int = 32) -> Sampler:
+def plan_units(config: PretrainConfig, tokens: int = 32) -> Sampler:
     """Return the plan of a run whose texts all have ``tokens`` tokens."""
-    rates = sampling_rates(sources, config.data.sampling, config.data.rates)
-    lengths = np.full(1000, tokens, dtype=np.int32)
-    return build.build_sampler(config, pair_streams(sources, config.seed), rates, lengths)[0]
+    return build_sampler(config, plan_run(config), np.full(1000, tokens, dtype=np.int32))[0]
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

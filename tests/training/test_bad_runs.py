@@ -30,6 +30,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"data": {"max_lenght": 3}}, r"data\.max_lenght: unknown key \(did you mean 'max_length'"),
         ({"data": {"rates": {"world": 1.0}}}, "sampling: explicit go together"),
         ({"data": {"sampling": "explicit"}}, "sampling: explicit go together"),
+        ({"data": {"sampling_temperature": 0}}, "sampling_temperature.*greater than 0"),
+        (
+            {"data": {"sampling": "explicit", "rates": {"search": -1}}},
+            r"rates\.search.*greater than or equal to 0",
+        ),
         ({"model": {"tokenizer": "x"}}, "either base, or both tokenizer and architecture"),
         ({"schedule": {"epochs": 2}}, "give either steps or epochs"),
         ({"batch": {"accumulation": 3}}, "multiple of batch.accumulation"),
@@ -145,12 +150,3 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
         "step-0000003",
         "step-0000004",
     ]
-
-
-def test_shipped_configs_load(repository: Path) -> None:
-    from scimult.config import load_config
-
-    files = sorted((repository / "configs" / "pretrain").glob("*.yaml"))
-    assert files
-    for file in files:
-        load_config(PretrainConfig, file)

@@ -166,9 +166,8 @@ def test_every_rank_stops_under_zero_stages(tmp_path: Path) -> None:
     prepare_corpus(tmp_path)
     ranks = run_ranks(run_with_broken_gradient, 2, tmp_path, tmp_path)
     config = run_config(tmp_path, "planned")
-    data = PreparedData.open(config.data.prepared)
-    sources, ids_at = data.pairs("train"), data.texts.ids_at
-    (planned,) = plan_units(config, sources).plan(0)
+    ids_at = PreparedData.open(config.data.prepared).texts.ids_at
+    (planned,) = plan_units(config).plan(0)
     assert ranks[0] == ranks[1]
     for stage, (message, kept, steps) in ranks[0].items():
         assert "gradient norm is not finite at step 1" in message, stage

@@ -112,7 +112,7 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
         max_length=32,
         by_side=config.model.routing == "task_and_side",
     )
-    sampler = plan_units(config, sources)
+    sampler = plan_units(config)
     learned = build.add_temperature(config, pretrained.model)
     objective = ContrastiveObjective(
         config.model.similarity, loss_function(config.loss), config.loss
@@ -221,7 +221,7 @@ def test_a_chunk_draws_the_same_dropout_twice(folder: Path) -> None:
     learned = build.add_temperature(config, pretrained.model)
     tokens = data.tokens(pretrained.tokenizer, 32)
     builder = BatchBuilder(sources, tokens, all_known_positives(data), max_length=32)
-    unit = builder.unit(plan_units(config, sources).plan(0), 0)
+    unit = builder.unit(plan_units(config).plan(0), 0)
     objective = ContrastiveObjective("dot", loss_function(config.loss), config.loss)
     model = pretrained.model.train()
 

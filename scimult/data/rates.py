@@ -1,0 +1,114 @@
+"""How often each source comes up: one share per source, from sizes or from given weights.
+
+Shape legend: S sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scimult.data.pairs import PairFile
+from scimult.errors import ConfigError, UnknownNameError
+
+RateArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+SamplingMode = Literal["proportional", "equal", "equal_tasks", "explicit"]
+
+
+def sampling_rates(
+    sources: Sequence[PairFile],
+    mode: SamplingMode,
+    explicit: Mapping[str, float] | None = None,
+    temperature: float = 1.0,
+) -> RateArray:
+    """Return the share of units for each source.
+
+    Every mode gives weights to groups of sources. The sources of a group share its weight in
+    proportion to n^(1/T), with n the pairs of a source: T = 1 is proportional, T = 2 goes by
+    the square root, and a large T makes them alike (Arivazhagan et al., 2019).
+
+    Parameters
+    ----------
+    sources : sequence of PairFile
+        The sources, in order; each with pairs.
+    mode : str
+        ``proportional``: one group of all. ``equal``: each source is a group of weight 1.
+        ``equal_tasks``: each task is one. ``explicit``: as given.
+    explicit : mapping
+        For ``explicit``: weights of tasks, of ``source.task``, or of sources that train one
+        task. Every source is in one group.
+    temperature : float
+        T, positive.
+
+    Returns
+    -------
+    RateArray
+        Shape ``(S,)``; sums to 1.
+
+    Raises
+    ------
+    UnknownNameError, ConfigError
+        If a name is unknown or means several things, a source is in no group or in two, all
+        weights are 0, or a temperature other than 1 would change nothing: every group is one
+        of several sources.
+    """
+    groups = _groups(sources, mode, explicit or {})
+    alone = all(members_S.sum() == 1 for _, members_S in groups)
+    if temperature != 1 and alone and len(sources) > 1:
+        raise ConfigError(
+            f"with data.sampling {mode}, the sizes of these sources do not count",
+            value=f"data.sampling_temperature {temperature:g}",
+            fix="leave the temperature out, or give rates by task",
+        )
+    sizes_S = np.array([len(file.positives.values) for file in sources], dtype=np.float64)
+    smoothed_S = sizes_S ** (1 / temperature)
+    weights_S = np.zeros_like(sizes_S)
+    for weight, members_S in groups:
+        weights_S[members_S] = weight * smoothed_S[members_S] / smoothed_S[members_S].sum()
+    rates: RateArray = weights_S / weights_S.sum()
+    return rates
+
+
+def _groups(
+    sources: Sequence[PairFile], mode: SamplingMode, explicit: Mapping[str, float]
+) -> list[tuple[float, BoolArray]]:
+    """Return weight and members of each group."""
+    if mode == "proportional":
+        return [(1.0, np.ones(len(sources), dtype=np.bool_))]
+    if mode == "equal":
+        return [(1.0, one_S) for one_S in np.eye(len(sources), dtype=np.bool_)]
+    if mode == "equal_tasks":
+        tasks_S = np.array([file.task for file in sources])
+        return [(1.0, tasks_S == task) for task in np.unique(tasks_S)]
+    groups = [(weight, _named(sources, name)) for name, weight in explicit.items()]
+    times_S = sum((members_S.astype(int) for _, members_S in groups), np.zeros(len(sources), int))
+    wrong = [file.name for file, times in zip(sources, times_S, strict=True) if times != 1]
+    if wrong or sum(explicit.values()) <= 0:
+        raise ConfigError(
+            "data.rates must weigh every source once, itself or with its task",
+            value=wrong or dict(explicit),
+            fix="give each source or task one weight, 0 to leave it out",
+        )
+    return groups
+
+
+def _named(sources: Sequence[PairFile], name: str) -> BoolArray:
+    """Return which sources a name of ``data.rates`` means."""
+    of_task_S = np.array([file.task == name for file in sources])
+    of_source_S = np.array([name in (file.name, file.source) for file in sources])
+    members_S: BoolArray = of_task_S | of_source_S
+    if not members_S.any():
+        known = {part for file in sources for part in (file.source, file.name, file.task)}
+        raise UnknownNameError("source or task in data.rates", name, known)
+    of_both = of_task_S.any() and of_source_S.any() and (of_task_S != of_source_S).any()
+    if of_both or (of_source_S.sum() > 1 and not of_task_S.any()):
+        names = [file.name for file, member in zip(sources, members_S, strict=True) if member]
+        what = "is a task and a source" if of_both else "trains several tasks"
+        raise ConfigError(
+            f"name in data.rates {what}", value=name, fix=f"name one of {', '.join(names)}"
+        )
+    return members_S

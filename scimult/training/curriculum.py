@@ -1,0 +1,161 @@
+"""Runs the stages of a curriculum one after the other: finished ones are never repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from scimult import distributed
+from scimult.checkpoints import Pretrained, read_config
+from scimult.checkpoints.weights import WEIGHTS_FILE
+from scimult.errors import ConfigError, SciMultError
+from scimult.files import read_json, sha256, write_json
+from scimult.progress import note
+from scimult.training import build
+from scimult.training.engine import process_group, resolve_precision
+from scimult.training.plan import RunPlan, plan_run
+from scimult.training.run import (
+    CHECKPOINTS,
+    CONFIG_NAME,
+    MODEL_NAME,
+    check_same_config,
+    deepspeed_settings,
+    has_checkpoint,
+    pretrain,
+)
+from scimult.training.stages import Stage
+from scimult.training.state import CheckpointStore
+from scimult.training.stopping import StoppedError, StopRequest
+
+# Stands in the folder of a stage and says of which weights it was made.
+_ORIGIN_FILE = "warm_start.json"
+
+
+def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
+    """Pre-train all stages in one job; every rank calls this.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+        As `load_stages` returns them, earlier ones first.
+    resume : bool
+        Pass over finished stages and continue the one that was interrupted. Otherwise a
+        stage's folder that holds a run is refused.
+
+    Returns
+    -------
+    Path
+        The saved model of the last stage.
+
+    Raises
+    ------
+    SciMultError
+        Before the first stage starts: whatever configuration, data, bases and folders of any
+        stage do not allow. Later: as `pretrain`.
+    StoppedError
+        If SIGTERM or SIGINT ended a stage early; the same call continues it.
+    """
+    with process_group(stages[0].config.engine.timeout_minutes * 60) as device:
+        plans = _check(stages, device)
+        finished = {
+            stage.name
+            for stage in stages
+            if _check_folder(stage, stages, plans[stage.name].data.fingerprint, resume)
+        }
+        # Nobody writes before everybody has looked.
+        distributed.barrier()
+        stop_request = StopRequest()
+        for place, stage in enumerate(stages, start=1):
+            title = f"stage {place}/{len(stages)}, {stage.name}"
+            if stage.name in finished:
+                note(f"{title}: finished before")
+                continue
+            note(f"{title}: from {stage.config.model.base or 'nothing'}")
+            _keep_origin(stage)
+            pretrain(stage.config, resume=resume, stop_request=stop_request)
+            # A request that came with a stage's last step did not end that stage.
+            signals = distributed.all_gather_objects(stop_request.signal)
+            if any(signals) and stage is not stages[-1]:
+                raise StoppedError(_last_step(stage), max(signals))
+        return Path(stages[-1].config.output) / MODEL_NAME
+
+
+def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
+    """Meet the contradictions of every stage by building all of it but weights and engine."""
+    models: dict[str, Pretrained] = {}
+    plans: dict[str, RunPlan] = {}
+    for stage in stages:
+        config = stage.config
+        try:
+            plans[stage.name] = plan_run(config)
+            if stage.after is None:
+                first = build.build_model(config)
+                first.model.to("meta")
+                models[stage.name] = first
+            else:
+                models[stage.name] = build.rehearse_model(config, models[stage.after])
+            deepspeed_settings(config, resolve_precision(config.engine.precision, device))
+        except SciMultError as error:
+            raise ConfigError(f"stage {stage.name!r}: {error}") from error
+    return plans
+
+
+def _check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool) -> bool:
+    """Return whether a stage is finished.
+
+    Raises
+    ------
+    ConfigError
+        If its folder holds a run and ``resume`` is off, a run of another configuration or
+        other data, or one that started from other weights than those that its base has now.
+    """
+    folder, saved = _folder(stage), _folder(stage) / CONFIG_NAME
+    if not saved.exists():
+        return False
+    if not resume:
+        raise ConfigError(
+            "folder already holds a run", path=folder, fix="choose another output or resume"
+        )
+    finished = _weights(stage).is_file()
+    if finished or has_checkpoint(folder):
+        check_same_config(saved, stage.config)
+        _check_origin(stage, stages)
+    if finished and read_config(folder).provenance.get("data") != data:
+        fix = "prepare the data as they were, or choose another output"
+        raise ConfigError("finished stage was trained on other data", path=folder, fix=fix)
+    return finished
+
+
+def _check_origin(stage: Stage, stages: Sequence[Stage]) -> None:
+    before = next((other for other in stages if other.name == stage.after), None)
+    if before is None:
+        return
+    origin, weights = _folder(stage) / _ORIGIN_FILE, _weights(before)
+    known = read_json(origin)["weights"] if origin.is_file() else None
+    if known is None or not weights.is_file() or sha256(weights) != known:
+        raise ConfigError(
+            f"stage {stage.name!r} was not made from the model that stage {before.name!r} has now",
+            path=_folder(stage),
+            fix=f"remove this folder to train it again, or put the old {before.name!r} back",
+        )
+
+
+def _keep_origin(stage: Stage) -> None:
+    if stage.after is not None and distributed.is_main():
+        base = Path(str(stage.config.model.base)) / MODEL_NAME / WEIGHTS_FILE
+        write_json(_folder(stage) / _ORIGIN_FILE, {"stage": stage.after, "weights": sha256(base)})
+
+
+def _last_step(stage: Stage) -> int:
+    newest = CheckpointStore(_folder(stage) / CHECKPOINTS, keep=1).newest()
+    return 0 if newest is None else newest.step
+
+
+def _folder(stage: Stage) -> Path:
+    return Path(stage.config.output)
+
+
+def _weights(stage: Stage) -> Path:
+    return _folder(stage) / MODEL_NAME / WEIGHTS_FILE

@@ -1,0 +1,188 @@
+"""Which pairs a run trains on, in which batches, for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scimult import distributed
+from scimult.data.pair_streams import (
+    FixedUnits,
+    PairStream,
+    TokenUnits,
+    UnitStream,
+    pair_streams,
+)
+from scimult.data.pairs import PairFile
+from scimult.data.prepared import PreparedData
+from scimult.data.rates import RateArray, sampling_rates
+from scimult.data.sampler import AlternatingSampler, MixingSampler, Sampler
+from scimult.data.teacher import TeacherScores, scored_share
+from scimult.errors import ConfigError, UnknownNameError
+from scimult.progress import note
+from scimult.tasks import TaskSet
+from scimult.training.config import DataConfig, PretrainConfig
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run trains on: its sources, as streams of pairs, and the share of each."""
+
+    data: PreparedData
+    sources: list[PairFile]
+    streams: list[PairStream]
+    rates: RateArray
+    loss_weights: dict[str, float]
+    teacher: TeacherScores | None
+
+
+def plan_run(config: PretrainConfig) -> RunPlan:
+    """Open the prepared data of a run and choose from them.
+
+    Raises
+    ------
+    SciMultError
+        If the folder, a source, a task or a rate does not exist or does not fit.
+    """
+    section = config.data
+    data = PreparedData.open(section.prepared)
+    sources = select_sources(data, section, TaskSet(config.tasks))
+    return RunPlan(
+        data,
+        sources,
+        pair_streams(sources, config.seed),
+        sampling_rates(sources, section.sampling, section.rates, section.sampling_temperature),
+        loss_weights(config, sources),
+        teacher_scores(config, data, sources),
+    )
+
+
+def select_sources(data: PreparedData, section: DataConfig, tasks: TaskSet) -> list[PairFile]:
+    """Return the training pair files that the configuration names, all of known tasks.
+
+    Raises
+    ------
+    UnknownNameError, ConfigError
+        If a source is not in the prepared folder, a task is not in the run's ``tasks``, or
+        a chosen source has no training pair.
+    """
+    files = data.pairs("train")
+    for name in section.sources or ():
+        if not any(name in (file.name, file.source) for file in files):
+            names = [name for file in files for name in (file.source, file.name)]
+            raise UnknownNameError("source in data.sources", name, set(names))
+    chosen = [
+        file
+        for file in files
+        if section.sources is None or {file.name, file.source} & set(section.sources)
+    ]
+    for file in chosen:
+        if file.task not in tasks:
+            raise UnknownNameError(f"task of source {file.source!r}", file.task, tasks.names)
+    return chosen
+
+
+def loss_weights(config: PretrainConfig, sources: list[PairFile]) -> dict[str, float]:
+    """Return the loss weight of every task that the run trains.
+
+    Raises
+    ------
+    UnknownNameError
+        If a weight is given for another task.
+    """
+    weights = dict.fromkeys((file.task for file in sources), 1.0)
+    for task, weight in config.loss.weights.items():
+        if task not in weights:
+            raise UnknownNameError("task in loss.weights", task, weights)
+        weights[task] = weight
+    return weights
+
+
+def teacher_scores(
+    config: PretrainConfig, data: PreparedData, sources: list[PairFile]
+) -> TeacherScores | None:
+    """Return the scores that the loss follows; ``None`` if it follows none.
+
+    Raises
+    ------
+    ConfigError
+        If the data have no scores, or a source has none and nothing else to learn from.
+    """
+    section = config.loss.distillation
+    if section is None:
+        return None
+    teacher = data.teacher_scores()
+    shares = {
+        file.name: 0.0 if teacher is None else scored_share(teacher, file) for file in sources
+    }
+    without = [name for name, share in shares.items() if share == 0]
+    if len(without) == len(shares) or (without and section.contrastive_weight == 0):
+        raise ConfigError(
+            "loss.distillation, but no teacher scored a positive and a hard negative of one query",
+            path=data.folder,
+            value=without,
+            fix="give the answers of the sources a column teacher (docs/formats.md) and prepare "
+            "again, or leave these sources or loss.distillation out",
+        )
+    for name, share in shares.items():
+        if share < 1:
+            note(f"{name}: {share:.1%} of the queries have teacher scores to follow")
+    return teacher
+
+
+def build_sampler(
+    config: PretrainConfig, plan: RunPlan, lengths_N: NDArray[np.int32]
+) -> tuple[Sampler, int]:
+    """Plan every unit of the run.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        Decides batches and length.
+    plan : RunPlan
+        The sources' pairs, and the share of each.
+    lengths_N : array of int
+        Tokens of every text, as stored.
+
+    Returns
+    -------
+    sampler : Sampler
+        The plan.
+    steps : int
+        Optimizer steps of the run.
+    """
+    batch, ranks = config.batch, distributed.world_size()
+    if batch.max_tokens is None:
+        assert batch.pairs_per_step is not None
+        rows = batch.pairs_per_step // batch.accumulation
+        units: list[UnitStream] = [FixedUnits(stream, rows, ranks) for stream in plan.streams]
+    else:
+        assert batch.pool is not None
+        units = [
+            TokenUnits(
+                stream,
+                np.minimum(lengths_N, config.data.max_length).astype(np.int64),
+                max_tokens=batch.max_tokens,
+                ranks=ranks,
+                pool=batch.pool,
+                hard_negatives=config.data.hard_negatives,
+            )
+            for stream in plan.streams
+        ]
+    steps = _steps(config, sum(stream.units_per_epoch for stream in units))
+    length = steps * batch.accumulation
+    if batch.mix == "in_batch":
+        mixed = MixingSampler(plan.streams, plan.rates, rows=rows, ranks=ranks, units=length)
+        return mixed, steps
+    return AlternatingSampler(units, plan.rates, units=length, seed=config.seed), steps
+
+
+def _steps(config: PretrainConfig, units_per_epoch: float) -> int:
+    """Return ``schedule.steps``, or those of ``schedule.epochs``: all pairs once, each."""
+    if config.schedule.steps is not None:
+        return config.schedule.steps
+    assert config.schedule.epochs is not None
+    return max(1, ceil(config.schedule.epochs * units_per_epoch / config.batch.accumulation))

@@ -1,0 +1,216 @@
+"""Curricula: equal to runs by hand, resumed in the stage that was killed, refused as a whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import yaml
+
+from scimult.checkpoints import load_pretrained
+from scimult.config import read_yaml
+from scimult.distributed import free_port
+from scimult.errors import ConfigError
+from scimult.training.curriculum import run_stages
+from scimult.training.run import pretrain
+from scimult.training.stages import load_stages
+from tests.ranks import run_ranks
+from tests.training.corpus import metrics, prepare_corpus, run_config
+from tests.training.test_resume import assert_same_run, wait_for_step
+
+STAGES: dict[str, Any] = {
+    "vanilla": {"schedule": {"steps": 4}},
+    "experts": {
+        "model": {"variant": "mha_expert"},
+        "optimizer": {"lr": 5e-4},
+        "schedule": {"steps": 8},
+    },
+    "search": {
+        "data": {"sources": ["world.search"]},
+        "model": {"variant": "mha_expert"},
+        "loss": {"name": "symmetric_info_nce"},
+        "schedule": {"steps": 3},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("curriculum")
+    prepare_corpus(path)
+    return path
+
+
+def write(folder: Path, name: str, stages: dict[str, Any] = STAGES, **sections: Any) -> Path:
+    """Write a curriculum of tiny stages whose output is ``folder / name``."""
+    config = run_config(folder, name, **{"model": {"variant": "vanilla"}, **sections})
+    path = folder / f"{name}.yaml"
+    tree = {**config.model_dump(mode="json", exclude_none=True), "stages": stages}
+    path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def train(folder: Path) -> None:
+    """Run the stages on one rank of several: as a curriculum, by hand, and with one more."""
+    run_stages(load_stages(folder / "finished.yaml"))
+    before = times(folder / "finished")
+    for stage in load_stages(folder / "by_hand.yaml"):
+        pretrain(stage.config)
+    # One process group serves them all: DeepSpeed remembers the first one of a process.
+    run_stages(load_stages(folder / "more.yaml", [f"output={folder / 'finished'}"]))
+    assert times(folder / "finished") == before
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> Path:
+    """Return the output of a curriculum that ran on two ranks."""
+    write(folder, "finished")
+    write(folder, "by_hand")
+    write(folder, "more", {**STAGES, "more": {"after": "vanilla", "schedule": {"steps": 1}}})
+    run_ranks(train, 2, folder, folder)
+    return folder / "finished"
+
+
+def times(output: Path) -> dict[str, int]:
+    """Return when each stage's weights were written."""
+    return {
+        stage: (output / stage / "model" / "model.safetensors").stat().st_mtime_ns
+        for stage in STAGES
+        if (output / stage / "model").is_dir()
+    }
+
+
+def test_stages_equal_runs_by_hand(folder: Path, finished: Path) -> None:
+    for name in STAGES:
+        assert_same_run(finished / name, folder / "by_hand" / name)
+    experts = load_pretrained(finished / "experts").model.state_dict()
+    trained = load_pretrained(finished / "search").model.state_dict()
+    assert any(not torch.equal(weight, trained[name]) for name, weight in experts.items())
+
+
+def test_a_new_stage_joins_finished_ones(finished: Path) -> None:
+    saved = read_yaml(finished / "more" / "config.yaml")
+    assert (saved["seed"], saved["model"]["base"]) == (45, str(finished / "vanilla"))
+    assert len(metrics(finished / "more")) == 1
+
+
+def test_two_ranks_killed_in_the_second_stage_go_on_in_it(
+    folder: Path, finished: Path, repository: Path
+) -> None:
+    path = write(folder, "killed")
+    port = str(free_port())
+    process = start(["torchrun", "--nproc_per_node", "2", "--master_port", port], path, repository)
+    wait_for_step(load_stages(path)[1].config, process, step=5)
+    kill_all(process)
+    first = times(folder / "killed")
+    assert list(first) == ["vanilla"], "the second stage ended before it could be killed"
+    port = str(free_port())
+    process = start(["deepspeed", "--num_gpus", "2", "--master_port", port], path, repository)
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, printed
+    assert printed.count("stage 1/3, vanilla: finished before") == 1, "once, not once per rank"
+    assert "resuming after step 3" in printed or "resuming after step 6" in printed
+    assert times(folder / "killed")["vanilla"] == first["vanilla"]
+    for name in STAGES:
+        assert_same_run(finished / name, folder / "killed" / name)
+
+
+def start(launcher: list[str], path: Path, repository: Path) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(repository),
+    }
+    return subprocess.Popen(
+        [*launcher, "launch/pretrain.py", "--config", str(path)],
+        cwd=repository,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def kill_all(process: subprocess.Popen[str]) -> None:
+    """Kill a launcher and its ranks, as a machine that goes down does."""
+    launcher = psutil.Process(process.pid)
+    for one in [launcher, *launcher.children(recursive=True)]:
+        one.kill()
+    process.wait()
+
+
+def test_a_finished_curriculum_is_left_as_it_is(folder: Path, finished: Path) -> None:
+    before = times(finished)
+    stages = load_stages(folder / "finished.yaml")
+    assert run_stages(stages) == finished / "search" / "model"
+    assert times(finished) == before
+    with pytest.raises(ConfigError, match="vanilla: folder already holds a run"):
+        run_stages(stages, resume=False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"vanilla": {"schedule": {"steps": 5}}}, "vanilla.*started with another schedule"),
+        (
+            {"search": {"model": {"variant": "mha_expert"}, "data": {"sources": ["world"]}}},
+            "search.*started with another data",
+        ),
+    ],
+)
+def test_a_finished_stage_of_another_config_is_refused(
+    folder: Path, finished: Path, changed: dict[str, Any], message: str
+) -> None:
+    before = times(finished)
+    stages = load_stages(write(folder, "finished", {**STAGES, **changed}))
+    with pytest.raises(ConfigError, match=message):
+        run_stages(stages)
+    assert times(finished) == before
+
+
+def test_a_stage_whose_base_has_changed_is_refused(folder: Path, finished: Path) -> None:
+    stages = load_stages(write(folder, "finished"))
+    kept, other = (finished / name / "model" for name in ("vanilla", "search"))
+    weights = (kept / "model.safetensors").read_bytes()
+    (kept / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    with pytest.raises(ConfigError, match="'experts' was not made from the model that stage 'v"):
+        run_stages(stages)
+    (kept / "model.safetensors").write_bytes(weights)
+    run_stages(stages)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"data": {"sources": ["wold"]}}, "stage 'search': unknown source.*'world'"),
+        ({"data": {"prepared": "nowhere"}}, "stage 'search': nowhere: not a prepared folder"),
+        ({"model": {"variant": "moe"}}, "stage 'search': unknown model variant"),
+        ({"model": {"variant": "vanilla"}}, "stage 'search'.*experts.*that the model does not"),
+        ({"model": {"variant": "fusion"}}, "stage 'search'.*mixes trained adapters"),
+        (
+            {"model": {"variant": "mha_expert", "freeze": ["blocks.9.*"]}},
+            "stage 'search'.*matches no parameter",
+        ),
+        ({"tasks": [{"name": "search"}]}, "stage 'search': unknown task of source"),
+        (
+            {"engine": {"deepspeed": {"gradient_clipping": 7.0}}},
+            "stage 'search'.*gradient_clipping",
+        ),
+        ({"data": {"max_length": 65}}, "stage 'search'.*64 positions"),
+        ({"loss": {"weights": {"serach": 2}}}, "stage 'search'.*task in loss.weights"),
+    ],
+)
+def test_contradictions_of_the_last_stage_are_met_before_the_first_starts(
+    folder: Path, own: dict[str, Any], message: str
+) -> None:
+    stages = {**STAGES, "search": {"model": {"variant": "mha_expert"}, **own}}
+    loaded = load_stages(write(folder, "never", stages))
+    with pytest.raises(ConfigError, match=message):
+        run_stages(loaded)
+    assert not (folder / "never").exists()

@@ -1,0 +1,184 @@
+"""Distillation in a run: the same over ranks as over one, learned, and refused without scores."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from scimult import distributed
+from scimult.config import validate
+from scimult.data.batches import Batch
+from scimult.data.prepared import PreparedData, write_manifest
+from scimult.data.teacher import TeacherScores
+from scimult.errors import ConfigError
+from scimult.training.config import LossConfig
+from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.plan import plan_run
+from scimult.training.run import pretrain
+from tests.ranks import run_ranks
+from tests.training.corpus import metrics, prepare_corpus, run_config
+
+NAN = float("nan")
+# Of each query: its positive, its hard negative if there is one, and the scores of both.
+ROWS: list[tuple[int, int | None, float, float]] = [
+    (10, 20, 3.0, 1.0),
+    (11, None, 2.0, NAN),
+    (12, 21, NAN, 0.5),
+    (13, 22, 0.2, 1.5),
+]
+TEXTS = [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22]
+
+
+def batch(queries: list[int]) -> Batch:
+    """Return the batch of some queries of ``ROWS``; every query knows itself and its positive."""
+    hard = [row for row, query in enumerate(queries) if ROWS[query][1] is not None]
+    negatives = [ROWS[queries[row]][1] for row in hard]
+    candidates = [ROWS[query][0] for query in queries] + negatives
+    scores = [ROWS[query][2] for query in queries] + [ROWS[queries[row]][3] for row in hard]
+    known = [(row, text) for row, query in enumerate(queries) for text in (query, ROWS[query][0])]
+    return Batch(
+        source="s",
+        task="t",
+        rows=[np.array([1, 2]) for _ in TEXTS],
+        sides=[0] * len(TEXTS),
+        query_B=torch.tensor(queries),
+        candidate_C=torch.tensor([TEXTS.index(text) for text in candidates]),
+        query_ids_B=torch.tensor(queries),
+        candidate_ids_C=torch.tensor(candidates),
+        negative_rows_H=torch.tensor(hard),
+        known_rows_P=torch.tensor([row for row, _ in known]),
+        known_ids_P=torch.tensor([text for _, text in known]),
+        teacher_C=torch.tensor(scores),
+    )
+
+
+def losses(options: dict[str, Any]) -> tuple[float, Tensor]:
+    """Return this rank's loss, and the gradient of the texts' embeddings."""
+    section = validate(LossConfig, options)
+    embeddings = torch.randn(len(TEXTS), 6, generator=torch.Generator().manual_seed(0))
+    embeddings.requires_grad_()
+
+    rank, world = distributed.rank(), distributed.world_size()
+    queries = list(range(4))[4 * rank // world : 4 * (rank + 1) // world]
+    objective = ContrastiveObjective("dot", loss_function(section), section)
+    # The mean over ranks is that over all four queries.
+    loss = objective(batch(queries), embeddings * 1.0).loss * (world / 4)
+    loss.backward()
+    assert embeddings.grad is not None
+    return float(loss.detach()), embeddings.grad
+
+
+def all_losses() -> list[tuple[float, Tensor]]:
+    choices: list[dict[str, Any]] = [
+        {"name": "kl", "weight": 0.5, "temperature": 0.7},
+        {"name": "kl", "contrastive_weight": 0.0, "teacher_temperature": 2.0},
+        {"name": "margin_mse", "weight": 0.5, "temperature": 0.7},
+        {"name": "margin_mse", "contrastive_weight": 0.0},
+    ]
+    return [losses({"distillation": choice}) for choice in choices]
+
+
+def test_two_ranks_follow_the_teacher_as_one_does(tmp_path: Path) -> None:
+    ranks = run_ranks(all_losses, 2, tmp_path)
+    for one, parts in zip(all_losses(), zip(*ranks, strict=True), strict=True):
+        loss, gradient = (sum(part) / 2 for part in zip(*parts, strict=True))
+        # float32 sums in another order.
+        assert loss == pytest.approx(one[0], rel=1e-6)
+        torch.testing.assert_close(gradient, one[1], rtol=1e-5, atol=1e-6)
+
+
+def test_weights_add_up_and_queries_without_scores_have_the_other_loss_alone() -> None:
+    plain, _ = losses({})
+    teacher, gradient = losses({"distillation": {"name": "margin_mse", "contrastive_weight": 0}})
+    both, _ = losses({"distillation": {"name": "margin_mse", "weight": 3, "contrastive_weight": 2}})
+    assert both == pytest.approx(2 * plain + 3 * teacher, rel=1e-6)
+    # Queries 1 and 2 lack a score: only texts of queries 0 and 3 are moved by the teacher.
+    moved = [TEXTS[row] for row in gradient.abs().sum(1).nonzero()[:, 0].tolist()]
+    assert moved == [0, 3, 10, 13, 20, 22]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("distillation")
+    prepare_corpus(path)
+    return path
+
+
+def score_search(prepared: Path) -> None:
+    """Let a teacher score the search pairs of a prepared folder, all alike."""
+    data = PreparedData.open(prepared)
+    file = next(file for file in data.pairs("train") if file.task == "search")
+    parts = (file.positives, file.negatives)
+    queries = np.concatenate([file.queries[lists.owners] for lists in parts])
+    papers = np.concatenate([lists.values for lists in parts])
+    TeacherScores(queries, papers, np.ones(len(papers))).write(data.folder)
+    write_manifest(data.folder, data.manifest)
+
+
+FOLLOW: dict[str, Any] = {"distillation": {"name": "margin_mse", "contrastive_weight": 0}}
+SEARCH: dict[str, Any] = {"sources": ["world.search"]}
+
+
+def test_data_without_scores_are_refused_before_the_first_step(
+    folder: Path, tmp_path: Path
+) -> None:
+    prepared = tmp_path / "prepared"
+    shutil.copytree(folder / "prepared", prepared)
+    (prepared / "teacher.arrow").unlink(missing_ok=True)
+    write_manifest(prepared, PreparedData.open(folder / "prepared").manifest)
+    data = {"prepared": str(prepared)}
+    config = run_config(folder, "never", data=data, loss={"distillation": {"name": "kl"}})
+    with pytest.raises(ConfigError, match="no teacher scored a positive and a hard negative"):
+        pretrain(config)
+    score_search(prepared)
+    plan_run(config)
+    with pytest.raises(ConfigError, match=r"world\.classification.*world\.link_prediction"):
+        pretrain(run_config(folder, "never", data=data, loss=FOLLOW))
+    assert not (folder / "never").exists()
+
+
+def follow(folder: Path) -> None:
+    config = run_config(
+        folder,
+        "run",
+        data=SEARCH,
+        loss=FOLLOW,
+        schedule={"steps": 30, "name": "constant"},
+        optimizer={"lr": 3e-3},
+        dev={"every": 0},
+        checkpoint={"every": 100},
+    )
+    pretrain(config)
+
+
+def test_a_model_learns_the_margins_of_its_teacher(folder: Path) -> None:
+    """To a teacher that finds all papers alike, every margin of a random model is wrong."""
+    score_search(folder / "prepared")
+    run_ranks(follow, 1, folder, folder)
+    steps = [line["loss"] for line in metrics(folder / "run")]
+    assert np.mean(steps[-5:]) < 0.5 * np.mean(steps[:5]), steps
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"loss": {"distillation": {"name": "l2"}}}, "'kl' or 'margin_mse'"),
+        (
+            {"loss": {"distillation": {"name": "kl"}}, "data": {"hard_negatives": False}},
+            "compares positives with data.hard_negatives",
+        ),
+        (
+            {"loss": {**FOLLOW, "learn_temperature": True}},
+            "learn_temperature has nothing to learn from",
+        ),
+    ],
+)
+def test_contradictions_are_refused(folder: Path, sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_config(folder, "never", **sections)
