@@ -8,11 +8,14 @@ from __future__ import annotations
 import datetime
 import os
 import socket
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def rank() -> int:
@@ -98,6 +101,21 @@ def broadcast_object(value: Any) -> Any:
     holder = [value]
     dist.broadcast_object_list(holder, src=0)
     return holder[0]
+
+
+def on_main(work: Callable[[], T]) -> T:
+    """Return on every rank what ``work`` returns on rank 0, or raise what it raises there."""
+    outcome: tuple[Any, Exception | None] = (None, None)
+    if is_main():
+        try:
+            outcome = (work(), None)
+        except Exception as error:
+            outcome = (None, error)
+    value, problem = broadcast_object(outcome)
+    if problem is not None:
+        raise problem
+    result: T = value
+    return result
 
 
 def gather_rows(x_ND: Tensor) -> tuple[Tensor, int]:
