@@ -135,9 +135,9 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
             fix="leave it out",
         )
     stage = given.get("zero_optimization", {}).get("stage", 0)
-    if precision == "bf16" and stage == 0:
+    if precision != "fp32" and stage == 0:
         raise ConfigError(
-            "bf16 under ZeRO stage 0 would train without float32 master weights",
+            f"{precision} under ZeRO stage 0 would train or be saved without float32 master weights",
             path=path,
             value={"zero_optimization.stage": stage},
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",

@@ -71,6 +71,8 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     ------
     SciMultError
         If configuration, data, checkpoint or storage do not allow the run.
+    LostRankError
+        If another rank ended or hangs.
     StoppedError
         If SIGTERM or SIGINT ended it early; the same call continues it.
     """
@@ -82,7 +84,8 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     sampler = build.build_sampler(config, sources, length)
     weights = build.loss_weights(config, sources)
     pretrained = build.build_model(config)
-    with process_group(config.engine.timeout_minutes * 60) as device:
+    timeout = config.engine.timeout_minutes * 60
+    with process_group(timeout) as device, distributed.naming_lost_ranks():
         precision = resolve_precision(config.engine.precision, device)
         config = config.model_copy(deep=True)
         config.engine.precision = precision
@@ -106,7 +109,7 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         if checkpoint is not None:
             selection.restore(checkpoint.info["selection"])
         scores = _dev_scores(config, dev_sets, tokens, pretrained, engine)
-        stop_request, watchdog = StopRequest(), Watchdog(config.engine.timeout_minutes * 60)
+        stop_request, watchdog = StopRequest(), Watchdog(timeout)
         trainer = Trainer(
             engine,
             ContrastiveObjective(config.model.similarity, loss, config.loss, device),
