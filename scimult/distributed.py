@@ -98,7 +98,7 @@ def naming_lost_ranks() -> Iterator[None]:
         if world_size() == 1 or not _LOST.search(str(error)):
             raise
         raise LostRankError(
-            f"another rank ended or hangs: {str(error).splitlines()[0]}",
+            f"another rank ended or hangs: {str(error).splitlines()[0].split('. ')[0]}",
             fix="read the other ranks' messages; the same command continues from the newest "
             "checkpoint",
         ) from error

@@ -137,7 +137,7 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
     stage = given.get("zero_optimization", {}).get("stage", 0)
     if precision != "fp32" and stage == 0:
         raise ConfigError(
-            f"{precision} under ZeRO stage 0 would train or be saved without float32 master weights",
+            f"{precision} under ZeRO stage 0 would train or save without float32 master weights",
             path=path,
             value={"zero_optimization.stage": stage},
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
@@ -290,19 +290,18 @@ class DeepSpeedEngine:
         for moment in MOMENTS:
             whole = {name: self._shards.whole(name, moment) for name in self._shards.names}
             self._write(folder / f"{moment}.safetensors", whole)
-        if distributed.is_main():
-            counters = {
-                "updates": self._shards.updates(),
-                "schedule": self._schedule.state_dict(),
-                "loss_scale": self._shards.loss_scale,
-                "steps": self._engine.global_steps,
-                "skipped_steps": self._engine.skipped_steps,
-            }
-            write_json(folder / _COUNTERS, counters)
+        counters = {
+            "updates": self._shards.updates(),
+            "schedule": self._schedule.state_dict(),
+            "loss_scale": self._shards.loss_scale,
+            "steps": self._engine.global_steps,
+            "skipped_steps": self._engine.skipped_steps,
+        }
+        distributed.on_main(lambda: write_json(folder / _COUNTERS, counters))
 
     def _write(self, path: Path, tensors: dict[str, Tensor]) -> None:
-        if distributed.is_main():
-            write_tensors(path, tensors)
+        """Write on the main rank; if it cannot, no rank goes on to the next collective."""
+        distributed.on_main(lambda: write_tensors(path, tensors))
 
     def _load(self, folder: Path, weights: dict[str, Tensor]) -> None:
         counters = read_json(folder / _COUNTERS)

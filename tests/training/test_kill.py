@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,9 +23,11 @@ from scimult.config import save_config
 from scimult.data.batches import BatchBuilder
 from scimult.distributed import free_port
 from scimult.training.config import PretrainConfig
+from scimult.training.state import CheckpointStore
 from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 
-STEPS, EVERY = 12, 3
+# Trouble comes after the first checkpoint.
+STEPS, EVERY, TROUBLED_UNIT = 12, 3, 4
 # Ranks come from a server that has imported everything: a start takes a fork, not seconds.
 PROCESSES = get_context("forkserver")
 PROCESSES.set_forkserver_preload(["deepspeed", "scimult.training.run", __name__])
@@ -42,7 +46,9 @@ def kill_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
     return run_config(folder, name, **{**settings, **sections})
 
 
-def rank_of_job(config: Path, rank: int, port: int, log: Path, hang_at: int | None) -> None:
+def rank_of_job(
+    config: Path, rank: int, port: int, log: Path, trouble: Callable[[], None] | None
+) -> None:
     """Do what ``launch/pretrain.py`` does in one process of a launcher."""
     os.environ.update(
         RANK=str(rank),
@@ -54,22 +60,31 @@ def rank_of_job(config: Path, rank: int, port: int, log: Path, hang_at: int | No
     with log.open("ab", buffering=0) as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
-    if hang_at is not None:
-        sleep_at(hang_at)
+    if trouble is not None:
+        before_batch(TROUBLED_UNIT, trouble)
     app(["pretrain", "--config", str(config)])
 
 
-def sleep_at(unit: int) -> None:
-    """Make this process sleep for good when it builds the batch of a unit."""
-    build, built = BatchBuilder.build, [0]
+def before_batch(number: int, trouble: Callable[[], None]) -> None:
+    """Let this process meet ``trouble`` before it builds its batch of this number, from 0."""
+    build, numbers = BatchBuilder.build, count()
 
-    def hanging(self: BatchBuilder, *arguments: Any) -> Any:
-        built[0] += 1
-        while built[0] > unit:
-            time.sleep(1)
+    def troubled(self: BatchBuilder, *arguments: Any) -> Any:
+        if next(numbers) == number:
+            trouble()
         return build(self, *arguments)
 
-    BatchBuilder.build = hanging  # type: ignore[method-assign]
+    BatchBuilder.build = troubled  # type: ignore[method-assign]
+
+
+def sleep_for_good() -> None:
+    while True:
+        time.sleep(1)
+
+
+def fill_the_disk() -> None:
+    """Let no file grow beyond what metrics take; the system's answer is an error at write."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
 @dataclass
@@ -117,16 +132,18 @@ def jobs() -> Iterator[list[Job]]:
         process.kill()
 
 
-def start(config: PretrainConfig, jobs: list[Job], hang_at: int | None = None) -> Job:
-    """Start both ranks; rank 1 hangs at a unit, if one is given."""
+def start(
+    config: PretrainConfig, jobs: list[Job], trouble: dict[int, Callable[[], None]] | None = None
+) -> Job:
+    """Start both ranks, with what happens to them by rank."""
     output, port = Path(config.output), free_port()
     file = output.with_suffix(".yaml")
     save_config(config, file)
     logs = [output.with_suffix(f".{len(jobs)}.rank{rank}.log") for rank in (0, 1)]
     ranks: list[BaseProcess] = []
     for rank, log in enumerate(logs):
-        hangs = hang_at if rank == 1 else None
-        ranks.append(PROCESSES.Process(target=rank_of_job, args=(file, rank, port, log, hangs)))
+        arguments = (file, rank, port, log, (trouble or {}).get(rank))
+        ranks.append(PROCESSES.Process(target=rank_of_job, args=arguments))
         ranks[-1].start()
     jobs.append(Job(output, ranks, logs))
     return jobs[-1]
@@ -202,12 +219,27 @@ def test_a_hung_rank_ends_the_job_with_a_message(folder: Path, jobs: list[Job]) 
     config = kill_config(
         folder,
         "hung",
-        engine={"timeout_minutes": 0.4, "deepspeed": {"zero_optimization": {"stage": 2}}},
+        engine={"timeout_minutes": 0.25, "deepspeed": {"zero_optimization": {"stage": 2}}},
     )
-    job = start(config, jobs, hang_at=2)
+    job = start(config, jobs, {1: sleep_for_good})
     assert 0 not in job.join()
     waiting, hung = (log.read_text(encoding="utf-8") for log in job.logs)
     assert "rank 1 on " in hung
-    assert "hangs after step 2: no step ended within 0.4 minutes" in hung
-    assert "in hanging" in hung, "the stack does not show where it sleeps"
-    assert "hangs after step 2" in waiting or "another rank ended or hangs" in waiting
+    assert f"hangs after step {TROUBLED_UNIT}: no step ended within 0.25 minutes" in hung
+    assert "in sleep_for_good" in hung, "the stack does not show where it sleeps"
+    assert f"hangs after step {TROUBLED_UNIT}" in waiting or "another rank ended" in waiting
+
+
+def test_a_full_disk_ends_all_ranks_and_leaves_whole_checkpoints(
+    folder: Path, jobs: list[Job]
+) -> None:
+    config = kill_config(folder, "full", dev={"every": 6})
+    job = start(config, jobs, {0: fill_the_disk})
+    assert job.join() == [1, 1], job.printed()
+    for log in job.logs:
+        assert "cannot write: File too large" in log.read_text(encoding="utf-8")
+    store = CheckpointStore(job.output / "checkpoints", keep=2)
+    newest = store.newest()
+    assert newest is not None
+    assert [path.name for path in store.folder.iterdir()] == [newest.path.name]
+    assert newest.step == EVERY
