@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,11 @@ from scimult.data.batches import BatchBuilder
 from scimult.distributed import free_port
 from scimult.training.config import PretrainConfig
 from scimult.training.state import CheckpointStore
+from tests.ranks import SERVER
 from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 
 # Trouble comes after the first checkpoint.
 STEPS, EVERY, TROUBLED_UNIT = 12, 3, 4
-# Ranks come from a server that has imported everything: a start takes a fork, not seconds.
-PROCESSES = get_context("forkserver")
-PROCESSES.set_forkserver_preload(["deepspeed", "scimult.training.run", __name__])
 PATIENCE = 240.0
 
 
@@ -143,7 +140,7 @@ def start(
     ranks: list[BaseProcess] = []
     for rank, log in enumerate(logs):
         arguments = (file, rank, port, log, (trouble or {}).get(rank))
-        ranks.append(PROCESSES.Process(target=rank_of_job, args=arguments))
+        ranks.append(SERVER.Process(target=rank_of_job, args=arguments))
         ranks[-1].start()
     jobs.append(Job(output, ranks, logs))
     return jobs[-1]
