@@ -48,7 +48,17 @@ def process_group(timeout_seconds: float) -> Iterator[torch.device]:
         yield device
     finally:
         if made:
-            distributed.shut_down()
+            _leave_process_group()
+
+
+def _leave_process_group() -> None:
+    """Leave the group and let DeepSpeed forget it: a next run in this process makes its own."""
+    from deepspeed import comm
+
+    if comm.comm.cdb is None:
+        distributed.shut_down()
+    else:
+        comm.destroy_process_group()
 
 
 def _share_cores() -> None:

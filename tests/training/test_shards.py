@@ -13,7 +13,12 @@ from scimult.checkpoints import load_pretrained
 from scimult.files import read_json
 from scimult.training import build
 from scimult.training.config import PretrainConfig
-from scimult.training.engine import DeepSpeedEngine, resolve_deepspeed, resolve_precision
+from scimult.training.engine import (
+    DeepSpeedEngine,
+    process_group,
+    resolve_deepspeed,
+    resolve_precision,
+)
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
@@ -66,6 +71,11 @@ def continue_runs(folder: Path, ranks: int) -> None:
             pretrain(config)
 
 
+def on_two_ranks(folder: Path) -> None:
+    write_runs(folder, 2)
+    continue_runs(folder, 2)
+
+
 def copy_to_step_three(run: Path, copy: Path) -> None:
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("model", "step-0000006"))
 
@@ -84,22 +94,22 @@ def write_again(config: PretrainConfig, folder: Path) -> None:
     )
     written = Path(config.output) / "checkpoints" / "step-0000003"
     built = build.build_optimizer(config, model, STEPS)
-    engine = DeepSpeedEngine(model, *built, settings, resume=written)
     if distributed.is_main():
         folder.mkdir(parents=True)
-    engine.save(folder)
-    engine.close()
+    with process_group(600):
+        engine = DeepSpeedEngine(model, *built, settings, resume=written)
+        engine.save(folder)
+        engine.close()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("shards")
     prepare_corpus(path)
-    for work in (write_runs, continue_runs):
-        for ranks in (1, 2):
-            results = path / f"results-{work.__name__}-{ranks}"
-            results.mkdir()
-            run_ranks(work, ranks, results, path, ranks)
+    write_runs(path, 1)
+    (path / "results").mkdir()
+    run_ranks(on_two_ranks, 2, path / "results", path)
+    continue_runs(path, 1)
     return path
 
 
