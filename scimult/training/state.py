@@ -72,10 +72,11 @@ class CheckpointStore:
         StorageError
             On every rank, if any of them could not write. The older checkpoints remain.
         """
-        final = self.folder / f"step-{step:07d}"
+        final = self.folder / _name(step)
         temporary = self.folder / f".{final.name}.tmp"
         if distributed.is_main():
-            shutil.rmtree(temporary, ignore_errors=True)
+            for left in self.folder.glob(".step-*.tmp"):
+                shutil.rmtree(left, ignore_errors=True)
         self._together(lambda: temporary.mkdir(parents=True, exist_ok=True), temporary)
         self._together(lambda: write(temporary), temporary)
 
@@ -85,7 +86,7 @@ class CheckpointStore:
                 signed = {"manifest": manifest.model_dump(), "sha256": manifest.digest()}
                 write_json(temporary / _MANIFEST, signed)
                 publish_folder(temporary, final)
-                self._prune()
+                self._prune(step)
 
         self._together(publish, temporary)
 
@@ -122,7 +123,7 @@ class CheckpointStore:
         CheckpointError
             If there is none, or it is damaged.
         """
-        path = self.folder / f"step-{step:07d}"
+        path = self.folder / _name(step)
         if not path.is_dir():
             kept = [str(int(found.name[5:])) for found in self._steps()]
             raise CheckpointError(
@@ -156,9 +157,13 @@ class CheckpointStore:
             raise storage_error(problem, path) from problem
         raise CheckpointError(f"checkpoint could not be written: {messages[0]}", path=path)
 
-    def _prune(self) -> None:
-        """Remove all but the newest checkpoints and those that they call the best."""
-        found = self._steps()
+    def _prune(self, step: int) -> None:
+        """Remove all but the newest checkpoints up to ``step`` and those they call the best.
+
+        Later ones are damaged, or the run would have gone on from them: they count for nothing,
+        and are replaced when their step is done again.
+        """
+        found = [path for path in self._steps() if path.name <= _name(step)]
         newest = found[-self._keep :]
         kept = {*newest, *(self._best_of(path) for path in newest)}
         for old in found:
@@ -170,7 +175,11 @@ class CheckpointStore:
             best = _read_manifest(path).best
         except SciMultError:
             return None
-        return None if best is None else self.folder / f"step-{best:07d}"
+        return None if best is None else self.folder / _name(best)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:07d}"
 
 
 class _File(BaseModel):
@@ -222,7 +231,7 @@ def _read_manifest(path: Path) -> _Manifest:
     signed = read_json(file)
     try:
         manifest = _Manifest.model_validate(signed["manifest"])
-        whole = manifest.digest() == signed["sha256"] and path.name == f"step-{manifest.step:07d}"
+        whole = manifest.digest() == signed["sha256"] and path.name == _name(manifest.step)
     except (ValidationError, TypeError, KeyError):
         whole = False
     if not whole:

@@ -89,3 +89,15 @@ def test_the_best_is_kept_while_a_kept_one_names_it(tmp_path: Path) -> None:
         left.append([int(path.name[5:]) for path in sorted(store.folder.iterdir())])
     # At 5 the newest may be damaged later: 4 would go on, and its best is 2.
     assert left == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [5, 6], [5, 6, 7]]
+
+
+def test_a_damaged_later_checkpoint_does_not_push_out_a_whole_one(store: CheckpointStore) -> None:
+    truncate(store.folder / "step-0000020")
+    left = store.folder / ".step-0000015.tmp"
+    left.mkdir()
+    CheckpointStore(store.folder, keep=1).save(12, write, {})
+    newest = store.newest()
+    assert newest is not None
+    assert newest.step == 12
+    assert not (store.folder / "step-0000010").exists()
+    assert not left.exists()
