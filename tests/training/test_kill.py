@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 
 from scimult.cli.main import app
 from scimult.config import save_config
-from scimult.data.batches import BatchBuilder
+from scimult.data.sampler import Sampler
 from scimult.distributed import free_port
 from scimult.training.config import PretrainConfig
 from scimult.training.state import CheckpointStore
@@ -58,20 +57,20 @@ def rank_of_job(
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
     if trouble is not None:
-        before_batch(TROUBLED_UNIT, trouble)
+        before_unit(TROUBLED_UNIT, trouble)
     app(["pretrain", "--config", str(config)])
 
 
-def before_batch(number: int, trouble: Callable[[], None]) -> None:
-    """Let this process meet ``trouble`` before it builds its batch of this number, from 0."""
-    build, numbers = BatchBuilder.build, count()
+def before_unit(number: int, trouble: Callable[[], None]) -> None:
+    """Let this process meet ``trouble`` before it plans the unit of this number."""
+    plan = Sampler.plan
 
-    def troubled(self: BatchBuilder, *arguments: Any) -> Any:
-        if next(numbers) == number:
+    def troubled(self: Sampler, unit: int) -> Any:
+        if unit == number:
             trouble()
-        return build(self, *arguments)
+        return plan(self, unit)
 
-    BatchBuilder.build = troubled  # type: ignore[method-assign]
+    Sampler.plan = troubled  # type: ignore[method-assign]
 
 
 def sleep_for_good() -> None:
