@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import socket
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from scimult.errors import SciMultError
+
+T = TypeVar("T")
+# How gloo and NCCL say that a peer is gone or silent.
+_LOST = re.compile(r"closed by peer|reset by peer|broken pipe|timed? ?out|remote process", re.I)
+
+
+class LostRankError(SciMultError):
+    """Another rank ended or does not answer."""
 
 
 def rank() -> int:
@@ -53,11 +66,10 @@ def initialise(backend: str, timeout_seconds: float) -> bool:
     if _initialised():
         return False
     timeout = datetime.timedelta(seconds=timeout_seconds)
-    # Alone, always by a store of one's own: what an earlier group of one left in the
-    # environment must not be taken for a launcher's.
-    if world_size() > 1 and "MASTER_ADDR" in os.environ:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group(backend, timeout=timeout)
         return True
+    # At a port of its own: a second run in this process must not meet the first one's.
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=timeout)  # type: ignore[attr-defined]
     os.environ["MASTER_PORT"] = str(store.port)
@@ -69,6 +81,27 @@ def shut_down() -> None:
     """Leave the process group, if there is one."""
     if _initialised():
         dist.destroy_process_group()
+
+
+@contextmanager
+def naming_lost_ranks() -> Iterator[None]:
+    """Turn the error of a collective whose other end is gone into one that says so.
+
+    Raises
+    ------
+    LostRankError
+        If another rank ended, or did not answer within the group's timeout.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if world_size() == 1 or not _LOST.search(str(error)):
+            raise
+        raise LostRankError(
+            f"another rank ended or hangs: {str(error).splitlines()[0].split('. ')[0]}",
+            fix="read the other ranks' messages; the same command continues from the newest "
+            "checkpoint",
+        ) from error
 
 
 def free_port() -> int:
@@ -100,6 +133,21 @@ def broadcast_object(value: Any) -> Any:
     holder = [value]
     dist.broadcast_object_list(holder, src=0)
     return holder[0]
+
+
+def on_main(work: Callable[[], T]) -> T:
+    """Return on every rank what ``work`` returns on rank 0, or raise what it raises there."""
+    outcome: tuple[Any, Exception | None] = (None, None)
+    if is_main():
+        try:
+            outcome = (work(), None)
+        except Exception as error:
+            outcome = (None, error)
+    value, problem = broadcast_object(outcome)
+    if problem is not None:
+        raise problem
+    result: T = value
+    return result
 
 
 def gather_rows(x_ND: Tensor) -> tuple[Tensor, int]:

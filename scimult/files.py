@@ -111,6 +111,34 @@ def read_json(path: Path | str) -> Any:
         ) from error
 
 
+def require_room(folder: Path, needed: int, what: str) -> None:
+    """Make ``folder`` and check that it can be written and holds ``needed`` more bytes.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written, or less is free; ``what`` says what the bytes are for.
+    """
+    probe = _temporary_name(folder / "probe")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise storage_error(error, folder) from error
+    if free < needed:
+        raise StorageError(
+            f"{what} need {_size(needed)} and {_size(free)} are free",
+            path=folder,
+            fix="free disk space, write to another disk, or keep less",
+        )
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
+
+
 def sha256(path: Path | str) -> str:
     """Return the hexadecimal SHA-256 of a file's content."""
     digest = hashlib.sha256()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
+from scimult.errors import ConfigError
 from tests.ranks import run_ranks
 
 ROWS = {1: [3], 2: [2, 5], 3: [4, 0, 1]}
@@ -55,7 +56,22 @@ def _collectives_on_rank() -> dict[str, Any]:
         "place": (rank, distributed.local_rank(), distributed.world_size(), distributed.is_main()),
         "objects": distributed.all_gather_objects({"rank": rank}),
         "broadcast": distributed.broadcast_object(f"from {rank}"),
+        "on main": distributed.on_main(lambda: f"from {rank}"),
+        "refused": _refusal(),
     }
+
+
+def _refusal() -> tuple[str, Any]:
+    """Return what every rank learns of an error that only the main one met."""
+
+    def refuse() -> None:
+        raise ConfigError("not so", path="place", value=distributed.rank())
+
+    try:
+        distributed.on_main(refuse)
+    except ConfigError as error:
+        return str(error), error.value
+    raise AssertionError("the error was lost")
 
 
 def test_collectives_on_two_ranks(tmp_path: Path) -> None:
@@ -65,6 +81,8 @@ def test_collectives_on_two_ranks(tmp_path: Path) -> None:
             "place": (rank, rank, 2, rank == 0),
             "objects": [{"rank": 0}, {"rank": 1}],
             "broadcast": "from 0",
+            "on main": "from 0",
+            "refused": ("place: not so (value: 0)", 0),
         }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,13 +20,51 @@ WEIGHTS_FILE = "model.safetensors"
 
 def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Write ``model.safetensors`` in float32."""
-    path = folder / WEIGHTS_FILE
     tensors = {key: value.detach().float().contiguous() for key, value in weights.items()}
+    write_tensors(folder / WEIGHTS_FILE, tensors)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file.
+
+    Raises
+    ------
+    OSError
+        If the disk is full or the folder cannot be written.
+    """
     path.touch()
     mode = path.stat().st_mode
-    save_file(tensors, path, metadata={"format": "pt"})
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise _os_error(error, path) from error
     # safetensors makes files that no one but their owner can read.
     path.chmod(mode)
+
+
+def _os_error(error: SafetensorError, path: Path) -> OSError:
+    """Return what the system said, which safetensors hands on as text."""
+    found = re.search(r"os error (\d+)", str(error))
+    number = int(found[1]) if found else errno.EIO
+    return OSError(number, os.strerror(number), str(path))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Raises
+    ------
+    CheckpointError
+        If it does not exist or is damaged.
+    """
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"file is damaged or not safetensors: {error}",
+            path=path,
+            fix="copy or download it again",
+        ) from error
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -36,14 +77,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     """
     safe, pickled = folder / WEIGHTS_FILE, folder / "pytorch_model.bin"
     if safe.exists():
-        try:
-            return load_file(safe)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"file is damaged or not safetensors: {error}",
-                path=safe,
-                fix="copy or download it again",
-            ) from error
+        return read_tensors(safe)
     if pickled.exists():
         weights = load_pickle(pickled)
         if not isinstance(weights, dict) or not all(

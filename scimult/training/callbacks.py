@@ -31,10 +31,15 @@ class DevScores(Callback):
 
 
 class Checkpoints(Callback):
-    """Calls ``save`` every ``every`` steps and after the last, also of a run that is stopped."""
+    """Calls ``save`` every ``every`` steps and after the last, also of a run that is stopped.
 
-    def __init__(self, save: Callable[[int], None], every: int, steps: int) -> None:
-        self._save, self._every, self._steps = save, every, steps
+    ``wanted`` says whether a step must be saved for another reason.
+    """
+
+    def __init__(
+        self, save: Callable[[int], None], every: int, steps: int, wanted: Callable[[int], bool]
+    ) -> None:
+        self._save, self._every, self._steps, self._wanted = save, every, steps, wanted
 
     def on_step(self, report: StepReport) -> None:
         """Save if it is time."""
@@ -47,7 +52,7 @@ class Checkpoints(Callback):
             self._save(step)
 
     def _is_time(self, step: int) -> bool:
-        return step % self._every == 0 or step == self._steps
+        return step % self._every == 0 or step == self._steps or self._wanted(step)
 
 
 class MetricsFile(Callback):

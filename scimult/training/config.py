@@ -260,14 +260,25 @@ class EngineConfig(StrictConfig):
 
 
 class CheckpointConfig(StrictConfig):
-    """When state is saved and how many checkpoints are kept."""
+    """When state is saved, which checkpoints are kept, and which becomes the model."""
 
     every: int = Field(500, ge=1)
-    keep: int = Field(2, ge=1)
+    keep: int = Field(2, ge=1, description="newest checkpoints that are kept")
+    keep_best: bool = Field(False, description="also keep the step that is best by dev.metric")
+    export: Literal["last", "best"] = "last"
+
+    @model_validator(mode="after")
+    def _best_is_kept(self) -> CheckpointConfig:
+        if self.export == "best" and not self.keep_best:
+            raise ValueError("checkpoint.export best needs checkpoint.keep_best")
+        return self
 
 
 class DevConfig(StrictConfig):
     """Retrieval on held-out pairs during training; ``every: 0`` turns it off.
+
+    ``metric`` names the score by which steps are compared, and ``patience`` the evaluations
+    in a row without a better one after which training ends.
 
     The seed that draws queries and candidates is not the run's: scores of two runs on the
     same prepared data compare.
@@ -277,6 +288,8 @@ class DevConfig(StrictConfig):
     queries: int = Field(200, ge=1)
     candidates: int = Field(1000, ge=2)
     seed: int = Field(0, ge=0)
+    metric: str = "dev/mean/mrr"
+    patience: int | None = Field(None, ge=1)
 
 
 class LogConfig(StrictConfig):
@@ -329,3 +342,14 @@ class PretrainConfig(StrictConfig):
                 f"data.max_length {self.data.max_length}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _selection_has_scores(self) -> PretrainConfig:
+        if self.selects and not self.dev.every:
+            raise ValueError("dev.patience and checkpoint.keep_best need scores: set dev.every")
+        return self
+
+    @property
+    def selects(self) -> bool:
+        """Whether dev scores decide when the run ends or what it keeps."""
+        return self.dev.patience is not None or self.checkpoint.keep_best

@@ -15,16 +15,15 @@ from scimult.files import read_json, sha256, write_json
 from scimult.progress import note
 from scimult.training import build
 from scimult.training.engine import process_group, resolve_precision
-from scimult.training.plan import RunPlan, plan_run
-from scimult.training.run import (
+from scimult.training.folder import (
     CHECKPOINTS,
     CONFIG_NAME,
     MODEL_NAME,
     check_same_config,
-    deepspeed_settings,
     has_checkpoint,
-    pretrain,
 )
+from scimult.training.plan import RunPlan, plan_run
+from scimult.training.run import deepspeed_settings, pretrain
 from scimult.training.stages import Stage
 from scimult.training.state import CheckpointStore
 from scimult.training.stopping import StoppedError, StopRequest

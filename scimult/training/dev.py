@@ -50,6 +50,11 @@ def build_dev_sets(
     ]
 
 
+def mrr_name(dev_set: str) -> str:
+    """Return what the mean reciprocal rank of a dev set, or ``mean`` of all, is called."""
+    return f"dev/{dev_set}/mrr"
+
+
 def _build(
     file: PairFile,
     known: KnownPositives,

@@ -1,12 +1,9 @@
-"""The only place that knows DeepSpeed: sharded steps, state on disk, full weights."""
+"""What DeepSpeed is told and how it steps; with `shards.py` the only place that knows it."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import os
-import pickle
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,25 +14,18 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
-from scimult.errors import CheckpointError, ConfigError
-from scimult.files import read_json
+from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors, write_tensors
+from scimult.errors import ConfigError
+from scimult.files import read_json, write_json
 from scimult.hardware import keep_freed_memory, multiplies_bfloat16
 from scimult.models import Encoder, PackedTexts
 from scimult.progress import note
 from scimult.training.optim import RoutedAdamW
+from scimult.training.shards import MOMENTS, StateShards
 
 Precision = Literal["fp32", "bf16", "fp16"]
 PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
-_STATE = "state"
-# What DeepSpeed's own state asks for when it is unpickled; nothing else is let through.
-_DEEPSPEED_GLOBALS = frozenset(
-    {
-        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-        "deepspeed.runtime.zero.config.ZeroStageEnum",
-        "deepspeed.utils.tensor_fragment.fragment_address",
-    }
-)
+_COUNTERS = "counters.json"
 
 
 @contextmanager
@@ -58,7 +48,17 @@ def process_group(timeout_seconds: float) -> Iterator[torch.device]:
         yield device
     finally:
         if made:
-            distributed.shut_down()
+            _leave_process_group()
+
+
+def _leave_process_group() -> None:
+    """Leave the group and let DeepSpeed forget it: a next run in this process makes its own."""
+    from deepspeed import comm
+
+    if comm.comm.cdb is None:
+        distributed.shut_down()
+    else:
+        comm.destroy_process_group()
 
 
 def _share_cores() -> None:
@@ -154,9 +154,9 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
             fix="leave it out",
         )
     stage = given.get("zero_optimization", {}).get("stage", 0)
-    if precision == "bf16" and stage == 0:
+    if precision != "fp32" and stage == 0:
         raise ConfigError(
-            "bf16 under ZeRO stage 0 would train without float32 master weights",
+            f"{precision} under ZeRO stage 0 would train or save without float32 master weights",
             path=path,
             value={"zero_optimization.stage": stage},
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
@@ -196,6 +196,8 @@ class DeepSpeedEngine:
         Stepped once per optimizer step.
     settings : dict
         A resolved DeepSpeed configuration.
+    resume : Path, optional
+        What `save` wrote, on any number of ranks and under any ZeRO stage.
     """
 
     def __init__(
@@ -204,8 +206,14 @@ class DeepSpeedEngine:
         optimizer: RoutedAdamW,
         schedule: torch.optim.lr_scheduler.LRScheduler,
         settings: dict[str, Any],
+        resume: Path | None = None,
     ) -> None:
         import deepspeed
+
+        weights = {} if resume is None else read_full_weights(resume)
+        if resume is not None:
+            # Before DeepSpeed copies, casts and partitions them.
+            load_strictly(model, weights, resume)
 
         device = next(model.parameters()).device
         if settings["fp16"]["enabled"] and device.type == "cpu":
@@ -226,6 +234,8 @@ class DeepSpeedEngine:
             for name, parameter in model.named_parameters()
             if not parameter.requires_grad
         }
+        name_of = {parameter: name for name, parameter in model.named_parameters()}
+        groups = [[name_of[p] for p in group["params"]] for group in optimizer.param_groups]
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=optimizer,
@@ -233,6 +243,9 @@ class DeepSpeedEngine:
             config=settings,
             dist_init_required=False,
         )
+        self._shards = StateShards(self._engine, optimizer, groups)
+        if resume is not None:
+            self._load(resume, weights)
 
     @property
     def model(self) -> Encoder:
@@ -309,26 +322,51 @@ class DeepSpeedEngine:
         return self._unsharded_norm if norm is None else float(norm)
 
     def save(self, folder: Path) -> None:
-        """Write the sharded state of all ranks below ``folder``; every rank must call it."""
-        self._engine.save_checkpoint(str(folder), tag=_STATE, save_latest=False)
+        """Write weights, moments and counters below ``folder``; every rank must call it.
 
-    def load(self, folder: Path) -> None:
-        """Read what ``save`` wrote, on the same number of ranks and ZeRO stage."""
-        path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
-        assert path is not None, f"DeepSpeed found no state in {folder}"
+        The main rank writes whole tensors in float32 (12 bytes a trained parameter), one
+        file after another.
+        """
+        self._write(folder / WEIGHTS_FILE, self.full_weights())
+        for moment in MOMENTS:
+            whole = {name: self._shards.whole(name, moment) for name in self._shards.names}
+            self._write(folder / f"{moment}.safetensors", whole)
+        counters = {
+            "updates": self._shards.updates(),
+            "schedule": self._schedule.state_dict(),
+            "loss_scale": self._shards.loss_scale,
+            "steps": self._engine.global_steps,
+            "skipped_steps": self._engine.skipped_steps,
+        }
+        distributed.on_main(lambda: write_json(folder / _COUNTERS, counters))
+
+    def _write(self, path: Path, tensors: dict[str, Tensor]) -> None:
+        """Write on the main rank; if it cannot, no rank goes on to the next collective."""
+        distributed.on_main(lambda: write_tensors(path, tensors))
+
+    def _load(self, folder: Path, weights: dict[str, Tensor]) -> None:
+        counters = read_json(folder / _COUNTERS)
+        for name in self._shards.names:
+            # The module's own may be rounded to half precision.
+            self._shards.put(name, weights[name])
+        for moment in MOMENTS:
+            for name, whole in read_tensors(folder / f"{moment}.safetensors").items():
+                self._shards.put(name, whole, moment)
+        self._shards.put_updates(counters["updates"])
+        self._shards.loss_scale = counters["loss_scale"]
+        self._schedule.load_state_dict(counters["schedule"])
+        rates = self._schedule.get_last_lr()
+        for group, lr in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = lr
+        self._engine.global_steps = counters["steps"]
+        self._engine.skipped_steps = counters["skipped_steps"]
 
     def full_weights(self) -> dict[str, Tensor]:
         """Return all weights in float32 on the host; every rank must call it."""
-        from deepspeed.utils import safe_get_full_fp32_param
-
-        weights = {}
-        for name, parameter in self.model.named_parameters():
-            if name in self._frozen:
-                weights[name] = self._frozen[name]
-                continue
-            full = safe_get_full_fp32_param(parameter)
-            weights[name] = (parameter if full is None else full).detach().float().cpu().clone()
-        return weights
+        return {
+            name: self._frozen[name] if name in self._frozen else self._shards.whole(name)
+            for name, _ in self.model.named_parameters()
+        }
 
     def close(self) -> None:
         """Release DeepSpeed's hooks and buffers."""
@@ -336,75 +374,11 @@ class DeepSpeedEngine:
 
 
 def read_full_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the float32 weights that ``DeepSpeedEngine.save`` wrote, in one process.
-
-    Parameters
-    ----------
-    folder : Path
-        What ``save`` was given; any ZeRO stage and number of ranks.
+    """Return the float32 weights that ``DeepSpeedEngine.save`` wrote.
 
     Raises
     ------
     CheckpointError
-        If files are missing or damaged, hold anything but DeepSpeed's state, or hold no
-        float32 weights.
+        If the file is missing or damaged.
     """
-    state = folder / _STATE
-    files = sorted(state.glob("*.pt"))
-    if not files:
-        raise CheckpointError(
-            "no DeepSpeed state here", path=state, fix="name a step folder of a run's checkpoints"
-        )
-    for file in files:
-        _refuse_foreign_code(file)
-    if not any("optim_states" in file.name for file in files):
-        return _unsharded_weights(state)
-    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
-
-    # It reports on stdout, where our callers write what users pipe.
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        try:
-            found = get_fp32_state_dict_from_zero_checkpoint(str(folder), tag=_STATE)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            raise CheckpointError(
-                f"DeepSpeed cannot put the weights together: {error}",
-                path=state,
-                fix="the checkpoint lacks a rank's files or is of another version of DeepSpeed",
-            ) from error
-    return {name: tensor.detach().float().clone() for name, tensor in found.items()}
-
-
-def _unsharded_weights(state: Path) -> dict[str, Tensor]:
-    """Read the weights of ZeRO stage 0, whole and float32 in every rank's file."""
-    file = state / "mp_rank_00_model_states.pt"
-    if not file.is_file():
-        raise CheckpointError("file does not exist", path=file, fix="copy the whole step folder")
-    weights: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=False)["module"]
-    half = [name for name, tensor in weights.items() if tensor.dtype != torch.float32]
-    if half:
-        raise CheckpointError(
-            "ZeRO stage 0 in half precision keeps its float32 weights elsewhere",
-            path=file,
-            value=half[0],
-            fix="resume the run to its end, which saves them",
-        )
-    return {name: tensor.clone() for name, tensor in weights.items()}
-
-
-def _refuse_foreign_code(file: Path) -> None:
-    """Check that a file of DeepSpeed's asks for nothing that could run other code."""
-    try:
-        wanted = torch.serialization.get_unsafe_globals_in_checkpoint(str(file))
-    except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise CheckpointError(
-            f"file is damaged: {str(error).splitlines()[0]}",
-            path=file,
-            fix="use another checkpoint of the run",
-        ) from error
-    if foreign := sorted(set(wanted) - _DEEPSPEED_GLOBALS):
-        raise CheckpointError(
-            "refused: the file asks for functions or classes that DeepSpeed's state does not need",
-            path=file,
-            value=foreign,
-            fix="use a checkpoint that you trust",
-        )
+    return read_tensors(folder / WEIGHTS_FILE)

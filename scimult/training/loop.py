@@ -94,6 +94,8 @@ class Trainer:
         every rank calls it.
     stop_request : StopRequest
         Asked after every step; if any rank was told to stop, all do.
+    is_over : callable
+        Asked before every step whether enough were made; the same on all ranks.
     accumulation, seed : int
         Units per step; seed of dropout.
     chunk_tokens : int or None
@@ -113,6 +115,7 @@ class Trainer:
         learned: Temperature | None,
         keep_failure: Callable[[FailedStep], Path],
         stop_request: StopRequest,
+        is_over: Callable[[], bool] = lambda: False,
         accumulation: int,
         chunk_tokens: int | None,
         seed: int,
@@ -126,13 +129,19 @@ class Trainer:
         self._learned = learned
         self._keep_failure = keep_failure
         self._stop_request = stop_request
+        self._is_over = is_over
         self._accumulation = accumulation
         self._chunk_tokens = chunk_tokens
         self._seed = seed
         self._callbacks = callbacks
 
-    def run(self, first_step: int, steps: int) -> None:
+    def run(self, first_step: int, steps: int) -> int:
         """Do the steps from ``first_step`` (steps already done) up to ``steps``.
+
+        Returns
+        -------
+        int
+            Steps done, fewer than ``steps`` if ``is_over`` said so.
 
         Raises
         ------
@@ -145,16 +154,19 @@ class Trainer:
             metrics: dict[str, float] = {}
             for callback in self._callbacks:
                 callback.on_start(metrics)
-        for step in range(first_step, steps):
-            report = self._step(step)
+        done = first_step
+        while done < steps and not self._is_over():
+            report = self._step(done)
+            done = report.step
             for callback in self._callbacks:
                 callback.on_step(report)
             # After the callbacks: evaluating takes long enough for a request to come in it.
             signals = distributed.all_gather_objects(self._stop_request.signal)
-            if any(signals) and report.step < steps:
-                self._leave(report.step, max(signals))
+            if any(signals) and done < steps:
+                self._leave(done, max(signals))
         for callback in self._callbacks:
             callback.on_end()
+        return done
 
     def _leave(self, step: int, number: int) -> NoReturn:
         for callback in self._callbacks:

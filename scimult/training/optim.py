@@ -87,19 +87,16 @@ class RoutedAdamW(torch.optim.AdamW):
         """Step the shared groups and those of the active experts."""
         all_groups = self.param_groups
         routed = self.active | {SHARED}
-        for group in all_groups:
-            if group["expert"] not in routed:
-                self._prepare_state(group)
         self.param_groups = [group for group in all_groups if group["expert"] in routed]
         try:
             return super().step(closure) if self.param_groups else None
         finally:
             self.param_groups = all_groups
 
-    def _prepare_state(self, group: dict[str, Any]) -> None:
-        """Give skipped parameters their initial moments, which checkpoints expect to find."""
-        for parameter in group["params"]:
-            if not self.state[parameter]:
+    def make_moments(self) -> None:
+        """Give every parameter its initial moments now; checkpoints expect to find them."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
                 self.state[parameter] = {
                     "step": torch.tensor(0.0),
                     "exp_avg": torch.zeros_like(parameter),

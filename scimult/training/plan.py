@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult import distributed
+from scimult.data.batches import all_known_positives
 from scimult.data.pair_streams import (
     FixedUnits,
     PairStream,
@@ -16,7 +18,7 @@ from scimult.data.pair_streams import (
     UnitStream,
     pair_streams,
 )
-from scimult.data.pairs import PairFile
+from scimult.data.pairs import KnownPositives, PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.rates import RateArray, sampling_rates
 from scimult.data.sampler import AlternatingSampler, MixingSampler, Sampler
@@ -24,12 +26,16 @@ from scimult.data.teacher import TeacherScores, scored_share
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.progress import note
 from scimult.tasks import TaskSet
+from scimult.training import dev
 from scimult.training.config import DataConfig, PretrainConfig
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run trains on: its sources, as streams of pairs, and the share of each."""
+    """What a run trains on: its sources, as streams of pairs, and the share of each.
+
+    ``known`` has the known positives of every query by task, ``dev_sets`` what is held out.
+    """
 
     data: PreparedData
     sources: list[PairFile]
@@ -37,6 +43,8 @@ class RunPlan:
     rates: RateArray
     loss_weights: dict[str, float]
     teacher: TeacherScores | None
+    known: dict[str, KnownPositives]
+    dev_sets: list[dev.DevSet]
 
 
 def plan_run(config: PretrainConfig) -> RunPlan:
@@ -50,6 +58,7 @@ def plan_run(config: PretrainConfig) -> RunPlan:
     section = config.data
     data = PreparedData.open(section.prepared)
     sources = select_sources(data, section, TaskSet(config.tasks))
+    known = all_known_positives(data)
     return RunPlan(
         data,
         sources,
@@ -57,7 +66,43 @@ def plan_run(config: PretrainConfig) -> RunPlan:
         sampling_rates(sources, section.sampling, section.rates, section.sampling_temperature),
         loss_weights(config, sources),
         teacher_scores(config, data, sources),
+        known,
+        build_dev_sets(config, data, sources, known),
     )
+
+
+def build_dev_sets(
+    config: PretrainConfig,
+    data: PreparedData,
+    sources: list[PairFile],
+    known: Mapping[str, KnownPositives],
+) -> list[dev.DevSet]:
+    """Return the dev sets of the run's sources.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If dev scores decide about the run, and there are none or not the one that is named.
+    """
+    names = {source.name for source in sources}
+    files = [file for file in data.pairs("dev") if file.name in names]
+    dev_sets = dev.build_dev_sets(
+        files,
+        known,
+        queries=config.dev.queries,
+        candidates=config.dev.candidates,
+        seed=config.dev.seed,
+    )
+    if config.selects and not dev_sets:
+        raise ConfigError(
+            "dev.patience and checkpoint.keep_best need dev pairs, and the sources have none",
+            path=config.data.prepared,
+            fix="prepare with dev pairs, or leave both out",
+        )
+    scores = [dev.mrr_name(name) for name in ("mean", *(dev_set.name for dev_set in dev_sets))]
+    if dev_sets and config.dev.metric not in scores:
+        raise UnknownNameError("score in dev.metric", config.dev.metric, scores)
+    return dev_sets
 
 
 def select_sources(data: PreparedData, section: DataConfig, tasks: TaskSet) -> list[PairFile]:

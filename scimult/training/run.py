@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from scimult import distributed
-from scimult.checkpoints import Pretrained, save_pretrained
-from scimult.config import read_yaml, save_config
-from scimult.data.batches import BatchBuilder, Unit, all_known_positives
-from scimult.data.pairs import KnownPositives, PairFile
-from scimult.data.prepared import PreparedData
+from scimult.checkpoints import Pretrained
+from scimult.data.batches import BatchBuilder, Unit
 from scimult.data.sampler import Sampler
 from scimult.data.token_store import TokenStore
-from scimult.errors import CheckpointError, ConfigError
 from scimult.progress import note
 from scimult.training import build, dev
-from scimult.training.callbacks import (
-    Checkpoints,
-    Console,
-    DevScores,
-    MetricsFile,
-    TensorBoard,
-)
 from scimult.training.config import PretrainConfig
 from scimult.training.engine import (
     DeepSpeedEngine,
@@ -35,19 +22,13 @@ from scimult.training.engine import (
     resolve_precision,
 )
 from scimult.training.failure import write_failure
-from scimult.training.loop import Callback, Trainer
+from scimult.training.folder import RunFolder
+from scimult.training.loop import Trainer
 from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.plan import RunPlan, build_sampler, plan_run
-from scimult.training.state import Checkpoint, CheckpointStore
+from scimult.training.selection import Selection
 from scimult.training.stopping import StopRequest
-
-CONFIG_NAME = "config.yaml"
-MODEL_NAME = "model"
-CHECKPOINTS = "checkpoints"
-
-# Sections that decide which batches a run sees and what it computes: a resumed run must
-# not change them.
-_FIXED_AT_RESUME = ("seed", "tasks", "data", "model", "loss", "optimizer", "schedule", "batch")
+from scimult.training.watchdog import Watchdog
 
 
 def pretrain(
@@ -74,50 +55,59 @@ def pretrain(
     ------
     SciMultError
         If configuration, data, checkpoint or storage do not allow the run.
+    LostRankError
+        If another rank ended or hangs.
     StoppedError
         If SIGTERM or SIGINT ended it early; the same call continues it.
     """
     plan = plan_run(config)
     data = plan.data
     pretrained = build.build_model(config)
-    with process_group(config.engine.timeout_minutes * 60) as device:
+    timeout = config.engine.timeout_minutes * 60
+    with process_group(timeout) as device, distributed.naming_lost_ranks():
         precision = resolve_precision(config.engine.precision, device)
         config = config.model_copy(deep=True)
         config.engine.precision = precision
         settings = deepspeed_settings(config, precision)
-        run = _RunFolder(config, data.fingerprint, settings)
-        checkpoint = run.open(resume)
+        run = RunFolder(config, data.fingerprint, settings)
+        checkpoint = run.open(resume, pretrained.model)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)
         learned = build.add_temperature(config, pretrained.model)
         optimizer, schedule = build.build_optimizer(config, pretrained.model, steps)
-        engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
-        first_step = 0
+        engine = DeepSpeedEngine(
+            pretrained.model.to(device),
+            optimizer,
+            schedule,
+            settings,
+            resume=checkpoint.path if checkpoint is not None else None,
+        )
+        first_step = checkpoint.step if checkpoint is not None else 0
+        selection = Selection(config.dev.metric, config.dev.patience, config.checkpoint.keep_best)
         if checkpoint is not None:
-            engine.load(checkpoint.path)
-            first_step = checkpoint.step
             note(f"resuming after step {first_step} from {checkpoint.path}")
-        known = all_known_positives(data)
-        scores = _dev_scores(config, data, plan.sources, known, tokens, pretrained, engine)
-        stop_request = stop_request or StopRequest()
+            selection.restore(checkpoint.info["selection"])
+        scores = _dev_scores(config, plan, tokens, pretrained, engine)
+        stop_request, watchdog = stop_request or StopRequest(), Watchdog(timeout)
         loss = loss_function(config.loss)
         trainer = Trainer(
             engine,
             ContrastiveObjective(config.model.similarity, loss, config.loss, device),
-            _units(config, plan, sampler, tokens, known),
+            _units(config, plan, sampler, tokens),
             pretrained.routes,
             weight_of_task=plan.loss_weights.__getitem__,
             learned=learned,
             keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
             stop_request=stop_request,
+            is_over=lambda: selection.is_over,
             accumulation=config.batch.accumulation,
             chunk_tokens=config.batch.chunk_tokens,
             seed=config.seed,
-            callbacks=run.callbacks(scores, engine, first_step, steps),
+            callbacks=[*run.callbacks(scores, engine, selection, first_step, steps), watchdog],
         )
-        with stop_request.listening():
-            trainer.run(first_step, steps)
-        run.export(engine.full_weights(), pretrained)
+        with stop_request.listening(), watchdog.watching():
+            last_step = trainer.run(first_step, steps)
+        run.export(engine, selection, last_step, pretrained)
         engine.close()
         return run.model
 
@@ -127,13 +117,12 @@ def _units(
     plan: RunPlan,
     sampler: Sampler,
     tokens: TokenStore,
-    known: Mapping[str, KnownPositives],
 ) -> Callable[[int], Unit]:
     """Return the function from a unit's number to what this rank does in it."""
     builder = BatchBuilder(
         plan.sources,
         tokens,
-        known,
+        plan.known,
         max_length=config.data.max_length,
         hard_negatives=config.data.hard_negatives,
         by_side=config.model.routing == "task_and_side",
@@ -156,29 +145,18 @@ def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str
 
 def _dev_scores(
     config: PretrainConfig,
-    data: PreparedData,
-    sources: list[PairFile],
-    known: Mapping[str, KnownPositives],
+    plan: RunPlan,
     tokens: TokenStore,
     pretrained: Pretrained,
     engine: DeepSpeedEngine,
 ) -> Callable[[], dict[str, float]] | None:
-    """Return the evaluation on dev pairs of the run's sources; ``None`` if it is off."""
-    names = {source.name for source in sources}
-    files = [file for file in data.pairs("dev") if file.name in names]
-    dev_sets = dev.build_dev_sets(
-        files,
-        known,
-        queries=config.dev.queries,
-        candidates=config.dev.candidates,
-        seed=config.dev.seed,
-    )
-    if not (config.dev.every and dev_sets):
+    """Return the evaluation on the dev sets; ``None`` if it is off."""
+    if not (config.dev.every and plan.dev_sets):
         return None
 
     def scores() -> dict[str, float]:
         mrr = {
-            f"dev/{dev_set.name}/mrr": dev.mean_reciprocal_rank(
+            dev.mrr_name(dev_set.name): dev.mean_reciprocal_rank(
                 engine.model,
                 dev_set,
                 tokens,
@@ -186,117 +164,8 @@ def _dev_scores(
                 similarity=config.model.similarity,
                 max_length=config.data.max_length,
             )
-            for dev_set in dev_sets
+            for dev_set in plan.dev_sets
         }
-        return mrr | {"dev/mean/mrr": sum(mrr.values()) / len(mrr)}
+        return mrr | {dev.mrr_name("mean"): sum(mrr.values()) / len(mrr)}
 
     return scores
-
-
-def has_checkpoint(folder: Path) -> bool:
-    """Return whether a run folder holds a checkpoint, whole or damaged."""
-    return any((folder / CHECKPOINTS).glob("step-*"))
-
-
-def check_same_config(saved: Path, config: PretrainConfig) -> None:
-    """Check that ``config`` gives the same batches and numbers as the saved one.
-
-    Raises
-    ------
-    ConfigError
-        Naming the sections that differ.
-    """
-    before, now = read_yaml(saved), config.model_dump(mode="json")
-    changed = [name for name in _FIXED_AT_RESUME if before.get(name) != now[name]]
-    if changed:
-        raise ConfigError(
-            f"the run here was started with another {', '.join(changed)}",
-            path=saved,
-            fix="resume with the saved config, or choose another output",
-        )
-
-
-class _RunFolder:
-    """The folder of one run: config, checkpoints, metrics, TensorBoard, model."""
-
-    def __init__(
-        self, config: PretrainConfig, data_fingerprint: str, settings: dict[str, Any]
-    ) -> None:
-        self.path = Path(config.output)
-        self.model = self.path / MODEL_NAME
-        self._config = config
-        self._store = CheckpointStore(self.path / CHECKPOINTS, config.checkpoint.keep)
-        self._state = {
-            "data": data_fingerprint,
-            "world_size": distributed.world_size(),
-            "zero_stage": settings.get("zero_optimization", {}).get("stage", 0),
-            "precision": config.engine.precision,
-        }
-
-    def open(self, resume: bool) -> Checkpoint | None:
-        """Create the folder or find the checkpoint to continue from.
-
-        Raises
-        ------
-        ConfigError
-            If the folder holds a run and ``resume`` is off, or one of another configuration.
-        CheckpointError
-            If the checkpoint is of other data, ranks, ZeRO stage or precision.
-        """
-        checkpoint = self._store.newest()
-        saved = self.path / CONFIG_NAME
-        if saved.exists() and not resume:
-            raise ConfigError(
-                "folder already holds a run", path=self.path, fix="choose another output or resume"
-            )
-        if checkpoint is not None:
-            self._check_same_run(saved, checkpoint)
-        distributed.barrier()
-        if distributed.is_main():
-            save_config(self._config, saved)
-        return checkpoint
-
-    def _check_same_run(self, saved: Path, checkpoint: Checkpoint) -> None:
-        check_same_config(saved, self._config)
-        for name, value in self._state.items():
-            if checkpoint.info.get(name) != value:
-                raise CheckpointError(
-                    f"checkpoint was written with {name} {checkpoint.info.get(name)!r}, "
-                    f"this run has {value!r}",
-                    path=checkpoint.path,
-                    fix="resume with the same setting, or warm-start a new run from it",
-                )
-
-    def export(self, weights: dict[str, Tensor], pretrained: Pretrained) -> None:
-        """Write the trained model once; every rank returns when it is there."""
-        learned = build.take_temperature(weights, self._config)
-        if distributed.is_main():
-            pretrained.config.provenance |= learned
-            config = self._config.model_dump(mode="json")
-            pretrained.config.provenance |= {"config": config, "data": self._state["data"]}
-            save_pretrained(self.model, weights, pretrained.tokenizer, pretrained.config)
-        distributed.barrier()
-
-    def callbacks(
-        self,
-        scores: Callable[[], dict[str, float]] | None,
-        engine: DeepSpeedEngine,
-        first_step: int,
-        steps: int,
-    ) -> list[Callback]:
-        """Return the callbacks in order: dev scores come before those that report them."""
-        config = self._config
-        callbacks: list[Callback] = []
-        if scores is not None:
-            callbacks.append(DevScores(scores, config.dev.every, steps))
-        if distributed.is_main():
-            callbacks.append(Console(first_step, steps, config.log.every))
-            callbacks.append(MetricsFile(self.path / "metrics.jsonl", first_step))
-            if config.log.tensorboard:
-                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every))
-
-        def save(step: int) -> None:
-            self._store.save(step, engine.save, self._state)
-
-        callbacks.append(Checkpoints(save, config.checkpoint.every, steps))
-        return callbacks

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from scimult import distributed
 from scimult.errors import CheckpointError, SciMultError
@@ -43,7 +47,13 @@ class CheckpointStore:
         self.folder = folder
         self._keep = keep
 
-    def save(self, step: int, write: Callable[[Path], None], info: dict[str, Any]) -> None:
+    def save(
+        self,
+        step: int,
+        write: Callable[[Path], None],
+        info: dict[str, Any],
+        best: int | None = None,
+    ) -> None:
         """Save one checkpoint; every rank must call it.
 
         Parameters
@@ -54,35 +64,56 @@ class CheckpointStore:
             Writes this rank's files below the folder it is given.
         info : dict
             JSON values to find again at resume.
+        best : int, optional
+            Step whose checkpoint is kept for as long as this one is.
 
         Raises
         ------
         StorageError
             On every rank, if any of them could not write. The older checkpoints remain.
         """
-        final = self.folder / f"step-{step:07d}"
+        final = self.folder / _name(step)
         temporary = self.folder / f".{final.name}.tmp"
         if distributed.is_main():
-            shutil.rmtree(temporary, ignore_errors=True)
+            for left in self.folder.glob(".step-*.tmp"):
+                shutil.rmtree(left, ignore_errors=True)
         self._together(lambda: temporary.mkdir(parents=True, exist_ok=True), temporary)
         self._together(lambda: write(temporary), temporary)
 
         def publish() -> None:
             if distributed.is_main():
-                write_json(temporary / _MANIFEST, {"step": step, **info, "files": _list(temporary)})
+                manifest = _Manifest(step=step, best=best, info=info, files=_list(temporary))
+                signed = {"manifest": manifest.model_dump(), "sha256": manifest.digest()}
+                write_json(temporary / _MANIFEST, signed)
                 publish_folder(temporary, final)
-                self._prune()
+                self._prune(step)
 
         self._together(publish, temporary)
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint, on every rank the same; ``None`` if there is none.
+        """Return the newest whole checkpoint; ``None`` if none was ever written.
 
         Damaged checkpoints are passed over with a warning that names them.
+
+        Raises
+        ------
+        CheckpointError
+            If there are checkpoints and all are damaged.
         """
-        found = self._find() if distributed.is_main() else None
-        checkpoint: Checkpoint | None = distributed.broadcast_object(found)
-        return checkpoint
+        found = self._steps()
+        for path in reversed(found):
+            try:
+                return verify(path)
+            except SciMultError as error:
+                note(f"checkpoint {path.name} is damaged and passed over: {error}")
+        if found:
+            raise CheckpointError(
+                "every checkpoint is damaged",
+                path=self.folder,
+                value=[path.name for path in found],
+                fix="bring one back, or remove the folder to start anew",
+            )
+        return None
 
     def at(self, step: int) -> Checkpoint:
         """Return the checkpoint of one step.
@@ -92,9 +123,9 @@ class CheckpointStore:
         CheckpointError
             If there is none, or it is damaged.
         """
-        path = self.folder / f"step-{step:07d}"
+        path = self.folder / _name(step)
         if not path.is_dir():
-            kept = [str(int(found.name[5:])) for found in sorted(self.folder.glob("step-*"))]
+            kept = [str(int(found.name[5:])) for found in self._steps()]
             raise CheckpointError(
                 "no checkpoint of this step",
                 path=self.folder,
@@ -103,13 +134,12 @@ class CheckpointStore:
             )
         return verify(path)
 
-    def _find(self) -> Checkpoint | None:
-        for path in sorted(self.folder.glob("step-*"), reverse=True):
-            try:
-                return verify(path)
-            except SciMultError as error:
-                note(f"checkpoint {path.name} is damaged and passed over: {error}")
-        return None
+    def size(self) -> int:
+        """Return the bytes of all checkpoints here."""
+        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+
+    def _steps(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*"))
 
     def _together(self, work: Callable[[], None], path: Path) -> None:
         """Run ``work`` on every rank; if it fails on one, fail on all with its message."""
@@ -127,14 +157,52 @@ class CheckpointStore:
             raise storage_error(problem, path) from problem
         raise CheckpointError(f"checkpoint could not be written: {messages[0]}", path=path)
 
-    def _prune(self) -> None:
-        for old in sorted(self.folder.glob("step-*"))[: -self._keep]:
-            shutil.rmtree(old, ignore_errors=True)
+    def _prune(self, step: int) -> None:
+        """Remove all but the newest checkpoints up to ``step`` and those they call the best.
+
+        Later ones are damaged, or the run would have gone on from them: they count for nothing,
+        and are replaced when their step is done again.
+        """
+        found = [path for path in self._steps() if path.name <= _name(step)]
+        newest = found[-self._keep :]
+        kept = {*newest, *(self._best_of(path) for path in newest)}
+        for old in found:
+            if old not in kept:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _best_of(self, path: Path) -> Path | None:
+        try:
+            best = _read_manifest(path).best
+        except SciMultError:
+            return None
+        return None if best is None else self.folder / _name(best)
 
 
-def _list(folder: Path) -> dict[str, dict[str, Any]]:
+def _name(step: int) -> str:
+    return f"step-{step:07d}"
+
+
+class _File(BaseModel):
+    bytes: int
+    sha256: str
+
+
+class _Manifest(BaseModel):
+    """What ``manifest.json`` lists, beside its own digest."""
+
+    step: int
+    best: int | None
+    info: dict[str, Any]
+    files: dict[str, _File]
+
+    def digest(self) -> str:
+        text = json.dumps(self.model_dump(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _list(folder: Path) -> dict[str, _File]:
     return {
-        str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256(file)}
+        str(file.relative_to(folder)): _File(bytes=file.stat().st_size, sha256=sha256(file))
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
@@ -148,12 +216,24 @@ def verify(path: Path) -> Checkpoint:
     CheckpointError, DataError
         Naming the file that is missing, truncated or changed.
     """
-    manifest = read_json(path / _MANIFEST)
-    for name, listed in manifest["files"].items():
+    manifest = _read_manifest(path)
+    for name, listed in manifest.files.items():
         file = path / name
-        if not file.is_file() or file.stat().st_size != listed["bytes"]:
+        if not file.is_file() or file.stat().st_size != listed.bytes:
             raise CheckpointError("file is missing or truncated", path=file)
-        if sha256(file) != listed["sha256"]:
+        if sha256(file) != listed.sha256:
             raise CheckpointError("file has changed since it was written", path=file)
-    info = {key: value for key, value in manifest.items() if key not in ("step", "files")}
-    return Checkpoint(path, int(manifest["step"]), info)
+    return Checkpoint(path, manifest.step, manifest.info)
+
+
+def _read_manifest(path: Path) -> _Manifest:
+    file = path / _MANIFEST
+    signed = read_json(file)
+    try:
+        manifest = _Manifest.model_validate(signed["manifest"])
+        whole = manifest.digest() == signed["sha256"] and path.name == _name(manifest.step)
+    except (ValidationError, TypeError, KeyError):
+        whole = False
+    if not whole:
+        raise CheckpointError("manifest is damaged", path=file, fix="use another checkpoint")
+    return manifest

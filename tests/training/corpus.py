@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from scimult.checkpoints import load_pretrained
 from scimult.config import validate
 from scimult.data.sampler import Sampler
 from scimult.mining.dataset import DatasetConfig, build_dataset
@@ -15,6 +17,8 @@ from scimult.training.config import PretrainConfig
 from scimult.training.plan import build_sampler, plan_run
 from tests.tiny import save_tiny_model, tiny_tokenizer
 
+# What a step's line says beside times.
+_TOLD = ("step", "tasks", "loss", "accuracy", "masked", "tokens", "lr", "gradient_norm", "metrics")
 WORDS = "graph node edge cell gene virus model data query index field star dust light".split()
 
 
@@ -97,6 +101,19 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's ``metrics.jsonl``, from step 1."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [parsed for line in lines if (parsed := json.loads(line))["step"] > 0]
+
+
+def _told(output: Path) -> list[dict[str, Any]]:
+    """Return what the metrics file says, without times."""
+    return [{key: line[key] for key in _TOLD} for line in metrics(output)]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Bit-equal on the CPU: the same batches, dropout masks, losses and weights."""
+    assert json.dumps(_told(one)) == json.dumps(_told(other))
+    theirs = load_pretrained(other).model.state_dict()
+    for name, weight in load_pretrained(one).model.state_dict().items():
+        assert torch.equal(weight, theirs[name]), name
 
 
 def _lines(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -1,11 +1,10 @@
-"""A model from a step's DeepSpeed checkpoint equals the model that the run saved."""
+"""A model from a step's checkpoint equals the model that the run saved."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -56,7 +55,7 @@ def test_last_step_is_the_final_model(folder: Path, name: str) -> None:
     final, last = load_pretrained(folder / name), load_step(folder / name, 4)
     earlier = load_step(folder / name, 2)
     assert last.config.encoder == final.config.encoder
-    assert last.config.provenance == final.config.provenance | {"step": 4}
+    assert last.config.provenance == final.config.provenance
     assert last.tokenizer.fingerprint == final.tokenizer.fingerprint
     theirs, before = final.model.state_dict(), earlier.model.state_dict()
     moved = 0
@@ -83,51 +82,30 @@ def test_a_run_that_has_not_ended_is_exported_from_its_step(folder: Path, tmp_pa
     assert load_pretrained(tmp_path / "folded").config.provenance["step"] == 2
 
 
-class RunsCode:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (print, ("arbitrary code ran",))
-
-
-def evil(state: Path) -> None:
-    torch.save({"optimizer_state_dict": RunsCode()}, max(state.glob("*optim_states.pt")))
-
-
-def truncated(state: Path) -> None:
-    file = max(state.glob("*optim_states.pt"))
-    file.write_bytes(file.read_bytes()[:1000])
+def truncated(weights: Path) -> None:
+    weights.write_bytes(weights.read_bytes()[:1000])
 
 
 @pytest.mark.parametrize(
-    ("damage", "listed", "ours"),
+    ("damage", "ours"),
     [
-        (
-            evil,
-            "is missing or truncated",
-            r"refused: the file asks for.*value: \['(builtins\.)?print'\]",
-        ),
-        (truncated, "is missing or truncated", "file is damaged"),
-        (lambda state: max(state.glob("*optim*")).unlink(), "is missing", "cannot put the weights"),
-        (lambda state: shutil.rmtree(state), "is missing", "no DeepSpeed state here"),
+        (truncated, "file is damaged"),
+        (lambda weights: weights.write_bytes(b"no tensors"), "file is damaged"),
+        (lambda weights: weights.unlink(), "No such file"),
     ],
 )
 def test_damaged_checkpoints_are_refused(
-    folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    damage: Callable[[Path], None],
-    listed: str,
-    ours: str,
+    folder: Path, tmp_path: Path, damage: Callable[[Path], None], ours: str
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(folder / "bf16-stage2", run)
     step = run / "checkpoints" / "step-0000004"
-    damage(step / "state")
-    with pytest.raises(SciMultError, match=listed):
+    damage(step / "model.safetensors")
+    with pytest.raises(SciMultError, match="is missing or truncated"):
         load_step(run, 4)
     # As if the list of checksums had been made after the damage.
     with pytest.raises(CheckpointError, match=ours):
         read_full_weights(step)
-    assert "arbitrary code ran" not in capsys.readouterr().out
 
 
 def test_steps_that_are_not_kept_are_named(folder: Path) -> None:

@@ -58,6 +58,7 @@ def test_inactive_experts_stay_bit_identical_and_active_ones_follow_adamw() -> N
     routed = model()
     plain = copy.deepcopy(routed)
     optimizer = RoutedAdamW(parameter_groups(routed, DECAYED), lr=0.01)
+    optimizer.make_moments()
     reference = torch.optim.AdamW(
         [{k: v for k, v in g.items() if k != "expert"} for g in parameter_groups(plain, DECAYED)],
         lr=0.01,
@@ -81,7 +82,11 @@ def test_inactive_experts_stay_bit_identical_and_active_ones_follow_adamw() -> N
             torch.testing.assert_close(ours, theirs, rtol=0, atol=0, msg=name)
             if theirs.grad is None:
                 assert torch.equal(ours, before[name]), name
-    assert all(optimizer.state[p] for p in routed.parameters())
+    updates = {
+        group["expert"]: {int(optimizer.state[p]["step"]) for p in group["params"]}
+        for group in optimizer.param_groups
+    }
+    assert updates == {SHARED: {4}, 0: {3}, 1: {0}, 2: {2}}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,15 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from scimult.checkpoints import load_pretrained
 from scimult.config import save_config
 from scimult.training.config import PretrainConfig
-from tests.training.corpus import metrics, prepare_corpus, run_config
+from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 
 STEPS = 8
-KEPT = ("step", "tasks", "loss", "accuracy", "masked", "tokens", "lr", "gradient_norm", "metrics")
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +66,6 @@ def wait_for_step(config: PretrainConfig, process: subprocess.Popen[str], step: 
             return
         time.sleep(0.005)
     pytest.fail(f"the run never reached step {step}: {process.stdout and process.stdout.read()}")
-
-
-def told(output: Path) -> list[dict[str, Any]]:
-    """Return what the metrics file says, without times."""
-    return [{key: line[key] for key in KEPT} for line in metrics(output)]
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    """Bit-equal on the CPU: the same batches, dropout masks, losses and weights."""
-    assert json.dumps(told(one)) == json.dumps(told(other))
-    theirs = load_pretrained(other).model.state_dict()
-    for name, weight in load_pretrained(one).model.state_dict().items():
-        assert torch.equal(weight, theirs[name]), name
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +122,9 @@ def test_damaged_newest_checkpoint_is_passed_over(
     shutil.copytree(uninterrupted, output)
     shutil.rmtree(output / "model")
     newest = max((output / "checkpoints").glob("step-*"))
-    victim = max((file for file in newest.rglob("*.pt")), key=lambda file: file.stat().st_size)
+    victim = max(
+        (file for file in newest.rglob("*.safetensors")), key=lambda file: file.stat().st_size
+    )
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
@@ -167,9 +152,9 @@ def test_half_written_checkpoint_is_never_seen(
         ({"seed": 7}, (), "started with another seed"),
         ({"optimizer": {"lr": 0.5}}, (), "started with another optimizer"),
         (
-            {"engine": {"deepspeed": {"zero_optimization": {"stage": 2}}}},
+            {"engine": {"precision": "bf16"}},
             (),
-            "written with zero_stage 1, this run has 2",
+            "written with precision 'fp32', this run has 'bf16'",
         ),
         ({}, ("--fresh",), "folder already holds a run"),
     ],

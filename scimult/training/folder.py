@@ -1,0 +1,177 @@
+"""The folder of one run: what is opened, checked, written and exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scimult import distributed
+from scimult.checkpoints import Pretrained, save_pretrained
+from scimult.config import read_yaml, save_config
+from scimult.errors import CheckpointError, ConfigError
+from scimult.files import require_room
+from scimult.models import Encoder
+from scimult.progress import note
+from scimult.training import build
+from scimult.training.callbacks import Checkpoints, Console, DevScores, MetricsFile, TensorBoard
+from scimult.training.config import PretrainConfig
+from scimult.training.engine import DeepSpeedEngine, read_full_weights
+from scimult.training.loop import Callback
+from scimult.training.selection import Selection
+from scimult.training.state import Checkpoint, CheckpointStore
+
+CONFIG_NAME = "config.yaml"
+MODEL_NAME = "model"
+CHECKPOINTS = "checkpoints"
+
+# Sections that decide which batches a run sees and what it computes: a resumed run must
+# not change them.
+_FIXED_AT_RESUME = ("seed", "tasks", "data", "model", "loss", "optimizer", "schedule", "batch")
+# What may change: a checkpoint holds whole tensors.
+_FREE_AT_RESUME = ("ranks", "zero_stage")
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a run folder holds a checkpoint, whole or damaged."""
+    return any((folder / CHECKPOINTS).glob("step-*"))
+
+
+def check_same_config(saved: Path, config: PretrainConfig) -> None:
+    """Check that ``config`` gives the same batches and numbers as the saved one.
+
+    Raises
+    ------
+    ConfigError
+        Naming the sections that differ.
+    """
+    before, now = read_yaml(saved), config.model_dump(mode="json")
+    changed = [name for name in _FIXED_AT_RESUME if before.get(name) != now[name]]
+    if changed:
+        raise ConfigError(
+            f"the run here was started with another {', '.join(changed)}",
+            path=saved,
+            fix="resume with the saved config, or choose another output",
+        )
+
+
+class RunFolder:
+    """The folder of one run: config, checkpoints, metrics, TensorBoard, model."""
+
+    def __init__(
+        self, config: PretrainConfig, data_fingerprint: str, settings: dict[str, Any]
+    ) -> None:
+        self.path = Path(config.output)
+        self.model = self.path / MODEL_NAME
+        self._config = config
+        self._store = CheckpointStore(self.path / CHECKPOINTS, config.checkpoint.keep)
+        self._state = {
+            "data": data_fingerprint,
+            "precision": config.engine.precision,
+            "ranks": distributed.world_size(),
+            "zero_stage": settings.get("zero_optimization", {}).get("stage", 0),
+        }
+
+    def open(self, resume: bool, model: Encoder) -> Checkpoint | None:
+        """Create the folder or find the checkpoint to continue from; every rank must call it.
+
+        Raises
+        ------
+        ConfigError
+            If the folder holds a run and ``resume`` is off, or one of another configuration.
+        CheckpointError
+            If the checkpoint is of other data or precision, or all are damaged.
+        StorageError
+            If the folder cannot be written, or its disk has no room for what the run keeps.
+        """
+        return distributed.on_main(lambda: self._open(resume, model))
+
+    def _open(self, resume: bool, model: Encoder) -> Checkpoint | None:
+        saved = self.path / CONFIG_NAME
+        if saved.exists() and not resume:
+            raise ConfigError(
+                "folder already holds a run", path=self.path, fix="choose another output or resume"
+            )
+        checkpoint = self._store.newest()
+        if checkpoint is not None:
+            self._check_same_run(saved, checkpoint)
+        self._check_room(model)
+        save_config(self._config, saved)
+        return checkpoint
+
+    def _check_room(self, model: Encoder) -> None:
+        """Meet a full or read-only disk now rather than at the first checkpoint."""
+        section = self._config.checkpoint
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        weights = 4 * sum(p.numel() for p in model.parameters())
+        # Two moments per trained weight; the newest is written before the oldest goes.
+        checkpoints = section.keep + section.keep_best + 1
+        needed = checkpoints * (weights + 8 * trained) + weights - self._store.size()
+        require_room(self.path, needed, f"{checkpoints} checkpoints and the model")
+
+    def _check_same_run(self, saved: Path, checkpoint: Checkpoint) -> None:
+        check_same_config(saved, self._config)
+        for name, value in self._state.items():
+            written = checkpoint.info.get(name)
+            if written == value:
+                continue
+            # Batches by tokens are planned for a number of ranks.
+            by_tokens = name == "ranks" and self._config.batch.max_tokens is not None
+            if name in _FREE_AT_RESUME and not by_tokens:
+                note(f"resuming with {name} {value}, written with {written}: sums round otherwise")
+                continue
+            raise CheckpointError(
+                f"checkpoint was written with {name} {written!r}, this run has {value!r}",
+                path=checkpoint.path,
+                fix="resume with the same setting, or warm-start a new run from it",
+            )
+
+    def export(
+        self, engine: DeepSpeedEngine, selection: Selection, last_step: int, pretrained: Pretrained
+    ) -> None:
+        """Write the trained model once; every rank returns when it is there."""
+        step = last_step
+        if self._config.checkpoint.export == "best" and selection.best is not None:
+            step = selection.best.step
+            note(f"the model is that of step {step}, the best by {selection.metric}")
+        # Every rank holds a part of the last step's weights; others lie in a file.
+        weights = engine.full_weights() if step == last_step else {}
+
+        def write() -> None:
+            full = weights or read_full_weights(self._store.at(step).path)
+            learned = build.take_temperature(full, self._config)
+            config = self._config.model_dump(mode="json")
+            provenance = {"config": config, "data": self._state["data"], "step": step}
+            pretrained.config.provenance |= learned | provenance
+            save_pretrained(self.model, full, pretrained.tokenizer, pretrained.config)
+
+        distributed.on_main(write)
+
+    def callbacks(
+        self,
+        scores: Callable[[], dict[str, float]] | None,
+        engine: DeepSpeedEngine,
+        selection: Selection,
+        first_step: int,
+        steps: int,
+    ) -> list[Callback]:
+        """Return the callbacks in order: dev scores come before those that report them."""
+        config = self._config
+        callbacks: list[Callback] = []
+        if scores is not None:
+            callbacks.append(DevScores(scores, config.dev.every, steps))
+        callbacks.append(selection)
+        if distributed.is_main():
+            callbacks.append(Console(first_step, steps, config.log.every))
+            callbacks.append(MetricsFile(self.path / "metrics.jsonl", first_step))
+            if config.log.tensorboard:
+                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every))
+
+        def save(step: int) -> None:
+            best = selection.best.step if selection.best and config.checkpoint.keep_best else None
+            info = self._state | {"selection": selection.state}
+            self._store.save(step, engine.save, info, best)
+
+        every = config.checkpoint.every
+        callbacks.append(Checkpoints(save, every, steps, selection.wants_checkpoint))
+        return callbacks

@@ -1,0 +1,244 @@
+"""Two real ranks, killed at seeded random moments: what comes back is the run that never died."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scimult.cli.main import app
+from scimult.config import save_config
+from scimult.data.sampler import Sampler
+from scimult.distributed import free_port
+from scimult.training.config import PretrainConfig
+from scimult.training.state import CheckpointStore
+from tests.ranks import SERVER
+from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
+
+# Trouble comes after the first checkpoint.
+STEPS, EVERY, TROUBLED_UNIT = 12, 3, 4
+PATIENCE = 240.0
+
+
+def kill_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
+    settings: dict[str, Any] = {
+        "schedule": {"steps": STEPS},
+        "checkpoint": {"every": EVERY, "keep_best": True, "export": "best"},
+        "dev": {"every": 2, "patience": 20},
+        "loss": {"learn_temperature": True},
+        "model": {"freeze": ["embeddings.positions.*"]},
+        "engine": {"deepspeed": {"zero_optimization": {"stage": 2}}},
+    }
+    return run_config(folder, name, **{**settings, **sections})
+
+
+def rank_of_job(
+    config: Path, rank: int, port: int, log: Path, trouble: Callable[[], None] | None
+) -> None:
+    """Do what ``launch/pretrain.py`` does in one process of a launcher."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    with log.open("ab", buffering=0) as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    if trouble is not None:
+        before_unit(TROUBLED_UNIT, trouble)
+    app(["pretrain", "--config", str(config)])
+
+
+def before_unit(number: int, trouble: Callable[[], None]) -> None:
+    """Let this process meet ``trouble`` before it plans the unit of this number."""
+    plan = Sampler.plan
+
+    def troubled(self: Sampler, unit: int) -> Any:
+        if unit == number:
+            trouble()
+        return plan(self, unit)
+
+    Sampler.plan = troubled  # type: ignore[method-assign]
+
+
+def sleep_for_good() -> None:
+    while True:
+        time.sleep(1)
+
+
+def fill_the_disk() -> None:
+    """Let no file grow beyond what metrics take; the system's answer is an error at write."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
+@dataclass
+class Job:
+    """The two ranks of one start of a run."""
+
+    output: Path
+    ranks: list[BaseProcess]
+    logs: list[Path]
+    started: float = field(default_factory=time.time)
+
+    def steps(self) -> int:
+        """Return the last step written down; 0 while the file is still that of an earlier start."""
+        file = self.output / "metrics.jsonl"
+        if not file.exists() or file.stat().st_mtime < self.started:
+            return 0
+        return max(0, file.read_text(encoding="utf-8").count("\n") - 1)
+
+    def writes_checkpoint(self) -> bool:
+        return any((self.output / "checkpoints").glob(".step-*.tmp"))
+
+    def kill(self, ranks: list[int]) -> None:
+        for rank in ranks:
+            pid = self.ranks[rank].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+
+    def join(self) -> list[int | None]:
+        """Return the exit codes; a rank that outlives the job fails the test."""
+        for process in self.ranks:
+            process.join(PATIENCE)
+            if process.is_alive():
+                process.kill()
+                pytest.fail("a rank hangs after the other has ended: " + self.printed())
+        return [process.exitcode for process in self.ranks]
+
+    def printed(self) -> str:
+        return "\n".join(log.read_text(encoding="utf-8") for log in self.logs)
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    """Yield the jobs that a test started; what is left of them ends with it."""
+    started: list[Job] = []
+    yield started
+    for process in (process for job in started for process in job.ranks):
+        process.kill()
+
+
+def start(
+    config: PretrainConfig, jobs: list[Job], trouble: dict[int, Callable[[], None]] | None = None
+) -> Job:
+    """Start both ranks, with what happens to them by rank."""
+    output, port = Path(config.output), free_port()
+    file = output.with_suffix(".yaml")
+    save_config(config, file)
+    logs = [output.with_suffix(f".{len(jobs)}.rank{rank}.log") for rank in (0, 1)]
+    ranks: list[BaseProcess] = []
+    for rank, log in enumerate(logs):
+        arguments = (file, rank, port, log, (trouble or {}).get(rank))
+        ranks.append(SERVER.Process(target=rank_of_job, args=arguments))
+        ranks[-1].start()
+    jobs.append(Job(output, ranks, logs))
+    return jobs[-1]
+
+
+def finish(config: PretrainConfig, jobs: list[Job]) -> None:
+    job = start(config, jobs)
+    assert job.join() == [0, 0], job.printed()
+
+
+def wait_for(job: Job, step: int, *, writing: bool) -> None:
+    """Return when the run has done ``step``, and then writes a checkpoint if it should."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and all(process.is_alive() for process in job.ranks):
+        if job.steps() >= step and (not writing or job.writes_checkpoint()):
+            return
+        time.sleep(0.0005)
+    pytest.fail(f"the run never came to step {step}: {job.printed()}")
+
+
+def kill_once(config: PretrainConfig, jobs: list[Job], rng: random.Random, kind: str) -> None:
+    """Start the run, and kill ranks at a random moment before its last checkpoint."""
+    job = start(config, jobs)
+    wait_for(job, rng.randint(1, STEPS - EVERY), writing=kind == "in a checkpoint")
+    time.sleep(rng.uniform(0, 0.003 if kind == "in a checkpoint" else 0.05))
+    victims = {"one rank": [rng.randrange(2)], "in a checkpoint": [0]}.get(kind, [0, 1])
+    job.kill(victims)
+    codes = job.join()
+    assert all(codes[rank] == -signal.SIGKILL for rank in victims), job.printed()
+    if len(victims) == 1:
+        assert codes[1 - victims[0]] == 1, "the other rank went on alone: " + job.printed()
+        assert "another rank ended or hangs" in job.logs[1 - victims[0]].read_text("utf-8")
+    assert len(metrics(job.output)) < STEPS, "the run ended before it could be killed"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("kill")
+    prepare_corpus(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(folder: Path) -> Path:
+    jobs: list[Job] = []
+    finish(kill_config(folder, "uninterrupted"), jobs)
+    return folder / "uninterrupted"
+
+
+def test_killed_in_a_checkpoint_and_resumed(
+    folder: Path, uninterrupted: Path, jobs: list[Job]
+) -> None:
+    config = kill_config(folder, "killed")
+    kill_once(config, jobs, random.Random(1), "in a checkpoint")
+    finish(config, jobs)
+    assert_same_run(uninterrupted, Path(config.output))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_again_and_again(
+    folder: Path, uninterrupted: Path, jobs: list[Job], seed: int
+) -> None:
+    rng = random.Random(seed)
+    config = kill_config(folder, f"killed-{seed}")
+    for kind in rng.sample(["one rank", "both ranks", "in a checkpoint"], k=3):
+        kill_once(config, jobs, rng, kind)
+    finish(config, jobs)
+    assert_same_run(uninterrupted, Path(config.output))
+
+
+def test_a_hung_rank_ends_the_job_with_a_message(folder: Path, jobs: list[Job]) -> None:
+    # Long enough for a busy machine to do a step in.
+    config = kill_config(
+        folder,
+        "hung",
+        engine={"timeout_minutes": 0.25, "deepspeed": {"zero_optimization": {"stage": 2}}},
+    )
+    job = start(config, jobs, {1: sleep_for_good})
+    assert 0 not in job.join()
+    waiting, hung = (log.read_text(encoding="utf-8") for log in job.logs)
+    assert "rank 1 on " in hung
+    assert f"hangs after step {TROUBLED_UNIT}: no step ended within 0.25 minutes" in hung
+    assert "in sleep_for_good" in hung, "the stack does not show where it sleeps"
+    assert f"hangs after step {TROUBLED_UNIT}" in waiting or "another rank ended" in waiting
+
+
+def test_a_full_disk_ends_all_ranks_and_leaves_whole_checkpoints(
+    folder: Path, jobs: list[Job]
+) -> None:
+    config = kill_config(folder, "full", dev={"every": 6})
+    job = start(config, jobs, {0: fill_the_disk})
+    assert job.join() == [1, 1], job.printed()
+    for log in job.logs:
+        assert "cannot write: File too large" in log.read_text(encoding="utf-8")
+    store = CheckpointStore(job.output / "checkpoints", keep=2)
+    newest = store.newest()
+    assert newest is not None
+    assert [path.name for path in store.folder.iterdir()] == [newest.path.name]
+    assert newest.step == EVERY

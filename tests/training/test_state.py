@@ -1,0 +1,103 @@
+"""Checkpoints on disk: damage of every kind is met, and what is needed is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scimult.errors import CheckpointError
+from scimult.training.state import CheckpointStore
+
+
+def write(folder: Path) -> None:
+    (folder / "whole").write_bytes(bytes(range(200)))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    found = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    for step in (10, 20):
+        found.save(step, write, {"data": "d"})
+    return found
+
+
+def truncate(step: Path) -> None:
+    (step / "whole").write_bytes((step / "whole").read_bytes()[:-1])
+
+
+def flip(step: Path) -> None:
+    content = bytearray((step / "whole").read_bytes())
+    content[100] ^= 1
+    (step / "whole").write_bytes(content)
+
+
+def say(text: str) -> Callable[[Path], None]:
+    return lambda step: (step / "manifest.json").write_text(text) and None
+
+
+def change_manifest(old: str, new: str) -> Callable[[Path], None]:
+    def change(step: Path) -> None:
+        text = (step / "manifest.json").read_text()
+        assert old in text
+        (step / "manifest.json").write_text(text.replace(old, new))
+
+    return change
+
+
+DAMAGES = {
+    "truncated": truncate,
+    "flipped bit": flip,
+    "missing file": lambda step: (step / "whole").unlink(),
+    "missing manifest": lambda step: (step / "manifest.json").unlink(),
+    "empty manifest": say(""),
+    "garbage manifest": say("\x00\x17 no JSON"),
+    "manifest of another kind": say("[1, 2]"),
+    "manifest without its parts": say('{"manifest": {"step": 20}, "sha256": ""}'),
+    "manifest with another value": change_manifest('"d"', '"e"'),
+    "copied to another step": lambda step: step.rename(step.with_name("step-0000030")) and None,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_newest_is_named_and_the_one_before_is_used(
+    store: CheckpointStore, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DAMAGES[kind](store.folder / "step-0000020")
+    newest = store.newest()
+    assert newest is not None
+    assert (newest.step, newest.info) == (10, {"data": "d"})
+    name = "step-0000030" if kind.startswith("copied") else "step-0000020"
+    assert f"checkpoint {name} is damaged and passed over" in capsys.readouterr().err
+
+
+def test_nothing_whole_is_no_reason_to_start_anew(store: CheckpointStore) -> None:
+    for step in (10, 20):
+        truncate(store.folder / f"step-00000{step}")
+    with pytest.raises(CheckpointError, match="every checkpoint is damaged"):
+        store.newest()
+    with pytest.raises(CheckpointError, match="missing or truncated"):
+        store.at(20)
+
+
+def test_the_best_is_kept_while_a_kept_one_names_it(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    left = []
+    for step, best in ((1, None), (2, 2), (3, 2), (4, 2), (5, 5), (6, 5), (7, 5)):
+        store.save(step, write, {}, best)
+        left.append([int(path.name[5:]) for path in sorted(store.folder.iterdir())])
+    # At 5 the newest may be damaged later: 4 would go on, and its best is 2.
+    assert left == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [5, 6], [5, 6, 7]]
+
+
+def test_a_damaged_later_checkpoint_does_not_push_out_a_whole_one(store: CheckpointStore) -> None:
+    truncate(store.folder / "step-0000020")
+    left = store.folder / ".step-0000015.tmp"
+    left.mkdir()
+    CheckpointStore(store.folder, keep=1).save(12, write, {})
+    newest = store.newest()
+    assert newest is not None
+    assert newest.step == 12
+    assert not (store.folder / "step-0000010").exists()
+    assert not left.exists()
