@@ -198,8 +198,10 @@ class Record:
         )
 
 
-def read_jsonl(path: Path | str, rejects: Rejects) -> Iterator[Record]:
+def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> Iterator[Record]:
     """Yield the objects of a JSON lines file; ``.gz`` is decompressed, blank lines are skipped.
+
+    With ``arrays`` a line may be an array, whose items become the fields ``"0"``, ``"1"``, ...
 
     Raises
     ------
@@ -209,7 +211,7 @@ def read_jsonl(path: Path | str, rejects: Rejects) -> Iterator[Record]:
     """
     path = Path(path)
     found = False
-    for number, line in _read_lines(path, rejects):
+    for number, line in read_lines(path, rejects):
         found = True
         try:
             fields = json.loads(line)
@@ -220,6 +222,8 @@ def read_jsonl(path: Path | str, rejects: Rejects) -> Iterator[Record]:
                 DataError("line is not valid JSON", path=path, line=number, value=line, fix=fix)
             )
             continue
+        if arrays and isinstance(fields, list):
+            fields = {str(i): item for i, item in enumerate(fields)}
         if not isinstance(fields, dict):
             fix = 'write one object per line, such as {"id": "1", "title": "..."}'
             rejects.reject(
@@ -228,7 +232,7 @@ def read_jsonl(path: Path | str, rejects: Rejects) -> Iterator[Record]:
             continue
         yield Record(path, number, fields)
     if not found:
-        rejects.reject(_empty(path))
+        rejects.reject(empty_file(path))
 
 
 def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
@@ -256,7 +260,7 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
     path = Path(path)
     is_csv = path.name.removesuffix(".gz").endswith(".csv")
     header: list[str] | None = None
-    for number, line in _read_lines(path, rejects):
+    for number, line in read_lines(path, rejects):
         values = next(csv.reader([line])) if is_csv else line.split("\t")
         if header is None:
             header = _header(Record(path, number, {}), values, columns)
@@ -269,7 +273,7 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
             continue
         yield Record(path, number, dict(zip(header, values, strict=True)))
     if header is None:
-        rejects.reject(_empty(path))
+        rejects.reject(empty_file(path))
 
 
 def _header(place: Record, names: Sequence[str], columns: Sequence[str]) -> list[str]:
@@ -288,11 +292,20 @@ def _header(place: Record, names: Sequence[str], columns: Sequence[str]) -> list
     return header
 
 
-def _read_lines(path: Path, rejects: Rejects) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of every line that is not blank."""
+def read_lines(
+    path: Path, rejects: Rejects, *, keep_blank: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Yield line number and text of every line that is not blank, or of every line.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist or cannot be read; and, through ``rejects``, if a line is not
+        UTF-8 or the gzip file is cut off.
+    """
     number = 0
     try:
-        with _open_binary(path) as file:
+        with open_binary(path) as file:
             for number, raw in enumerate(file, start=1):
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -305,7 +318,7 @@ def _read_lines(path: Path, rejects: Rejects) -> Iterator[tuple[int, str]]:
                     )
                     continue
                 line = line.rstrip("\r\n")
-                if line.strip():
+                if keep_blank or line.strip():
                     yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         fix = "copy or download the file again"
@@ -316,7 +329,14 @@ def _read_lines(path: Path, rejects: Rejects) -> Iterator[tuple[int, str]]:
         raise DataError(problem, path=path, fix="check the disk and its permissions") from error
 
 
-def _open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
+def open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
+    """Open a file for reading bytes; ``.gz`` is decompressed.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist.
+    """
     try:
         if path.suffix == ".gz":
             return gzip.open(path, "rb")
@@ -325,5 +345,6 @@ def _open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
         raise DataError("file does not exist", path=path, fix="check the path") from None
 
 
-def _empty(path: Path) -> DataError:
+def empty_file(path: Path) -> DataError:
+    """Return the error of a file without a record."""
     return DataError("file is empty", path=path, fix="write the file again or leave it out")

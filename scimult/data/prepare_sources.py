@@ -86,7 +86,7 @@ def read_papers(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
     return counts
 
 
-def read_citations(path: Path, namespace: str, corpus: Corpus) -> tuple[IntPairs, Counter[str]]:
+def read_citations(path: Path, namespace: str, corpus: Corpus) -> IntPairs:
     """Return edges ``(citing, cited)`` between papers of the namespace."""
     edges = IntPairs()
 
@@ -102,7 +102,7 @@ def read_citations(path: Path, namespace: str, corpus: Corpus) -> tuple[IntPairs
     rows = read_table(path, ("citing", "cited"), corpus.rejects)
     for _ in corpus.rejects.keep(rows, add):
         pass
-    return edges, Counter({"citations": len(edges)})
+    return edges
 
 
 def read_queries(path: Path, source: str, corpus: Corpus) -> tuple[FileTexts, Counter[str]]:
@@ -127,13 +127,15 @@ def read_answers(
 ) -> tuple[Answers, Counter[str]]:
     """Return the papers that answer each query, and those that were shown and do not.
 
+    For ``links`` the query is a paper itself.
+
     Parameters
     ----------
     path : path
         Table with query-id and paper-id (or corpus-id).
     kind : str
-        ``positives`` (all are), ``judgments`` (column score, positive from the threshold on)
-        or ``clicks`` (column clicked, 0 or 1).
+        ``positives`` (all are), ``judgments`` and ``links`` (column score, positive from the
+        threshold on) or ``clicks`` (column clicked, 0 or 1).
     source, namespace : str
         Where the queries and the papers belong.
     corpus : Corpus
@@ -144,12 +146,18 @@ def read_answers(
     answers = Answers(IntPairs(), IntPairs())
 
     def add(record: Record) -> None:
-        query = _query_row(record, source, corpus)
         paper = corpus.paper_row(record, "paper-id", namespace)
+        if kind == "links":
+            query = corpus.paper_row(record, "query-id", namespace)
+        else:
+            query = _query_row(record, source, corpus)
+        if query == paper:
+            value = record.fields["query-id"]
+            raise record.error("paper is linked to itself", value=value, fix="remove this line")
         positive = _is_positive(record, kind, score_threshold)
         (answers.positives if positive else answers.shown).append(query, paper)
 
-    extra = {"positives": (), "judgments": ("score",), "clicks": ("clicked",)}[kind]
+    extra = {"positives": (), "clicks": ("clicked",)}.get(kind, ("score",))
     rows = read_table(path, ("query-id", PAPER_COLUMN, *extra), corpus.rejects)
     for _ in corpus.rejects.keep(rows, add):
         pass
@@ -196,7 +204,7 @@ def _query_row(record: Record, source: str, corpus: Corpus) -> int:
 def _is_positive(record: Record, kind: str, score_threshold: float) -> bool:
     if kind == "positives":
         return True
-    if kind == "judgments":
+    if kind in ("judgments", "links"):
         return record.number("score") >= score_threshold
     clicked = record.text("clicked").strip()
     if clicked not in ("0", "1"):
