@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -134,10 +135,9 @@ def _convert_fine(
             if not known:
                 raw.counts["papers without a label of the space"] += 1
                 return
-            paper = record.identifier("paper")
-            new = _write_paper(record, raw, paper, options, labels=known, venues=venues)
+            new = _write_paper(record, raw, options, known, venues)
             for reference in record.strings("reference", ()) if new else ():
-                raw.reference(record, paper, reference)
+                raw.reference(record, record.identifier("paper"), reference)
 
         path = conversion.file(f"{folder}/papers.json")
         conversion.each(read_jsonl(path, conversion.rejects), add)
@@ -187,13 +187,8 @@ def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSourc
             key=lambda pair: pair[0],
         )
         raw.counts[f"papers of {field}"] = len(drawn)
-        records = (record for _, record in drawn)
-        conversion.each(
-            records,
-            lambda record, field=field: _write_paper(
-                record, raw, record.identifier("paper"), options, labels=[field], venues={}
-            ),
-        )
+        write = partial(_write_paper, raw=raw, options=options, labels=[field], venues={})
+        conversion.each((record for _, record in drawn), write)
 
 
 def _ordered(
@@ -214,9 +209,7 @@ def _ordered(
 def _write_paper(
     record: Record,
     raw: RawSource,
-    identifier: str,
     options: MapleOptions,
-    *,
     labels: Sequence[str],
     venues: Mapping[str, str],
 ) -> bool:
@@ -225,7 +218,7 @@ def _write_paper(
     has_year = bool(record.fields.get("year"))
     return raw.paper(
         record,
-        identifier,
+        record.identifier("paper"),
         record.text(f"title{end}"),
         record.text(f"abstract{end}", ""),
         authors=record.strings("author", ()),

@@ -80,6 +80,9 @@ def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int
     negatives: dict[str, set[str]] = defaultdict(set)
     for record, query, positive, negative in triples:
         raw.counts["triples"] += 1
+        if not positive:
+            raw.counts["queries without a positive"] += 1
+            continue
         for paper in positive:
             if paper not in positives[query]:
                 positives[query].add(paper)
@@ -92,7 +95,7 @@ def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int
                 continue
             negatives[query].add(paper)
             raw.judgment(record, query, paper, 0)
-    return {query for query, papers in positives.items() if papers}
+    return set(positives)
 
 
 def _write_texts(conversion: Conversion, raw: RawSource, answered: set[str]) -> None:

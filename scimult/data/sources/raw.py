@@ -273,7 +273,7 @@ class RawSource:
     def _dangling(self, table: str, record: Record, values: Sequence[str]) -> DataError:
         first = values[0] not in (self._queries if table == "judgments" else self._papers)
         return record.error(
-            f"pair names a {'query' if first else 'paper'} without a text",
+            f"pair names a {'query' if first and table == 'judgments' else 'paper'} without a text",
             value=values[0] if first else values[1],
             fix="add its text or pass --skip-bad",
         )

@@ -159,8 +159,12 @@ def _split(
             number = at
             yield line + "\n"
 
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    for values in csv.reader(text(), delimiter=delimiter, quoting=quoting):
+    table = (
+        csv.reader(text(), delimiter=delimiter)
+        if quoted
+        else csv.reader(text(), delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    )
+    for values in table:
         if any(value.strip() for value in values):
             yield number, values
 

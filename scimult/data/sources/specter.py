@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -59,14 +60,14 @@ def _convert(conversion: Conversion, options: SpecterOptions) -> None:
 def _convert_graph(conversion: Conversion, options: SpecterOptions, raw: RawSource) -> None:
     """Write every paper of metadata.json and every judged pair of data.json."""
     for identifier, record in read_members(conversion.file(METADATA), conversion.rejects):
-        conversion.each([record], lambda paper, name=identifier: _write_paper(paper, name, raw))
+        conversion.each([record], partial(_write_paper, identifier=identifier, raw=raw))
     wanted = set(_split_ids(conversion, options))
     for query, record in read_members(conversion.file(GRAPH), conversion.rejects):
         if options.splits and query not in wanted:
             raw.counts["queries of other splits"] += 1
             continue
         raw.counts["queries"] += 1
-        conversion.each([record], lambda row, name=query: _write_links(row, name, options, raw))
+        conversion.each([record], partial(_write_links, query=query, options=options, raw=raw))
 
 
 def _split_ids(conversion: Conversion, options: SpecterOptions) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -106,12 +107,7 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
         conversion.each(_rows(conversion, options, "papers"), lambda row: _paper(row, options, raw))
         for what, write in (("citations", raw.citation), ("references", raw.reference)):
             if getattr(options, what) is not None:
-                conversion.each(
-                    _rows(conversion, options, what),
-                    lambda row, write=write: write(
-                        row, row.identifier("citing"), row.identifier("cited")
-                    ),
-                )
+                conversion.each(_rows(conversion, options, what), partial(_edge, write=write))
         if options.links is not None:
             conversion.each(_rows(conversion, options, "links"), lambda row: _link(row, raw))
         if options.queries is not None:
@@ -155,6 +151,10 @@ def _rows(
 def _label(record: Record, raw: RawSource) -> None:
     identifier, name = record.identifier("id"), record.text("name")
     raw.label(record, identifier, name, record.text("definition", ""))
+
+
+def _edge(record: Record, write: Callable[[Record, str, str], None]) -> None:
+    write(record, record.identifier("citing"), record.identifier("cited"))
 
 
 def _link(record: Record, raw: RawSource) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from typing import Annotated, Literal
 
@@ -39,7 +40,7 @@ def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
             _write_collection(conversion, raw)
             rows = read_jsonl(conversion.file(CONTEXTS), conversion.rejects)
             write = _write_context if objective == "context2doc" else _write_together
-            conversion.each(rows, lambda row, write=write, raw=raw: write(row, raw))
+            conversion.each(rows, partial(write, raw=raw))
             conversion.add(raw)
 
 

@@ -1,0 +1,117 @@
+"""What every converter writes: complete or not at all, in any order, and trainable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.config import load_config
+from scimult.data.batches import BatchBuilder, all_known_positives
+from scimult.data.lines import Record, Rejects
+from scimult.data.sampler import Sampler
+from scimult.data.sources import SOURCES
+from scimult.data.sources.raw import RawSource
+from scimult.errors import DataError, StorageError
+from scimult.mining.dataset import DatasetConfig, build_dataset
+from tests.public import run, table
+from tests.tiny import tiny_tokenizer
+
+Steps = list[tuple[str, Any]]
+PLACE = Record(Path("made-up.jsonl"), 1, {})
+
+
+@given(
+    st.lists(st.integers(0, 6), unique=True, min_size=1),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12),
+    st.randoms(use_true_random=False),
+)
+def test_pairs_may_come_before_their_papers(
+    tmp_path_factory: pytest.TempPathFactory,
+    papers: list[int],
+    links: list[tuple[int, int]],
+    random: Any,
+) -> None:
+    steps: Steps = [("paper", paper) for paper in papers] + [("link", link) for link in links]
+    random.shuffle(steps)
+    folder = tmp_path_factory.mktemp("raw")
+    with RawSource(folder, "x", Rejects(skip_bad=True)) as raw:
+        for what, value in steps:
+            if what == "paper":
+                raw.paper(PLACE, str(value), "A title", "")
+            else:
+                raw.link(PLACE, str(value[0]), str(value[1]), 1)
+        raw.finish()
+    known = [(a, b) for a, b in links if a != b and {a, b} <= set(papers)]
+    itself = sum(a == b for a, b in links)
+    assert raw.counts["links"] == len(known)
+    assert raw.counts["pairs of a paper with itself"] == itself
+    assert raw.counts["links without a text"] == len(links) - len(known) - itself
+    assert not list((folder / "x").glob("waiting*"))
+
+
+@pytest.mark.parametrize("identifier", ["a\tb", "a\nb", "a\r"])
+def test_an_id_that_would_break_a_table_is_refused(tmp_path: Path, identifier: str) -> None:
+    with RawSource(tmp_path, "x", Rejects()) as raw:
+        with pytest.raises(DataError, match="tab or a line break"):
+            raw.paper(PLACE, identifier, "A title", "")
+        with pytest.raises(DataError, match="tab or a line break"):
+            raw.link(PLACE, "1", identifier, 1)
+
+
+def test_nothing_but_a_raw_folder_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "thesis.tex").write_text("years of work")
+    with pytest.raises(StorageError, match="not a folder of raw files"):
+        run(tmp_path, "dpr", {})
+    assert (tmp_path / "raw" / "thesis.tex").is_file()
+
+
+def test_every_source_says_where_it_comes_from_and_is_documented(repository: Path) -> None:
+    page = (repository / "docs" / "sources.md").read_text(encoding="utf-8")
+    for name in SOURCES:
+        source = SOURCES[name]
+        assert source.name == name
+        assert f"## {name}\n" in page
+        assert f"scimult prepare {name} " in page
+        assert source.url.split(" ")[0].strip("()") in page or name == "table"
+
+
+def test_from_a_download_to_a_training_batch(tmp_path: Path) -> None:
+    qrels = ("query-id", "corpus-id", "score")
+    files = {
+        "corpus.jsonl": [
+            {"_id": f"d{i}", "title": "graph node", "text": f"data {i}"} for i in range(6)
+        ],
+        "queries.jsonl": [{"_id": f"q{i}", "text": f"query {i}"} for i in range(3)],
+        "qrels/train.tsv": table(
+            qrels, *[(f"q{i}", f"d{2 * i + k}", 1 - k) for i in range(3) for k in (0, 1)]
+        ),
+    }
+    found = run(tmp_path, "beir", files)
+    # The file that the converter wrote is a configuration of prepare.
+    config = load_config(DatasetConfig, found.folder / "sources.yaml", ["dev_fraction=0"])
+    tokenizer = tiny_tokenizer()
+    data, rejects = build_dataset(config, tmp_path / "out", tokenizer=tokenizer)
+    assert rejects.counts == {}
+    sources = data.pairs("train")
+    sampler = Sampler(sources, np.ones(1), rows_per_unit=3, units=1, seed=0)
+    builder = BatchBuilder(
+        sources, data.tokens(tokenizer), all_known_positives(data), max_length=32
+    )
+    batch = builder.build(sampler.plan(0))
+    ids = data.texts.ids
+    pairs = {
+        (ids[int(query)], ids[int(batch.candidate_ids_C[row])])
+        for row, query in enumerate(batch.query_ids_B)
+    }
+    assert pairs == {(f"beir/query:q{i}", f"beir:d{2 * i}") for i in range(3)}
+    hard = {
+        (ids[int(batch.query_ids_B[row])], ids[int(batch.candidate_ids_C[3 + k])])
+        for k, row in enumerate(batch.negative_rows_H)
+    }
+    assert hard == {(f"beir/query:q{i}", f"beir:d{2 * i + 1}") for i in range(3)}
