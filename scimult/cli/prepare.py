@@ -31,7 +31,8 @@ def prepare(
         Path | None, typer.Option(help="YAML file such as configs/data/world.yaml.")
     ] = None,
     source_folder: Annotated[
-        Path | None, typer.Option("--input", help="Folder of the downloaded SOURCE.")
+        Path | None,
+        typer.Option("--input", help="Folder of the downloaded SOURCE; default: this one."),
     ] = None,
     raw: Annotated[
         Path | None, typer.Option(help="Where SOURCE's raw files go; default: OUT.raw.")
@@ -61,9 +62,8 @@ def prepare(
     overrides = rest if source else list(arguments or ())
     _check(source, config, source_folder, raw, out, root)
     if source:
-        assert source_folder is not None
         raw = raw or Path(f"{out}.raw")
-        _convert(source, source_folder, raw, overrides, skip_bad)
+        _convert(source, source_folder or Path(), raw, overrides, skip_bad)
         config = raw / "sources.yaml"
         overrides = [
             override.removeprefix(DATASET_PREFIX)
@@ -90,9 +90,9 @@ def _check(
     if source and (config is not None or root is not None):
         fix = "with a source give --input, and --raw or --out"
         raise ConfigError("a source needs neither --config nor --root", value=source, fix=fix)
-    if source and (source_folder is None or (raw is None and out is None)):
+    if source and raw is None and out is None:
         fix = f"scimult prepare {source} --input FOLDER --out FOLDER"
-        raise ConfigError("a source needs --input, and --raw or --out", value=source, fix=fix)
+        raise ConfigError("a source needs --raw or --out", value=source, fix=fix)
     if not source and (source_folder is not None or raw is not None):
         fix = "scimult prepare SOURCE --input FOLDER --out FOLDER; --list shows the sources"
         raise ConfigError("--input and --raw need a source", fix=fix)

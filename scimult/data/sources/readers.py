@@ -122,6 +122,34 @@ def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
             )
 
 
+def read_hub(repository: str, config: str, split: str) -> Iterator[Record]:
+    """Yield the rows of a data set on the Hugging Face hub, streamed: nothing is kept on disk.
+
+    Parameters
+    ----------
+    repository : str
+        Such as ``allenai/scirepeval``, or a folder in the hub's layout.
+    config, split : str
+        Which part of it.
+
+    Raises
+    ------
+    DataError
+        If it cannot be opened, or the connection fails while it is read.
+    """
+    from datasets import load_dataset  # takes seconds to import
+
+    path = Path(repository) / config / split
+    try:
+        rows = load_dataset(repository, config, split=split, streaming=True)
+        for number, row in enumerate(rows, start=1):
+            yield Record(path, number, row)
+    except (OSError, ValueError) as error:
+        fix = "check the name and the connection, or download the files and name their folder"
+        problem = "data set of the hub cannot be read"
+        raise DataError(problem, path=path, value=str(error), fix=fix) from error
+
+
 def renamed(rows: Iterable[Record], columns: Mapping[str, str]) -> Iterator[Record]:
     """Yield the rows with the fields that ``columns`` maps: new name to the name in the file.
 

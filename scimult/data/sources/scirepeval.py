@@ -11,7 +11,7 @@ from pydantic import Field
 from scimult.data.lines import Record, Rejects
 from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
 from scimult.data.sources.raw import RawSource, distinct, text_id
-from scimult.data.sources.readers import named_files, read_rows
+from scimult.data.sources.readers import named_files, read_hub, read_rows
 from scimult.data.sources.triples import paper_id, scored_papers, write_candidates, write_triple
 from scimult.errors import DataError
 from scimult.progress import progress
@@ -51,6 +51,8 @@ class SciRepEvalOptions(SourceOptions):
     band : mapping
         Regression becomes classification into bands of this width: of the natural logarithm of
         the citation count (``log_citations``), and of the year.
+    hub : str, optional
+        Stream from this data set of the hub (``allenai/scirepeval``) instead of files.
     """
 
     tasks: Annotated[list[Config], Field(min_length=1)] = TRAINING_TASKS
@@ -59,6 +61,7 @@ class SciRepEvalOptions(SourceOptions):
         "cite_count": 1,
         "pub_year": 10,
     }
+    hub: Annotated[str, Field(min_length=1)] | None = None
 
 
 def _convert(conversion: Conversion, options: SciRepEvalOptions) -> None:
@@ -66,7 +69,7 @@ def _convert(conversion: Conversion, options: SciRepEvalOptions) -> None:
         name = f"scirepeval-{task}"
         with conversion.raw(name) as raw:
             write = _writer(task, options, raw, conversion.rejects)
-            rows = _rows(conversion, task, options.splits)
+            rows = _rows(conversion, task, options)
             conversion.each(rows, write)
             conversion.add(raw)
 
@@ -90,9 +93,12 @@ def _writer(
     return lambda record: _write_labelled(record, [_band(record, field, width)], raw)
 
 
-def _rows(conversion: Conversion, task: str, splits: list[str]) -> Iterator[Record]:
+def _rows(conversion: Conversion, task: str, options: SciRepEvalOptions) -> Iterator[Record]:
     folder = conversion.source / task
-    for split in splits:
+    for split in options.splits:
+        if options.hub is not None:
+            yield from read_hub(options.hub, task, split)
+            continue
         found = named_files(folder, split)
         if not found:
             raise DataError(

@@ -143,6 +143,33 @@ def test_a_missing_split_is_named(tmp_path: Path) -> None:
         run(tmp_path, "scirepeval", files, tasks=["fos"])
 
 
+HUB_CARD = """\
+---
+configs:
+- config_name: fos
+  data_files:
+  - split: train
+    path: fos/train-*
+---
+"""
+
+
+def test_rows_stream_from_a_data_set_in_the_layout_of_the_hub(tmp_path: Path) -> None:
+    rows = [_text(i, labels=[1], labels_text=["Art"]) for i in range(3)]
+    files: dict[str, Content] = {
+        "README.md": HUB_CARD,
+        "fos/train-00000-of-00002.parquet": rows[:2],
+        "fos/train-00001-of-00002.parquet": rows[2:],
+    }
+    options = {"tasks": ["fos"], "splits": ["train"]}
+    streamed = run(tmp_path, "scirepeval", files, hub=str(tmp_path / "download"), **options)
+    papers = streamed.rows("scirepeval-fos", "papers")
+    assert [paper["id"] for paper in papers] == ["0", "1", "2"]
+    assert run(tmp_path, "scirepeval", files, **options).rows("scirepeval-fos", "papers") == papers
+    with pytest.raises(DataError, match="data set of the hub cannot be read"):
+        run(tmp_path, "scirepeval", files, hub=str(tmp_path / "nothing"), **options)
+
+
 def test_counts_that_differ_are_notes_or_on_request_errors(tmp_path: Path) -> None:
     rows = [{"query": _text(1), "pos": _text(2), "neg": _text(3)}]
     found = _convert(tmp_path, "cite_prediction", rows)
