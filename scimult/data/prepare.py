@@ -233,7 +233,7 @@ def _split_pairs(raw: RawPairs, store: TextStore, config: PrepareConfig) -> Iter
         if raw.part == "citations":
             groups = group_by_pair(queries, positives)
         else:
-            kept = _kept_pairs(raw.part, split, positives, config)
+            kept = _kept_pairs(raw, split, positives, config)
             groups = group_by_query(queries, positives, kept)
         rows, grouped, unsampled = groups
         yield PairFile(
@@ -242,11 +242,12 @@ def _split_pairs(raw: RawPairs, store: TextStore, config: PrepareConfig) -> Iter
 
 
 def _kept_pairs(
-    part: Part, split: Split, positives: IntArray, config: PrepareConfig
+    raw: RawPairs, split: Split, positives: IntArray, config: PrepareConfig
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Down-sample frequent labels in training; a dev query keeps all its labels."""
-    if part == "labels" and split == "train" and config.max_pairs_per_label is not None:
-        return sample_per_value(positives, config.max_pairs_per_label, config.seed)
+    limit = config.pairs_per_label(raw.source)
+    if raw.part == "labels" and split == "train" and limit is not None:
+        return sample_per_value(positives, limit, config.seed)
     return np.ones(len(positives), dtype=np.bool_)
 
 

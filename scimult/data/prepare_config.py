@@ -60,6 +60,8 @@ class SourceConfig(StrictConfig):
         A judgment or link with at least this score is a positive; default 1.
     tasks : PartTasks
         Which task each part trains.
+    max_pairs_per_label : int or "all", optional
+        Instead of ``PrepareConfig``'s; sources that share a namespace must agree.
     """
 
     name: Name
@@ -75,6 +77,7 @@ class SourceConfig(StrictConfig):
     clicks: str | None = None
     score_threshold: float = 1.0
     tasks: PartTasks = PartTasks()
+    max_pairs_per_label: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> SourceConfig:
@@ -88,6 +91,8 @@ class SourceConfig(StrictConfig):
             raise ValueError("score_threshold needs judgments or links; name them or remove it")
         if self.labels is not None and self.papers is None:
             raise ValueError("labels need papers that carry them; name the papers file")
+        if self.labels is None and self.max_pairs_per_label is not None:
+            raise ValueError("max_pairs_per_label needs labels; name them or remove it")
         for part in sorted(self.tasks.model_fields_set):
             if getattr(self, part) is None:
                 raise ValueError(f"tasks.{part} is set, but the source has no {part}")
@@ -158,6 +163,12 @@ class PrepareConfig(StrictConfig):
             if source.space not in with_papers:
                 raise ValueError(f"no source gives papers for the namespace {source.space!r}")
         return self
+
+    def pairs_per_label(self, source: SourceConfig) -> int | None:
+        """Return the cap of a source's labels; None for none."""
+        if source.max_pairs_per_label == "all":
+            return None
+        return source.max_pairs_per_label or self.max_pairs_per_label
 
     def task_set(self) -> TaskSet:
         """Return the known tasks: the default ones and the user's own.

@@ -106,7 +106,7 @@ def _convert(conversion: Conversion, options: MapleOptions) -> None:
     if options.coarse_fields:
         with conversion.raw("maple-coarse") as raw:
             _convert_coarse(conversion, options, raw)
-            conversion.add(raw)
+            conversion.add(raw, max_pairs_per_label="all")
 
 
 def _convert_fine(

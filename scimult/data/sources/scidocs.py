@@ -58,7 +58,7 @@ def _convert(conversion: Conversion, options: SciDocsOptions) -> None:
     for kind in options.classes:
         with conversion.raw(f"scidocs-{kind}") as raw:
             _write_classes(conversion, options, kind, raw)
-            conversion.add(raw)
+            conversion.add(raw, max_pairs_per_label="all")
 
 
 def _write_links(

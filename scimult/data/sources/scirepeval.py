@@ -37,6 +37,7 @@ TRAINING_TASKS: list[Config] = [
     "high_influence_cite",
     "search",
 ]
+LABELLED = ("fos", "mesh_descriptors", "cite_count", "pub_year")
 
 
 class SciRepEvalOptions(SourceOptions):
@@ -71,7 +72,9 @@ def _convert(conversion: Conversion, options: SciRepEvalOptions) -> None:
             write = _writer(task, options, raw, conversion.rejects)
             rows = _rows(conversion, task, options)
             conversion.each(rows, write)
-            conversion.add(raw)
+            # So few labels that a cap would leave next to nothing.
+            choices = {"max_pairs_per_label": "all"} if task in LABELLED else {}
+            conversion.add(raw, **choices)
 
 
 def _writer(
