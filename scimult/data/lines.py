@@ -102,15 +102,7 @@ class Record:
         value = self._value(name, default)
         if not isinstance(value, str):
             raise self._wrong_type(name, "a string", value)
-        if not value.isascii():
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError:
-                raise self.error(
-                    f"field {name!r} is not valid Unicode",
-                    value=value,
-                    fix="remove the lone \\ud800-\\udfff escape",
-                ) from None
+        self._check_unicode(name, value)
         return value
 
     def identifier(self, name: str) -> str:
@@ -135,7 +127,8 @@ class Record:
         Raises
         ------
         DataError
-            If the field is missing (and has no default) or not a list of strings.
+            If the field is missing (and has no default), not a list of strings, or one of
+            them holds half a surrogate pair.
         """
         value = self._value(name, default)
         if not isinstance(value, Sequence) or isinstance(value, str):
@@ -143,6 +136,7 @@ class Record:
         for item in value:
             if not isinstance(item, str):
                 raise self._wrong_type(name, "a list of strings", value)
+            self._check_unicode(name, item)
         return list(value)
 
     def integer(self, name: str, default: int | None = None) -> int:
@@ -191,6 +185,18 @@ class Record:
             value=sorted(self.fields),
             fix=f"add {name!r} to this record, or leave the record out with --skip-bad",
         )
+
+    def _check_unicode(self, name: str, value: str) -> None:
+        if value.isascii():
+            return
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise self.error(
+                f"field {name!r} is not valid Unicode",
+                value=value,
+                fix="remove the lone \\ud800-\\udfff escape",
+            ) from None
 
     def _wrong_type(self, name: str, wanted: str, value: Any) -> DataError:
         return self.error(

@@ -49,6 +49,7 @@ BAD_LINES = [
     ("papers.jsonl", 3, _paper(id=""), "field 'id' is empty", ""),
     ("papers.jsonl", 3, _paper(year="soon"), "field 'year' is not an integer", "soon"),
     ("papers.jsonl", 3, _paper(authors="A, B"), "field 'authors' is not a list of strings", "A, B"),
+    ("papers.jsonl", 3, _paper(authors=["\ud800"]), "field 'authors' is not valid Unicode", "d800"),
     ("papers.jsonl", 3, _paper(labels=[1]), "field 'labels' is not a list of strings", "[1]"),
     ("papers.jsonl", 3, _paper(labels=["l9"]), "label that no definition names", "l9"),
     ("papers.jsonl", 3, _paper()[:40], "line is not valid JSON", "{"),

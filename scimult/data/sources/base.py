@@ -13,8 +13,10 @@ from scimult.config import StrictConfig
 from scimult.data.lines import Record, Rejects
 from scimult.data.prepare_config import SourceConfig
 from scimult.data.sources.raw import RawSource
+from scimult.data.sources.readers import read_members
 from scimult.errors import DataError, StorageError
 from scimult.files import atomic_folder, read_json, write_json, write_text
+from scimult.progress import progress
 
 MANIFEST = "conversion.json"
 SOURCES_FILE = "sources.yaml"
@@ -95,9 +97,18 @@ class Conversion:
         self.counts[raw.name] = dict(raw.counts)
 
     def each(self, records: Iterable[Record], handle: Callable[[Record], object]) -> None:
-        """Handle every record; one on which it raises is rejected."""
-        for _ in self.rejects.keep(records, handle):
+        """Handle every record, showing progress; one on which it raises is rejected."""
+        for _ in progress(self.rejects.keep(records, handle), "rows", unit="row"):
             pass
+
+    def each_member(self, file: str, handle: Callable[[str, Record], object]) -> None:
+        """Handle every member of a big JSON object by name and value, as ``each`` does."""
+        members = read_members(self.file(file), self.rejects)
+        for name, record in progress(members, file, unit="row"):
+            try:
+                handle(name, record)
+            except DataError as error:
+                self.rejects.reject(error)
 
 
 @dataclass(frozen=True)

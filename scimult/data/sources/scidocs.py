@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 from scimult.data.lines import Record
 from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
 from scimult.data.sources.raw import RawSource
-from scimult.data.sources.readers import read_delimited, read_members, read_rows
-from scimult.data.sources.triples import paper_id
+from scimult.data.sources.readers import read_delimited, read_rows
 
 Classes = Literal["mag", "mesh"]
 Links = Literal["cite", "cocite", "coread", "coview"]
@@ -110,16 +109,14 @@ def _write_papers(
 ) -> None:
     """Write the papers that ``labels`` names; a paper's label may be empty."""
 
-    def add(record: Record) -> None:
-        identifier = paper_id(record, ("paper_id",))
+    def add(identifier: str, record: Record) -> None:
         if identifier not in labels:
             return
         title, abstract = record.text("title", ""), record.text("abstract", "")
         label = labels[identifier]
         raw.paper(record, identifier, title, abstract, labels=[label] if label else ())
 
-    members = read_members(conversion.file(file), conversion.rejects)
-    conversion.each((record for _, record in members), add)
+    conversion.each_member(file, add)
 
 
 SCIDOCS = PublicSource(

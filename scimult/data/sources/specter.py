@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -11,7 +10,7 @@ from pydantic import Field
 from scimult.data.lines import Record, read_lines
 from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
 from scimult.data.sources.raw import RawSource
-from scimult.data.sources.readers import named_files, read_members, read_rows
+from scimult.data.sources.readers import named_files, read_rows
 from scimult.data.sources.triples import write_triple
 from scimult.errors import DataError
 
@@ -59,25 +58,30 @@ def _convert(conversion: Conversion, options: SpecterOptions) -> None:
 
 def _convert_graph(conversion: Conversion, options: SpecterOptions, raw: RawSource) -> None:
     """Write every paper of metadata.json and every judged pair of data.json."""
-    for identifier, record in read_members(conversion.file(METADATA), conversion.rejects):
-        conversion.each([record], partial(_write_paper, identifier=identifier, raw=raw))
+
+    def add_paper(identifier: str, record: Record) -> None:
+        title, abstract = record.text("title", ""), record.text("abstract", "")
+        raw.paper(record, identifier, title, abstract)
+
     wanted = set(_split_ids(conversion, options))
-    for query, record in read_members(conversion.file(GRAPH), conversion.rejects):
+
+    def add_query(query: str, record: Record) -> None:
         if options.splits and query not in wanted:
             raw.counts["queries of other splits"] += 1
-            continue
+            return
+        wanted.discard(query)
         raw.counts["queries"] += 1
-        conversion.each([record], partial(_write_links, query=query, options=options, raw=raw))
+        _write_links(record, query, options, raw)
+
+    conversion.each_member(METADATA, add_paper)
+    conversion.each_member(GRAPH, add_query)
+    raw.counts[f"queries of the splits that {GRAPH} lacks"] = len(wanted)
 
 
 def _split_ids(conversion: Conversion, options: SpecterOptions) -> Iterator[str]:
     for split in options.splits:
         for _, line in read_lines(conversion.file(f"{split}.txt"), conversion.rejects):
             yield line.strip()
-
-
-def _write_paper(record: Record, identifier: str, raw: RawSource) -> None:
-    raw.paper(record, identifier, record.text("title", ""), record.text("abstract", ""))
 
 
 def _write_links(record: Record, query: str, options: SpecterOptions, raw: RawSource) -> None:

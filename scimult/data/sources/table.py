@@ -15,7 +15,7 @@ from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
 from scimult.data.sources.judged import answered_queries, write_judgments
 from scimult.data.sources.raw import RawSource, distinct
 from scimult.data.sources.readers import read_rows, renamed
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, DataError
 
 # Our name of each column, and whether a table must have it.
 COLUMNS: Mapping[str, Mapping[str, bool]] = {
@@ -137,7 +137,13 @@ def _write_queries(conversion: Conversion, options: TableOptions, raw: RawSource
 def _rows(
     conversion: Conversion, options: TableOptions, what: str, rejects: Rejects | None = None
 ) -> Iterator[Record]:
-    """Yield the rows of a table under our names."""
+    """Yield the rows of a table under our names.
+
+    Raises
+    ------
+    DataError
+        If the file lacks a column that is needed or mapped; in JSON, if no row has it.
+    """
     table: TableFile | None = getattr(options, what)
     if table is None:
         raise ConfigError(f"no table of {what}", fix=f"name it: {what}.file=...")
@@ -145,7 +151,17 @@ def _rows(
     needed = [old for new, old in names.items() if COLUMNS[what][new] or new in table.columns]
     rejects = conversion.rejects if rejects is None else rejects
     rows = read_rows(conversion.file(table.file), rejects, columns=needed)
-    return renamed(rows, names)
+    unseen = set(table.columns)
+    for row in renamed(rows, names):
+        if unseen:
+            unseen -= row.fields.keys()
+        yield row
+    if unseen:
+        column = table.columns[min(unseen)]
+        fix = f"correct {what}.columns"
+        raise DataError(
+            "no row has the column", path=conversion.file(table.file), value=column, fix=fix
+        )
 
 
 def _label(record: Record, raw: RawSource) -> None:

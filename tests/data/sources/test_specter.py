@@ -49,10 +49,11 @@ def test_cited_papers_are_positives_and_the_others_hard_negatives(tmp_path: Path
 
 
 def test_a_split_names_its_queries(tmp_path: Path) -> None:
-    files = FILES | {"train.txt": "b\n", "val.txt": "a\n"}
+    files = FILES | {"train.txt": "b\nz\n", "val.txt": "a\n"}
     found = run(tmp_path, "specter", files, splits=["train"])
     assert found.pairs("specter", "links") == [("b", "d", "5")]
     assert found.counts("specter")["queries of other splits"] == 2
+    assert found.counts("specter")["queries of the splits that data.json lacks"] == 1
 
 
 def _text(name: str) -> dict[str, Any]:

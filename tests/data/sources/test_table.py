@@ -71,6 +71,14 @@ def test_a_library_in_four_kinds_of_files(tmp_path: Path) -> None:
         ),
         ({"citations": {"file": "edges.tsv"}}, "file lacks the column citing"),
         ({"queries": {"file": "library.docx"}}, "file is of no known kind"),
+        (
+            {"queries": {"file": "questions.jsonl", "columns": {"text": "txet"}}},
+            "missing field 'text'",
+        ),
+        (
+            {"papers": {"file": "questions.jsonl", "columns": {"title": "text", "year": "yaer"}}},
+            "no row has the column (value: 'yaer')",
+        ),
     ],
 )
 def test_bad_tables(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
