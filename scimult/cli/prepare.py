@@ -53,6 +53,7 @@ def prepare(
     """Write texts, pairs with hard negatives, and tokens from raw files or a public source."""
     from scimult.cli.tables import print_sources
     from scimult.data.sources import SOURCES
+    from scimult.data.sources.base import SOURCES_FILE
 
     if list_sources:
         print_sources([SOURCES[name] for name in SOURCES])
@@ -63,13 +64,15 @@ def prepare(
     _check(source, config, source_folder, raw, out, root)
     if source:
         raw = raw or Path(f"{out}.raw")
-        _convert(source, source_folder or Path(), raw, overrides, skip_bad)
-        config = raw / "sources.yaml"
+        options = [item for item in overrides if not item.startswith(DATASET_PREFIX)]
         overrides = [
-            override.removeprefix(DATASET_PREFIX)
-            for override in overrides
-            if override.startswith(DATASET_PREFIX)
+            item.removeprefix(DATASET_PREFIX)
+            for item in overrides
+            if item.startswith(DATASET_PREFIX)
         ]
+        _check_choices(overrides)
+        _convert(source, source_folder or Path(), raw, options, skip_bad)
+        config = raw / SOURCES_FILE
     if out is not None:
         assert config is not None
         chosen = overrides if root is None else [*overrides, f"root={root}"]
@@ -101,8 +104,17 @@ def _check(
         raise ConfigError("--config and --out are needed", fix=fix)
 
 
+def _check_choices(overrides: Sequence[str]) -> None:
+    """Check what comes after a conversion before it starts: it may take an hour."""
+    from scimult.config import apply_overrides, validate
+    from scimult.mining.dataset import DatasetConfig
+
+    any_source = {"name": "any", "papers": "papers", "citations": "citations"}
+    validate(DatasetConfig, apply_overrides({"sources": [any_source]}, overrides))
+
+
 def _convert(
-    name: str, source_folder: Path, raw: Path, overrides: Sequence[str], skip_bad: bool
+    name: str, source_folder: Path, raw: Path, options: Sequence[str], skip_bad: bool
 ) -> None:
     """Write the raw files of a public source and say what was counted."""
     from scimult.cli.tables import print_conversion
@@ -110,9 +122,8 @@ def _convert(
     from scimult.data.sources import SOURCES, convert
 
     source = SOURCES[name]
-    chosen = [override for override in overrides if not override.startswith(DATASET_PREFIX)]
-    options = validate(source.options, apply_overrides({}, chosen))
-    conversion, notes = convert(source, options, source_folder, raw, skip_bad=skip_bad)
+    chosen = validate(source.options, apply_overrides({}, options))
+    conversion, notes = convert(source, chosen, source_folder, raw, skip_bad=skip_bad)
     print_conversion(raw, conversion.counts)
     for note in notes:
         typer.echo(f"differs from what was published: {note}", err=True)

@@ -107,6 +107,7 @@ def test_the_list_names_every_source() -> None:
         (("maple", "--out", "x", "--config", "y"), "needs neither --config nor --root"),
         (("maple", "--out", "x", "folder=[Art]"), "unknown key (did you mean 'folders'?)"),
         (("maple", "--out", "x", "--input", "none"), "does not exist"),
+        (("maple", "--out", "x", "prepare.sed=1"), "unknown key (did you mean 'seed'?)"),
         (("--out", "x", "--raw", "y"), "need a source"),
         (("--out", "x"), "--config and --out are needed"),
     ],

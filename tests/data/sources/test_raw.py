@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ from scimult.config import load_config
 from scimult.data.batches import BatchBuilder, all_known_positives
 from scimult.data.lines import Record, Rejects
 from scimult.data.sampler import Sampler
-from scimult.data.sources import SOURCES
+from scimult.data.sources import SOURCES, convert
 from scimult.data.sources.raw import RawSource
 from scimult.errors import DataError, StorageError
 from scimult.mining.dataset import DatasetConfig, build_dataset
-from tests.public import run, table
+from tests.public import Content, run, table, write_files
 from tests.tiny import tiny_tokenizer
 
 Steps = list[tuple[str, Any]]
@@ -79,6 +81,38 @@ def test_every_source_says_where_it_comes_from_and_is_documented(repository: Pat
         assert f"## {name}\n" in page
         assert f"scimult prepare {name} " in page
         assert source.url.split(" ")[0].strip("()") in page or name == "table"
+
+
+LONG = "many words " * 2000
+
+
+def _big(source: str, count: int) -> dict[str, Content]:
+    """Return a download of ``count`` papers with texts of 22 kB."""
+    ids = [f"paper-{i}" for i in range(count)]
+    if source == "specter":
+        links = {a: {b: {"count": 5}} for a, b in pairwise(ids)}
+        metadata = {name: {"title": name, "abstract": LONG} for name in ids}
+        return {"data.json": links, "metadata.json": metadata}
+    qrels = [("query-id", "corpus-id", "score"), *(("q", name, 1) for name in ids)]
+    return {
+        "corpus.jsonl": [{"_id": name, "title": name, "text": LONG} for name in ids],
+        "queries.jsonl": [{"_id": "q", "text": "words"}],
+        "qrels/train.tsv": table(*qrels),
+    }
+
+
+@pytest.mark.parametrize("source", ["specter", "beir"])
+def test_memory_grows_with_ids_and_not_with_texts(tmp_path: Path, source: str) -> None:
+    peaks = []
+    for count in (200, 800):
+        download = write_files(tmp_path / f"in{count}", _big(source, count))
+        public = SOURCES[source]
+        tracemalloc.start()
+        convert(public, public.options(), download, tmp_path / f"raw{count}")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # An id and its place in a set take some 150 bytes; 2 kB leave room, a text has 22 kB.
+    assert peaks[1] - peaks[0] < 600 * 2_000
 
 
 def test_from_a_download_to_a_training_batch(tmp_path: Path) -> None:
