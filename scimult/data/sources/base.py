@@ -43,11 +43,15 @@ class Conversion:
     Parameters
     ----------
     source : Path
-        The folder (or file) that the user downloaded.
+        The folder that the user downloaded.
     target : Path
         The raw folder.
     rejects : Rejects
         Takes bad records.
+    configs : list of SourceConfig
+        The sources that were written, as prepare reads them.
+    counts : dict
+        What was counted, by source.
     """
 
     source: Path
