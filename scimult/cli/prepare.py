@@ -1,18 +1,44 @@
-"""``scimult prepare``: raw papers, citations, labels and queries to a folder for training."""
+"""``scimult prepare``: raw files, or a public data set, to a folder for training."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from scimult.data.lines import Rejects
+
+DATASET_PREFIX = "prepare."
+
 
 def prepare(
-    config: Annotated[Path, typer.Option(help="YAML file such as configs/data/world.yaml.")],
-    out: Annotated[Path, typer.Option(help="Folder to write; a prepared one is replaced.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=value, on top of the file.", show_default=False)
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SOURCE] [KEY=VALUE]...",
+            help="A public source (see --list) and its options, or key=value on top of --config.",
+            show_default=False,
+        ),
+    ] = None,
+    list_sources: Annotated[
+        bool,
+        typer.Option("--list", help="Show the public sources, where to get them, their files."),
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file such as configs/data/world.yaml.")
+    ] = None,
+    source_folder: Annotated[
+        Path | None,
+        typer.Option("--input", help="Folder of the downloaded SOURCE; default: this one."),
+    ] = None,
+    raw: Annotated[
+        Path | None, typer.Option(help="Where SOURCE's raw files go; default: OUT.raw.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write; a prepared one is replaced.")
     ] = None,
     root: Annotated[
         Path | None, typer.Option(help="Folder that the paths in the file are relative to.")
@@ -24,19 +50,103 @@ def prepare(
         bool, typer.Option("--skip-bad", help="Leave bad records out, count and name them.")
     ] = False,
 ) -> None:
-    """Write texts, pairs with hard negatives, and tokens from raw files."""
+    """Write texts, pairs with hard negatives, and tokens from raw files or a public source."""
+    from scimult.cli.tables import print_sources
+    from scimult.data.sources import SOURCES
+    from scimult.data.sources.base import SOURCES_FILE
+
+    if list_sources:
+        print_sources([SOURCES[name] for name in SOURCES])
+        return
+    first, *rest = arguments or [""]
+    source = "" if "=" in first else first
+    overrides = rest if source else list(arguments or ())
+    _check(source, config, source_folder, raw, out, root)
+    if source:
+        raw = raw or Path(f"{out}.raw")
+        options = [item for item in overrides if not item.startswith(DATASET_PREFIX)]
+        overrides = [
+            item.removeprefix(DATASET_PREFIX)
+            for item in overrides
+            if item.startswith(DATASET_PREFIX)
+        ]
+        _check_choices(overrides)
+        _convert(source, source_folder or Path(), raw, options, skip_bad)
+        config = raw / SOURCES_FILE
+    if out is not None:
+        assert config is not None
+        chosen = overrides if root is None else [*overrides, f"root={root}"]
+        _build(config, chosen, out, tokenizer, skip_bad)
+
+
+def _check(
+    source: str,
+    config: Path | None,
+    source_folder: Path | None,
+    raw: Path | None,
+    out: Path | None,
+    root: Path | None,
+) -> None:
+    """Fail before the work starts if the options do not fit together."""
+    from scimult.errors import ConfigError
+
+    if source and (config is not None or root is not None):
+        fix = "with a source give --input, and --raw or --out"
+        raise ConfigError("a source needs neither --config nor --root", value=source, fix=fix)
+    if source and raw is None and out is None:
+        fix = f"scimult prepare {source} --input FOLDER --out FOLDER"
+        raise ConfigError("a source needs --raw or --out", value=source, fix=fix)
+    if not source and (source_folder is not None or raw is not None):
+        fix = "scimult prepare SOURCE --input FOLDER --out FOLDER; --list shows the sources"
+        raise ConfigError("--input and --raw need a source", fix=fix)
+    if not source and (config is None or out is None):
+        fix = "scimult prepare --config FILE --out FOLDER, or name a source (--list shows them)"
+        raise ConfigError("--config and --out are needed", fix=fix)
+
+
+def _check_choices(overrides: Sequence[str]) -> None:
+    """Check what comes after a conversion before it starts: it may take an hour."""
+    from scimult.config import apply_overrides, validate
+    from scimult.mining.dataset import DatasetConfig
+
+    any_source = {"name": "any", "papers": "papers", "citations": "citations"}
+    validate(DatasetConfig, apply_overrides({"sources": [any_source]}, overrides))
+
+
+def _convert(
+    name: str, source_folder: Path, raw: Path, options: Sequence[str], skip_bad: bool
+) -> None:
+    """Write the raw files of a public source and say what was counted."""
+    from scimult.cli.tables import print_conversion
+    from scimult.config import apply_overrides, validate
+    from scimult.data.sources import SOURCES, convert
+
+    source = SOURCES[name]
+    chosen = validate(source.options, apply_overrides({}, options))
+    conversion, notes = convert(source, chosen, source_folder, raw, skip_bad=skip_bad)
+    print_conversion(raw, conversion.counts)
+    for note in notes:
+        typer.echo(f"differs from what was published: {note}", err=True)
+    _name_rejects(conversion.rejects, raw / "rejects.jsonl")
+
+
+def _build(
+    config: Path, overrides: Sequence[str], out: Path, tokenizer: Path | None, skip_bad: bool
+) -> None:
+    """Prepare, mine and tokenise what a configuration names."""
     from scimult.cli.tables import print_prepared
     from scimult.config import load_config
     from scimult.data.prepare import REJECTS_FILE
     from scimult.data.tokenization import TextTokenizer
     from scimult.mining.dataset import DatasetConfig, build_dataset
 
-    chosen = list(overrides or ())
-    if root is not None:
-        chosen.append(f"root={root}")
-    settings = load_config(DatasetConfig, config, chosen)
+    settings = load_config(DatasetConfig, config, overrides)
     loaded = None if tokenizer is None else TextTokenizer.from_folder(tokenizer)
     data, rejects = build_dataset(settings, out, tokenizer=loaded, skip_bad=skip_bad)
     print_prepared(data)
+    _name_rejects(rejects, out / REJECTS_FILE)
+
+
+def _name_rejects(rejects: Rejects, log: Path) -> None:
     if rejects.counts:
-        typer.echo(f"{rejects.summary()}\nall of them: {out / REJECTS_FILE}", err=True)
+        typer.echo(f"{rejects.summary()}\nall of them: {log}", err=True)

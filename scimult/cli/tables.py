@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +16,7 @@ from scimult.data.prepared import PreparedData
 if TYPE_CHECKING:
     from scimult.benchmarks.compare_training import TrainingRow
     from scimult.benchmarks.variants import Measurement
+    from scimult.data.sources import PublicSource
 
 
 def print_prepared(data: PreparedData) -> None:
@@ -40,6 +43,24 @@ def print_prepared(data: PreparedData) -> None:
         pairs.add_row(entry["source"], entry["task"], entry["split"], *counts, f"{mined:.1%}")
     console.print(pairs)
     console.print("mined: groups with at least one hard negative", highlight=False)
+
+
+def print_sources(sources: Sequence[PublicSource]) -> None:
+    """Print every public source with its terms, its address and the files it needs."""
+    for source in sources:
+        files = "\n".join(f"    {file}" for file in source.files)
+        typer.echo(f"{source.name}: {source.title}\n  get it: {source.url}")
+        typer.echo(f"  licence: {source.licence}\n  files below --input:\n{files}")
+
+
+def print_conversion(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Print what a conversion to raw files counted."""
+    table = Table(title=f"{folder}: raw files", box=box.SIMPLE)
+    table.add_column("source")
+    table.add_column("count", overflow="fold")
+    for name, found in counts.items():
+        table.add_row(name, ", ".join(f"{n:,} {what}" for what, n in found.items() if n))
+    Console().print(table)
 
 
 def print_with_notes(table: Table, notes: Sequence[str]) -> None:

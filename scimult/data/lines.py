@@ -102,15 +102,7 @@ class Record:
         value = self._value(name, default)
         if not isinstance(value, str):
             raise self._wrong_type(name, "a string", value)
-        if not value.isascii():
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError:
-                raise self.error(
-                    f"field {name!r} is not valid Unicode",
-                    value=value,
-                    fix="remove the lone \\ud800-\\udfff escape",
-                ) from None
+        self._check_unicode(name, value)
         return value
 
     def identifier(self, name: str) -> str:
@@ -135,7 +127,8 @@ class Record:
         Raises
         ------
         DataError
-            If the field is missing (and has no default) or not a list of strings.
+            If the field is missing (and has no default), not a list of strings, or one of
+            them holds half a surrogate pair.
         """
         value = self._value(name, default)
         if not isinstance(value, Sequence) or isinstance(value, str):
@@ -143,6 +136,7 @@ class Record:
         for item in value:
             if not isinstance(item, str):
                 raise self._wrong_type(name, "a list of strings", value)
+            self._check_unicode(name, item)
         return list(value)
 
     def integer(self, name: str, default: int | None = None) -> int:
@@ -192,14 +186,28 @@ class Record:
             fix=f"add {name!r} to this record, or leave the record out with --skip-bad",
         )
 
+    def _check_unicode(self, name: str, value: str) -> None:
+        if value.isascii():
+            return
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise self.error(
+                f"field {name!r} is not valid Unicode",
+                value=value,
+                fix="remove the lone \\ud800-\\udfff escape",
+            ) from None
+
     def _wrong_type(self, name: str, wanted: str, value: Any) -> DataError:
         return self.error(
             f"field {name!r} is not {wanted}", value=value, fix=f"write {name!r} as {wanted}"
         )
 
 
-def read_jsonl(path: Path | str, rejects: Rejects) -> Iterator[Record]:
+def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> Iterator[Record]:
     """Yield the objects of a JSON lines file; ``.gz`` is decompressed, blank lines are skipped.
+
+    With ``arrays`` a line may be an array, whose items become the fields ``"0"``, ``"1"``, ...
 
     Raises
     ------
@@ -209,7 +217,7 @@ def read_jsonl(path: Path | str, rejects: Rejects) -> Iterator[Record]:
     """
     path = Path(path)
     found = False
-    for number, line in _read_lines(path, rejects):
+    for number, line in read_lines(path, rejects):
         found = True
         try:
             fields = json.loads(line)
@@ -220,6 +228,8 @@ def read_jsonl(path: Path | str, rejects: Rejects) -> Iterator[Record]:
                 DataError("line is not valid JSON", path=path, line=number, value=line, fix=fix)
             )
             continue
+        if arrays and isinstance(fields, list):
+            fields = {str(i): item for i, item in enumerate(fields)}
         if not isinstance(fields, dict):
             fix = 'write one object per line, such as {"id": "1", "title": "..."}'
             rejects.reject(
@@ -228,7 +238,7 @@ def read_jsonl(path: Path | str, rejects: Rejects) -> Iterator[Record]:
             continue
         yield Record(path, number, fields)
     if not found:
-        rejects.reject(_empty(path))
+        rejects.reject(empty_file(path))
 
 
 def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
@@ -256,7 +266,7 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
     path = Path(path)
     is_csv = path.name.removesuffix(".gz").endswith(".csv")
     header: list[str] | None = None
-    for number, line in _read_lines(path, rejects):
+    for number, line in read_lines(path, rejects):
         values = next(csv.reader([line])) if is_csv else line.split("\t")
         if header is None:
             header = _header(Record(path, number, {}), values, columns)
@@ -269,7 +279,7 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
             continue
         yield Record(path, number, dict(zip(header, values, strict=True)))
     if header is None:
-        rejects.reject(_empty(path))
+        rejects.reject(empty_file(path))
 
 
 def _header(place: Record, names: Sequence[str], columns: Sequence[str]) -> list[str]:
@@ -288,11 +298,20 @@ def _header(place: Record, names: Sequence[str], columns: Sequence[str]) -> list
     return header
 
 
-def _read_lines(path: Path, rejects: Rejects) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of every line that is not blank."""
+def read_lines(
+    path: Path, rejects: Rejects, *, keep_blank: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Yield line number and text of every line that is not blank, or of every line.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist or cannot be read; and, through ``rejects``, if a line is not
+        UTF-8 or the gzip file is cut off.
+    """
     number = 0
     try:
-        with _open_binary(path) as file:
+        with open_binary(path) as file:
             for number, raw in enumerate(file, start=1):
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -305,7 +324,7 @@ def _read_lines(path: Path, rejects: Rejects) -> Iterator[tuple[int, str]]:
                     )
                     continue
                 line = line.rstrip("\r\n")
-                if line.strip():
+                if keep_blank or line.strip():
                     yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         fix = "copy or download the file again"
@@ -316,7 +335,14 @@ def _read_lines(path: Path, rejects: Rejects) -> Iterator[tuple[int, str]]:
         raise DataError(problem, path=path, fix="check the disk and its permissions") from error
 
 
-def _open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
+def open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
+    """Open a file for reading bytes; ``.gz`` is decompressed.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist.
+    """
     try:
         if path.suffix == ".gz":
             return gzip.open(path, "rb")
@@ -325,5 +351,6 @@ def _open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
         raise DataError("file does not exist", path=path, fix="check the path") from None
 
 
-def _empty(path: Path) -> DataError:
+def empty_file(path: Path) -> DataError:
+    """Return the error of a file without a record."""
     return DataError("file is empty", path=path, fix="write the file again or leave it out")

@@ -42,6 +42,8 @@ from scimult.progress import progress
 from scimult.types import IntArray
 
 REJECTS_FILE = "rejects.jsonl"
+FILES = ("papers", "labels", "citations", "references", "links", "queries", *ANSWERS)
+Columns = tuple[IntArray, IntArray]
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,8 @@ def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> R
     counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
     with TextStoreWriter(folder) as texts:
         corpus = Corpus(texts, rejects)
-        raw, answers = _read_all(config, corpus, counts)
+        raw, edges, answers = _read_all(config, corpus, counts)
     corpus.write_metadata(folder)
-    edges = [(part.queries, part.positives) for part in raw if part.part == "citations"]
     _write_columns(folder, "citations", ("citing", "cited"), _unique_pairs(edges))
     shown = [answer.shown.columns() for answer in answers]
     _write_columns(folder, "shown", ("query", "paper"), _unique_pairs(shown))
@@ -133,7 +134,7 @@ def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> R
 def _check_files(config: PrepareConfig) -> None:
     """Fail before the work starts if a named file is not there."""
     for source in config.sources:
-        for field in ("papers", "labels", "citations", "queries", *ANSWERS):
+        for field in FILES:
             name = getattr(source, field)
             if name is not None and not config.resolve(name).is_file():
                 raise DataError(
@@ -145,8 +146,11 @@ def _check_files(config: PrepareConfig) -> None:
 
 def _read_all(
     config: PrepareConfig, corpus: Corpus, counts: dict[str, dict[str, int]]
-) -> tuple[list[RawPairs], list[Answers]]:
-    """Read labels of all sources, then papers, then what pairs them."""
+) -> tuple[list[RawPairs], list[Columns], list[Answers]]:
+    """Read labels of all sources, then papers, then what pairs them.
+
+    Besides the pairs, return all citations and all answers.
+    """
     for source in config.sources:
         if source.labels is not None:
             found = read_labels(config.resolve(source.labels), source.space, corpus)
@@ -164,22 +168,52 @@ def _read_all(
                 fix = "give the papers a field 'labels' with a list of label ids"
                 raise DataError("no paper has a label that is defined", path=path, fix=fix)
             raw.append(RawPairs(source, "labels", *labelled))
+    edges: list[Columns] = []
     answers: list[Answers] = []
     for source in progress(config.sources, "pairs", unit="source"):
-        raw.extend(_read_citations(config, source, corpus, counts[source.name]))
+        raw.extend(_read_citations(config, source, corpus, counts[source.name], edges))
+        raw.extend(_read_links(config, source, corpus, counts[source.name], answers))
         raw.extend(_read_search(config, source, corpus, counts[source.name], answers))
-    return raw, answers
+    return raw, edges, answers
 
 
 def _read_citations(
-    config: PrepareConfig, source: SourceConfig, corpus: Corpus, counts: dict[str, int]
+    config: PrepareConfig,
+    source: SourceConfig,
+    corpus: Corpus,
+    counts: dict[str, int],
+    edges: list[Columns],
 ) -> Iterator[RawPairs]:
-    if source.citations is None:
+    """Add citations and references to ``edges``; yield the pairs of the citations."""
+    for name in ("citations", "references"):
+        file = getattr(source, name)
+        if file is None:
+            continue
+        read = read_citations(config.resolve(file), source.space, corpus)
+        pairs = _unique_pairs([read.columns()])
+        counts.update({name: len(read), f"repeated {name}": len(read) - len(pairs[0])})
+        edges.append(pairs)
+        if name == "citations":
+            yield RawPairs(source, "citations", *pairs)
+
+
+def _read_links(
+    config: PrepareConfig,
+    source: SourceConfig,
+    corpus: Corpus,
+    counts: dict[str, int],
+    all_answers: list[Answers],
+) -> Iterator[RawPairs]:
+    if source.links is None:
         return
-    edges, found = read_citations(config.resolve(source.citations), source.space, corpus)
-    pairs = _unique_pairs([edges.columns()])
-    counts.update(found, **{"repeated citations": len(edges) - len(pairs[0])})
-    yield RawPairs(source, "citations", *pairs)
+    path, threshold = config.resolve(source.links), source.score_threshold
+    answers, _ = read_answers(path, "links", source.name, source.space, corpus, threshold)
+    pairs = _unique_pairs([answers.positives.columns()])
+    counts["links"] = len(answers.positives)
+    counts["judged, not links"] = len(answers.shown)
+    counts["repeated links"] = len(answers.positives) - len(pairs[0])
+    all_answers.append(answers)
+    yield RawPairs(source, "links", *pairs)
 
 
 def _read_search(
@@ -290,7 +324,7 @@ def _write_pair_file(folder: Path, pairs: PairFile, raw: RawPairs) -> dict[str, 
     }
 
 
-def _unique_pairs(columns: list[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:
+def _unique_pairs(columns: list[Columns]) -> Columns:
     """Concatenate column pairs, sort them and drop repetitions."""
     if not columns:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -300,9 +334,7 @@ def _unique_pairs(columns: list[tuple[IntArray, IntArray]]) -> tuple[IntArray, I
     return grouped.owners, grouped.values
 
 
-def _write_columns(
-    folder: Path, what: str, names: tuple[str, str], columns: tuple[IntArray, IntArray]
-) -> None:
+def _write_columns(folder: Path, what: str, names: tuple[str, str], columns: Columns) -> None:
     described = {"scimult.format": what, "scimult.version": VERSION}
     table = pa.table(list(columns), names=list(names)).replace_schema_metadata(described)
     with pa.ipc.new_file(str(folder / f"{what}.arrow"), table.schema) as writer:

@@ -12,13 +12,14 @@ from scimult.config import StrictConfig
 from scimult.errors import ConfigError
 from scimult.tasks import Task, TaskSet, default_tasks
 
-Part = Literal["labels", "citations", "queries"]
+Part = Literal["labels", "citations", "links", "queries"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 ANSWERS = ("positives", "judgments", "clicks")
 KINDS_OF_PART = {
     "labels": ("paper", "label"),
     "citations": ("paper", "paper"),
+    "links": ("paper", "paper"),
     "queries": ("query", "paper"),
 }
 
@@ -28,6 +29,7 @@ class PartTasks(StrictConfig):
 
     labels: str = "classification"
     citations: str = "link_prediction"
+    links: str = "link_prediction"
     queries: str = "search"
 
 
@@ -44,6 +46,10 @@ class SourceConfig(StrictConfig):
         JSON lines with id, title, abstract and, optionally, authors, venue, year, labels.
     citations : str, optional
         Table with citing and cited.
+    references : str, optional
+        Table with citing and cited that serves mining alone and makes no pairs.
+    links : str, optional
+        Table with query-id, paper-id (or corpus-id) and score, where the query is a paper too.
     labels : str, optional
         JSON lines with id, name, definition. Makes classification pairs of the papers' labels.
     queries : str, optional
@@ -51,7 +57,7 @@ class SourceConfig(StrictConfig):
     positives, judgments, clicks : str, optional
         Tables with query-id and paper-id (or corpus-id), plus score or clicked.
     score_threshold : float
-        A judgment with at least this score is a positive; default 1.
+        A judgment or link with at least this score is a positive; default 1.
     tasks : PartTasks
         Which task each part trains.
     max_pairs_per_label : int or "all", optional
@@ -62,6 +68,8 @@ class SourceConfig(StrictConfig):
     namespace: Name = ""
     papers: str | None = None
     citations: str | None = None
+    references: str | None = None
+    links: str | None = None
     labels: str | None = None
     queries: str | None = None
     positives: str | None = None
@@ -79,8 +87,8 @@ class SourceConfig(StrictConfig):
             raise ValueError(f"queries need exactly one of {', '.join(ANSWERS)}; found {found}")
         if self.queries is None and answers:
             raise ValueError(f"{answers[0]} need queries; name the queries file or remove them")
-        if "score_threshold" in self.model_fields_set and self.judgments is None:
-            raise ValueError("score_threshold needs judgments; name them or remove it")
+        if "score_threshold" in self.model_fields_set and not (self.judgments or self.links):
+            raise ValueError("score_threshold needs judgments or links; name them or remove it")
         if self.labels is not None and self.papers is None:
             raise ValueError("labels need papers that carry them; name the papers file")
         if self.labels is None and self.max_pairs_per_label is not None:
@@ -88,8 +96,14 @@ class SourceConfig(StrictConfig):
         for part in sorted(self.tasks.model_fields_set):
             if getattr(self, part) is None:
                 raise ValueError(f"tasks.{part} is set, but the source has no {part}")
+        tasks = [self.task(part) for part in self.parts]
+        if len(set(tasks)) < len(tasks):
+            raise ValueError(
+                f"{' and '.join(self.parts)} train {' and '.join(tasks)}; the parts of one source "
+                f"need different tasks: make it two sources with the same namespace"
+            )
         if not (self.papers or self.parts):
-            raise ValueError("a source needs papers, citations or queries")
+            raise ValueError("a source needs papers, citations, links or queries")
         return self
 
     @property
@@ -100,7 +114,7 @@ class SourceConfig(StrictConfig):
     @property
     def parts(self) -> list[Part]:
         """Parts that make pairs."""
-        known: tuple[Part, ...] = ("labels", "citations", "queries")
+        known: tuple[Part, ...] = ("labels", "citations", "links", "queries")
         return [part for part in known if getattr(self, part) is not None]
 
     def task(self, part: Part) -> str:
@@ -142,7 +156,9 @@ class PrepareConfig(StrictConfig):
         if len(set(names)) < len(names):
             raise ValueError(f"sources need distinct names; found {names}")
         if not any(source.parts for source in self.sources):
-            raise ValueError("no source has labels, citations or queries; there is nothing to pair")
+            raise ValueError(
+                "no source has labels, citations, links or queries; there is nothing to pair"
+            )
         with_papers = {source.space for source in self.sources if source.papers}
         for source in self.sources:
             if source.space not in with_papers:

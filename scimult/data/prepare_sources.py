@@ -92,7 +92,7 @@ def read_papers(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
     return counts
 
 
-def read_citations(path: Path, namespace: str, corpus: Corpus) -> tuple[IntPairs, Counter[str]]:
+def read_citations(path: Path, namespace: str, corpus: Corpus) -> IntPairs:
     """Return edges ``(citing, cited)`` between papers of the namespace."""
     edges = IntPairs()
 
@@ -108,7 +108,7 @@ def read_citations(path: Path, namespace: str, corpus: Corpus) -> tuple[IntPairs
     rows = read_table(path, ("citing", "cited"), corpus.rejects)
     for _ in corpus.rejects.keep(rows, add):
         pass
-    return edges, Counter({"citations": len(edges)})
+    return edges
 
 
 def read_queries(path: Path, source: str, corpus: Corpus) -> tuple[FileTexts, Counter[str]]:
@@ -133,13 +133,15 @@ def read_answers(
 ) -> tuple[Answers, Counter[str]]:
     """Return the papers that answer each query, and those that were shown and do not.
 
+    For ``links`` the query is a paper itself.
+
     Parameters
     ----------
     path : path
         Table with query-id and paper-id (or corpus-id), and teacher where there is one.
     kind : str
-        ``positives`` (all are), ``judgments`` (column score, positive from the threshold on)
-        or ``clicks`` (column clicked, 0 or 1).
+        ``positives`` (all are), ``judgments`` and ``links`` (column score, positive from the
+        threshold on) or ``clicks`` (column clicked, 0 or 1).
     source, namespace : str
         Where the queries and the papers belong.
     corpus : Corpus
@@ -150,8 +152,14 @@ def read_answers(
     answers = Answers()
 
     def add(record: Record) -> None:
-        query = _query_row(record, source, corpus)
         paper = corpus.paper_row(record, "paper-id", namespace)
+        if kind == "links":
+            query = corpus.paper_row(record, "query-id", namespace)
+        else:
+            query = _query_row(record, source, corpus)
+        if query == paper:
+            value = record.fields["query-id"]
+            raise record.error("paper is linked to itself", value=value, fix="remove this line")
         positive = _is_positive(record, kind, score_threshold)
         score = _teacher_score(record)
         (answers.positives if positive else answers.shown).append(query, paper)
@@ -159,7 +167,7 @@ def read_answers(
             answers.scored.append(query, paper)
             answers.scores.append(score)
 
-    extra = {"positives": (), "judgments": ("score",), "clicks": ("clicked",)}[kind]
+    extra = {"positives": (), "clicks": ("clicked",)}.get(kind, ("score",))
     rows = read_table(path, ("query-id", PAPER_COLUMN, *extra), corpus.rejects)
     for _ in corpus.rejects.keep(rows, add):
         pass
@@ -215,7 +223,7 @@ def _teacher_score(record: Record) -> float | None:
 def _is_positive(record: Record, kind: str, score_threshold: float) -> bool:
     if kind == "positives":
         return True
-    if kind == "judgments":
+    if kind in ("judgments", "links"):
         return record.number("score") >= score_threshold
     clicked = record.text("clicked").strip()
     if clicked not in ("0", "1"):

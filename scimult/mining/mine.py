@@ -37,8 +37,9 @@ class MiningConfig(StrictConfig):
     labels : list
         For paper-to-label pairs: labels of papers that the query paper cites or shares an
         author or its venue with.
-    queries : list
-        For query-to-paper pairs: papers shown and not clicked, or judged and not relevant.
+    links, queries : list
+        For judged pairs of papers and query-to-paper pairs: papers shown and not clicked, or
+        judged and not relevant.
     max_negatives : int
         Largest pool of a group. Training draws one of them per positive and epoch.
     max_neighbours : int
@@ -49,6 +50,7 @@ class MiningConfig(StrictConfig):
 
     citations: list[Literal["cited_by_cited"]] = ["cited_by_cited"]
     labels: list[Literal["cited", "author", "venue"]] = ["cited", "author", "venue"]
+    links: list[Literal["shown"]] = ["shown"]
     queries: list[Literal["shown"]] = ["shown"]
     max_negatives: Positive = 32
     max_neighbours: Positive = 64
@@ -113,7 +115,7 @@ class _Miner:
         known = self._known_positives(pairs.task)
         if part == "citations":
             return cited_by_cited(pairs.queries, pairs.positives, known, **limits)
-        if part == "queries":
+        if part in ("links", "queries"):
             return shown_not_positive(pairs.queries, known, self._shown, **limits)
         return labels_of_neighbours(
             pairs.queries,

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.data.prepared import PreparedData
+from scimult.data.sources import SOURCES
+from tests.public import write_files
 from tests.raw_corpus import raw_config, write_raw
 
 
@@ -71,3 +73,59 @@ def test_mine_refuses_wrong_choices(config: Path, tmp_path: Path, override: str)
     assert code == 1
     assert output.startswith("error: ")
     assert PreparedData.open(tmp_path / "out").fingerprint == before
+
+
+def test_a_public_source_is_converted_and_prepared(tmp_path: Path) -> None:
+    rows = [["cats?", "Cats are.", "Dogs are."], ["dogs?", "Dogs are.", "Cats are."]]
+    write_files(tmp_path / "in", {"train.jsonl": rows})
+    place = ("--input", tmp_path / "in", "--raw", tmp_path / "raw")
+    code, output = _run("prepare", "sentence-triples", *place, "name=pets")
+    assert code == 0, output
+    assert "2 queries" in output
+    assert not (tmp_path / "out").exists()
+    options = ("name=pets", "prepare.dev_fraction=0", "prepare.mining.max_negatives=1")
+    code, output = _run("prepare", "sentence-triples", *place, "--out", tmp_path / "out", *options)
+    assert code == 0, output
+    (file,) = PreparedData.open(tmp_path / "out").pairs("train")
+    assert (file.source, file.task, len(file)) == ("pets", "search", 2)
+    assert file.negatives.lengths.tolist() == [1, 1]
+    again = ("--config", tmp_path / "raw" / "sources.yaml", "--out", tmp_path / "again")
+    assert _run("prepare", *again)[0] == 0
+
+
+def test_the_list_names_every_source() -> None:
+    code, output = _run("prepare", "--list")
+    assert code == 0
+    assert all(f"{name}: {SOURCES[name].title}" in output for name in SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("mapel", "--out", "x"), "did you mean 'maple'"),
+        (("maple",), "a source needs --raw or --out"),
+        (("maple", "--out", "x", "--config", "y"), "needs neither --config nor --root"),
+        (("maple", "--out", "x", "folder=[Art]"), "unknown key (did you mean 'folders'?)"),
+        (("maple", "--out", "x", "--input", "none"), "does not exist"),
+        (("maple", "--out", "x", "prepare.sed=1"), "unknown key (did you mean 'seed'?)"),
+        (("--out", "x", "--raw", "y"), "need a source"),
+        (("--out", "x"), "--config and --out are needed"),
+    ],
+)
+def test_contradictory_arguments(arguments: tuple[str, ...], problem: str) -> None:
+    code, output = _run("prepare", *arguments)
+    assert code == 1
+    assert output.startswith("error: ")
+    assert problem in output
+
+
+def test_what_a_conversion_left_out_is_counted_and_named(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", {"train.jsonl": [["cats?", "Cats are."], ["alone"]]})
+    place = ("sentence-triples", "--input", tmp_path / "in", "--out", tmp_path / "out")
+    code, output = _run("prepare", *place)
+    assert code == 1
+    assert "train.jsonl:2" in output
+    assert not (tmp_path / "out.raw").exists()
+    code, output = _run("prepare", *place, "--skip-bad")
+    assert code == 0, output
+    assert "left out 1: row needs one anchor and at least one positive" in output

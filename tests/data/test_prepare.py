@@ -325,3 +325,18 @@ def test_the_shared_data_configuration(
 def test_the_world_configuration_loads(repository: Path) -> None:
     config = load_config(DatasetConfig, repository / "configs" / "data" / "world.yaml")
     assert config.sources[0].parts == ["labels", "citations", "queries"]
+
+
+def test_judged_links_and_references(root: Path, tmp_path: Path) -> None:
+    links = [("p1", "p2", 2), ("p1", "p3", 1), ("p1", "p4", 0), ("p2", "p1", 1)]
+    write_tsv(root / "links.tsv", ("query-id", "paper-id", "score"), links)
+    source = {"name": "judged", "papers": "papers.jsonl", "links": "links.tsv"}
+    source |= {"references": "citations.tsv", "score_threshold": 1.5}
+    data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
+    (file,) = data.pairs("train")
+    assert file.task == "link_prediction"
+    assert _named_pairs(data, [file]) == [("judged:p1", "judged:p2")]
+    (pool,) = ([data.texts.ids[row] for row in rows] for rows in file.negatives)
+    assert pool == ["judged:p3", "judged:p4"]
+    # References reach mining, and make no pairs.
+    assert len(data.citations()) == len(CITATIONS)

@@ -49,6 +49,7 @@ BAD_LINES = [
     ("papers.jsonl", 3, _paper(id=""), "field 'id' is empty", ""),
     ("papers.jsonl", 3, _paper(year="soon"), "field 'year' is not an integer", "soon"),
     ("papers.jsonl", 3, _paper(authors="A, B"), "field 'authors' is not a list of strings", "A, B"),
+    ("papers.jsonl", 3, _paper(authors=["\ud800"]), "field 'authors' is not valid Unicode", "d800"),
     ("papers.jsonl", 3, _paper(labels=[1]), "field 'labels' is not a list of strings", "[1]"),
     ("papers.jsonl", 3, _paper(labels=["l9"]), "label that no definition names", "l9"),
     ("papers.jsonl", 3, _paper()[:40], "line is not valid JSON", "{"),
@@ -251,3 +252,26 @@ def test_a_full_disk_keeps_the_folder_that_was_there(
 
 def _no_space(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("p1\tp1\t1", "paper is linked to itself (value: 'p1')"),
+        ("p1\tp99\t1", "column 'paper-id' names an unknown paper (value: 'p99')"),
+        ("p99\tp1\t1", "column 'query-id' names an unknown paper (value: 'p99')"),
+        ("p1\tp2\tgood", "field 'score' is not a finite number (value: 'good')"),
+    ],
+)
+def test_bad_links(root: Path, tmp_path: Path, line: str, problem: str) -> None:
+    (root / "links.tsv").write_text(f"query-id\tpaper-id\tscore\np1\tp2\t1\n{line}\n")
+    source = {"name": "judged", "papers": "papers.jsonl", "links": "links.tsv"}
+    with pytest.raises(DataError) as caught:
+        build_dataset(raw_config(root, sources=[source]), tmp_path / "out")
+    assert f"links.tsv:3: {problem}" in str(caught.value)
+
+
+def test_two_parts_of_a_source_cannot_train_one_task(root: Path) -> None:
+    source = {"name": "x", "papers": "papers.jsonl", "links": "l.tsv", "citations": "c.tsv"}
+    with pytest.raises(ConfigError, match="need different tasks"):
+        raw_config(root, sources=[source])

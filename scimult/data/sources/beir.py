@@ -1,0 +1,80 @@
+"""BEIR folders: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/SPLIT.tsv``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.prepare_config import Name
+from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
+from scimult.data.sources.judged import answered_queries, read_qrels, write_judgments
+from scimult.data.sources.raw import RawSource
+
+
+class BeirOptions(SourceOptions):
+    """Options of ``scimult prepare beir``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the source.
+    splits : list of str
+        Which ``qrels/SPLIT.tsv`` to take.
+    score_threshold : float
+        A document with at least this score is a positive; others that are judged become hard
+        negatives.
+    """
+
+    name: Name = "beir"
+    splits: Annotated[list[str], Field(min_length=1)] = ["train"]
+    score_threshold: Annotated[float, Field(gt=0)] = 1
+
+
+def _convert(conversion: Conversion, options: BeirOptions) -> None:
+    rejects, threshold = conversion.rejects, options.score_threshold
+    qrels = [conversion.file(f"qrels/{split}.tsv") for split in options.splits]
+    with conversion.raw(options.name) as raw:
+        answered = answered_queries(read_qrels(qrels, Rejects(skip_bad=True)), threshold)
+        write_queries(conversion.file("queries.jsonl"), answered, raw, rejects)
+        write_corpus(conversion.file("corpus.jsonl"), raw, rejects)
+        write_judgments(read_qrels(qrels, rejects), answered, raw, rejects)
+        conversion.add(raw, score_threshold=threshold)
+
+
+def write_queries(path: Path, answered: set[str], raw: RawSource, rejects: Rejects) -> None:
+    """Write the answered queries of ``queries.jsonl``; the others are counted."""
+
+    def add(record: Record) -> None:
+        identifier = record.identifier("_id")
+        if identifier in answered:
+            raw.query(record, identifier, record.text("text"))
+        else:
+            raw.counts["queries without a positive"] += 1
+
+    for _ in rejects.keep(read_jsonl(path, rejects), add):
+        pass
+
+
+def write_corpus(path: Path, raw: RawSource, rejects: Rejects) -> None:
+    """Write the documents of ``corpus.jsonl`` as papers."""
+
+    def add(record: Record) -> None:
+        title, text = record.text("title", ""), record.text("text", "")
+        raw.paper(record, record.identifier("_id"), title, text)
+
+    for _ in rejects.keep(read_jsonl(path, rejects), add):
+        pass
+
+
+BEIR = PublicSource(
+    name="beir",
+    title="any data set in BEIR's layout, such as SciFact, NFCorpus, TREC-COVID",
+    url="https://github.com/beir-cellar/beir",
+    licence="of each data set",
+    files=("corpus.jsonl", "queries.jsonl", "qrels/SPLIT.tsv"),
+    options=BeirOptions,
+    convert=_convert,
+)

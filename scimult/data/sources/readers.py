@@ -1,0 +1,270 @@
+"""Rows of public files by their kind: JSON lines, JSON, CSV, TSV and Parquet, in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ijson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scimult.data.lines import (
+    Record,
+    Rejects,
+    empty_file,
+    open_binary,
+    read_jsonl,
+    read_lines,
+)
+from scimult.errors import DataError
+
+FIELD_LIMIT = 1 << 24
+PARQUET_BATCH = 1024
+KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
+
+
+def read_rows(
+    path: Path, rejects: Rejects, *, columns: Sequence[str] = (), header: Sequence[str] = ()
+) -> Iterator[Record]:
+    """Yield the rows of a file; its name says of which kind it is, ``.gz`` is decompressed.
+
+    ``.jsonl``: an object per line. ``.json``: one array of objects, or JSON lines. ``.csv`` and
+    ``.tsv``, ``.txt``: a table whose first line names the columns unless ``header`` does; double
+    quotes protect separators and line breaks. ``.parquet``: a table. ``Record.line`` is the line,
+    or the number of the element or row.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    rejects : Rejects
+        Takes the bad rows.
+    columns : sequence of str
+        Columns that a table must have; ignored for JSON, whose records check their own fields.
+    header : sequence of str
+        Names of the columns of a table without a header line.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist, is of no known kind or lacks a column; and, through
+        ``rejects``, if it is empty, damaged or has a bad row.
+    """
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    if kind == ".jsonl":
+        yield from read_jsonl(path, rejects)
+    elif kind == ".json":
+        yield from _read_json(path, rejects)
+    elif kind == ".parquet":
+        yield from _read_parquet(path, columns, rejects)
+    elif kind in KINDS:
+        delimiter = "," if kind == ".csv" else "\t"
+        yield from read_delimited(path, delimiter, rejects, columns=columns, header=header)
+    else:
+        fix = f"use a file that ends in {', '.join(KINDS)} (all but .parquet also with .gz)"
+        raise DataError("file is of no known kind", path=path, fix=fix)
+
+
+def read_delimited(
+    path: Path,
+    delimiter: str,
+    rejects: Rejects,
+    *,
+    columns: Sequence[str] = (),
+    header: Sequence[str] = (),
+    quoted: bool = True,
+) -> Iterator[Record]:
+    """Yield the rows of a delimited table; see ``read_rows``.
+
+    ``quoted=False`` takes double quotes as text, as in files that were joined with tabs.
+    """
+    csv.field_size_limit(FIELD_LIMIT)
+    lines = read_lines(path, rejects, keep_blank=True)
+    names = list(header)
+    number = 0
+    for number, values in _split(lines, delimiter, quoted):
+        if not names:
+            names = [name.strip() for name in values]
+            _check_columns(path, names, columns)
+            continue
+        if len(values) != len(names):
+            fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
+            shown = delimiter.join(values)
+            rejects.reject(
+                DataError("wrong number of values", path=path, line=number, value=shown, fix=fix)
+            )
+            continue
+        yield Record(path, number, dict(zip(names, values, strict=True)))
+    if not number:
+        rejects.reject(empty_file(path))
+
+
+def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
+    """Yield name and value of every member of one big JSON object whose values are objects.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist; and, through ``rejects``, if it is not such a file.
+    """
+    for number, (name, value) in enumerate(_parse(path, "members", rejects), start=1):
+        if isinstance(value, dict):
+            yield name, Record(path, number, value)
+        else:
+            fix = 'write {"id": {...}, ...}'
+            rejects.reject(
+                DataError("member is not an object", path=path, line=number, value=name, fix=fix)
+            )
+
+
+def read_hub(repository: str, config: str, split: str) -> Iterator[Record]:
+    """Yield the rows of a data set on the Hugging Face hub, streamed: nothing is kept on disk.
+
+    Parameters
+    ----------
+    repository : str
+        Such as ``allenai/scirepeval``, or a folder in the hub's layout.
+    config, split : str
+        Which part of it.
+
+    Raises
+    ------
+    DataError
+        If it cannot be opened, or the connection fails while it is read.
+    """
+    from datasets import load_dataset  # takes seconds to import
+
+    path = Path(repository) / config / split
+    try:
+        rows = load_dataset(repository, config, split=split, streaming=True)
+        for number, row in enumerate(rows, start=1):
+            yield Record(path, number, row)
+    except (OSError, ValueError) as error:
+        fix = "check the name and the connection, or download the files and name their folder"
+        problem = "data set of the hub cannot be read"
+        raise DataError(problem, path=path, value=str(error), fix=fix) from error
+
+
+def renamed(rows: Iterable[Record], columns: Mapping[str, str]) -> Iterator[Record]:
+    """Yield the rows with the fields that ``columns`` maps: new name to the name in the file.
+
+    A field that a row does not have stays away.
+    """
+    for row in rows:
+        fields = {new: row.fields[old] for new, old in columns.items() if old in row.fields}
+        yield Record(row.path, row.line, fields)
+
+
+def named_files(folder: Path, stem: str) -> list[Path]:
+    """Return the files of a hub-like folder that hold ``stem``, of any kind, in order.
+
+    For ``train``: ``train.jsonl``, ``train.json.gz``, ``train-00000-of-00006.parquet``, or the
+    files of a sub-folder ``train/``.
+    """
+    inner = folder / stem
+    found = inner.iterdir() if inner.is_dir() else folder.glob(f"{stem}[-.]*")
+    return sorted(
+        path
+        for path in found
+        if path.is_file() and Path(path.name.removesuffix(".gz")).suffix in KINDS
+    )
+
+
+def _split(
+    lines: Iterable[tuple[int, str]], delimiter: str, quoted: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the values of each row that is not blank, and the number of its last line."""
+    number = 0
+
+    def text() -> Iterator[str]:
+        nonlocal number
+        for at, line in lines:
+            number = at
+            yield line + "\n"
+
+    table = (
+        csv.reader(text(), delimiter=delimiter)
+        if quoted
+        else csv.reader(text(), delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    )
+    for values in table:
+        if any(value.strip() for value in values):
+            yield number, values
+
+
+def _check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
+    missing = [column for column in columns if column not in names]
+    if missing:
+        raise DataError(
+            f"file lacks the column {', '.join(missing)}",
+            path=path,
+            line=1,
+            value=list(names),
+            fix="name the columns as the documentation of the source says",
+        )
+
+
+def _read_json(path: Path, rejects: Rejects) -> Iterator[Record]:
+    """Yield the objects of one JSON array, or of JSON lines that are called ``.json``."""
+    with open_binary(path) as file:
+        try:
+            start = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            start = b""
+    if start != b"[":
+        yield from read_jsonl(path, rejects)
+        return
+    for number, value in enumerate(_parse(path, "elements", rejects), start=1):
+        if isinstance(value, dict):
+            yield Record(path, number, value)
+        else:
+            fix = "write an array of objects"
+            rejects.reject(
+                DataError("element is not an object", path=path, line=number, value=value, fix=fix)
+            )
+
+
+def _parse(path: Path, what: str, rejects: Rejects) -> Iterator[Any]:
+    """Yield the elements of a JSON array or the members of an object, one at a time."""
+    found = False
+    try:
+        with open_binary(path) as file:
+            if what == "members":
+                values = ijson.kvitems(file, "", use_float=True)
+            else:
+                values = ijson.items(file, "item", use_float=True)
+            for value in values:
+                found = True
+                yield value
+    except (ijson.JSONError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        fix = "copy or download the file again"
+        problem = "JSON file is cut off or damaged"
+        rejects.reject(DataError(problem, path=path, value=str(error), fix=fix))
+        return
+    if not found:
+        rejects.reject(empty_file(path))
+
+
+def _read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
+    if not path.is_file():
+        raise DataError("file does not exist", path=path, fix="check the path")
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_columns(path, file.schema_arrow.names, columns)
+            number = 0
+            for batch in file.iter_batches(PARQUET_BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Record(path, number, row)
+    except (pa.ArrowException, OSError) as error:
+        fix = "copy or download the file again"
+        problem = "Parquet file is cut off or damaged"
+        rejects.reject(DataError(problem, path=path, value=str(error), fix=fix))
+        return
+    if not number:
+        rejects.reject(empty_file(path))

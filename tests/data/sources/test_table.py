@@ -1,0 +1,180 @@
+"""One's own tables with a column mapping, and every kind of file."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.data.lines import Rejects
+from scimult.data.sources.readers import read_rows
+from scimult.errors import ConfigError, DataError
+from tests.public import Content, run, table, write_files
+
+COLUMNS = {"id": "PMID", "title": "Title", "abstract": "Abstract", "labels": "Terms"}
+CSV = """\
+PMID,Title,Abstract,authors,year,Terms
+1,"On mice, and
+men",Text.,Ann; Bo,2001,cell;mouse
+2,Gene,,,,cell
+"""
+FILES: dict[str, Content] = {
+    "library.csv": CSV,
+    "edges.tsv": table(("from", "cited"), (1, 2)),
+    "log.parquet": [
+        {"query-id": "q", "doc": "1", "score": 2.0},
+        {"query-id": "q", "doc": "2", "score": 0.0},
+        {"query-id": "r", "doc": "2", "score": 0.0},
+    ],
+    "questions.jsonl": [{"id": "q", "text": "of mice"}, {"id": "r", "text": "of genes"}],
+}
+OPTIONS: dict[str, Any] = {
+    "name": "library",
+    "papers": {"file": "library.csv", "columns": COLUMNS},
+    "citations": {"file": "edges.tsv", "columns": {"citing": "from"}},
+    "queries": {"file": "questions.jsonl"},
+    "judgments": {"file": "log.parquet", "columns": {"paper-id": "doc"}},
+}
+
+
+def test_a_library_in_four_kinds_of_files(tmp_path: Path) -> None:
+    found = run(tmp_path, "table", FILES, **OPTIONS)
+    assert found.rows("library", "papers") == [
+        {
+            "id": "1",
+            "title": "On mice, and\nmen",
+            "abstract": "Text.",
+            "authors": ["Ann", "Bo"],
+            "year": 2001,
+            "labels": ["cell", "mouse"],
+        },
+        {"id": "2", "title": "Gene", "abstract": "", "labels": ["cell"]},
+    ]
+    assert [row["name"] for row in found.rows("library", "labels")] == ["cell", "mouse"]
+    assert found.pairs("library", "citations") == [("1", "2")]
+    assert found.pairs("library", "judgments") == [("q", "1", "2"), ("q", "2", "0")]
+    data = found.prepare(tmp_path / "out")
+    pairs = {file.task: len(file.positives.values) for file in data.pairs("train")}
+    assert pairs == {"classification": 3, "link_prediction": 1, "search": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"papers": {"file": "no.csv"}}, "file does not exist"),
+        ({"papers": {"file": "library.csv"}}, "file lacks the column id, title"),
+        (
+            {"papers": {"file": "library.csv", "columns": COLUMNS | {"venue": "Journal"}}},
+            "file lacks the column Journal",
+        ),
+        ({"citations": {"file": "edges.tsv"}}, "file lacks the column citing"),
+        ({"queries": {"file": "library.docx"}}, "file is of no known kind"),
+        (
+            {"queries": {"file": "questions.jsonl", "columns": {"text": "txet"}}},
+            "missing field 'text'",
+        ),
+        (
+            {"papers": {"file": "questions.jsonl", "columns": {"title": "text", "year": "yaer"}}},
+            "no row has the column (value: 'yaer')",
+        ),
+    ],
+)
+def test_bad_tables(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    files = FILES | {"library.docx": "x"}
+    with pytest.raises(DataError) as caught:
+        run(tmp_path, "table", files, **(OPTIONS | changes))
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"judgments": None}, "queries and judgments need each other"),
+        ({"papers": {"file": "x.csv", "columns": {"ident": "PMID"}}}, "unknown ident"),
+        ({"paper": {"file": "x.csv"}}, "did you mean 'papers'"),
+    ],
+)
+def test_contradictions_fail_before_anything_is_read(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(tmp_path, "table", {}, **(OPTIONS | changes))
+    assert problem in str(caught.value)
+
+
+ROWS = [{"id": "1", "note": "a, b"}, {"id": "2", "note": 'say "x"'}]
+KINDS: dict[str, Content] = {
+    "rows.jsonl": ROWS,
+    "rows.json": ROWS,
+    "rows.csv": '\ufeffid,note\r\n1,"a, b"\r\n\r\n2,"say ""x"""\r\n',
+    "rows.tsv": 'id\tnote\n1\ta, b\n2\t"say ""x"""\n',
+    "rows.parquet": ROWS,
+}
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, name: str) -> None:
+    write_files(tmp_path, {name: KINDS[name]})
+    assert [record.fields for record in read_rows(tmp_path / name, Rejects())] == ROWS
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "rows.parquet"])
+def test_gzip_is_read_as_what_it_holds(tmp_path: Path, name: str) -> None:
+    write_files(tmp_path, {name: KINDS[name]})
+    packed = tmp_path / f"{name}.gz"
+    packed.write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    assert [record.fields for record in read_rows(packed, Rejects())] == ROWS
+
+
+# Carriage returns are normalised with the ends of lines; NUL is no text.
+TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r\x00"))
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS)), st.sampled_from(["rows.csv", "rows.tsv", "rows.json"]))
+def test_texts_survive_any_kind_of_file(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, str]], name: str
+) -> None:
+    path = tmp_path_factory.mktemp("texts") / name
+    rows = [{"id": str(i), "title": a, "abstract": b} for i, (a, b) in enumerate(texts)]
+    if name == "rows.json":
+        path.write_text(json.dumps(rows))
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            delimiter = "," if name == "rows.csv" else "\t"
+            writer = csv.DictWriter(file, ["id", "title", "abstract"], delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(rows)
+    rejects = Rejects(skip_bad=True)
+    assert [record.fields for record in read_rows(path, rejects)] == rows
+    assert set(rejects.counts) <= {"file is empty"}
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_empty_files_are_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"")
+    with pytest.raises(DataError) as caught:
+        list(read_rows(path, Rejects()))
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.json.gz", "rows.csv.gz"])
+def test_what_can_be_read_before_a_cut_is_kept(tmp_path: Path, name: str) -> None:
+    lines = [{"id": str(i), "note": f"{i * 7919 % 1000}" * 5} for i in range(30_000)]
+    text = "id,note\n" + "".join(f"{row['id']},{row['note']}\n" for row in lines)
+    write_files(tmp_path, {name: text if ".csv" in name else lines})
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    rejects = Rejects(skip_bad=True)
+    read = [record.fields for record in read_rows(tmp_path / name, rejects)]
+    assert 0 < len(read) < len(lines)
+    assert read == lines[: len(read)]
+    assert sum(rejects.counts.values()) == 1
+    with pytest.raises(DataError, match="cut off or damaged"):
+        list(read_rows(tmp_path / name, Rejects()))
