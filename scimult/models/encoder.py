@@ -61,6 +61,11 @@ class Encoder(nn.Module):
         assert max(map(len, rows)) <= self.config.max_positions, "an instruction is too long"
         self._instructions = list(rows)
 
+    @property
+    def instruction_lengths(self) -> list[int]:
+        """Tokens of each route's instruction."""
+        return [len(row) for row in self._instructions]
+
     def forward(
         self,
         texts: PackedTexts,
