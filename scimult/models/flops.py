@@ -23,6 +23,7 @@ from scimult.models.encoder import Encoder
 from scimult.models.low_rank import LowRankUpdates
 from scimult.models.modern import GatedFeedForward, ModernAttention, ModernBlock
 from scimult.models.pals import Pal, PalProjections
+from scimult.types import IntArray
 
 
 @dataclass
@@ -77,7 +78,7 @@ class _RouteCost:
     instruction_tokens: int
     reading_once: int
 
-    def of(self, lengths: np.ndarray) -> int:
+    def of(self, lengths: IntArray) -> int:
         tokens = lengths + self.extra_tokens
         pairs = sum(
             operations * int(_pairs(tokens, window).sum())
@@ -123,13 +124,15 @@ class EncoderFlops:
         )
 
 
-def _pairs(tokens_B: np.ndarray, window: int) -> np.ndarray:
+def _pairs(tokens_B: IntArray, window: int) -> IntArray:
     """Return how many (query, key) pairs attend, each token seeing ``window`` on each side."""
     if not window:
-        return tokens_B * tokens_B
+        squares_B: IntArray = tokens_B * tokens_B
+        return squares_B
     reach_B = np.minimum(window, np.maximum(tokens_B - 1, 0))
     # Of the 2 w + 1 keys, the first tokens lack w, w - 1, ... 1, and so do the last.
-    return tokens_B * (2 * reach_B + 1) - reach_B * (reach_B + 1)
+    within_B: IntArray = tokens_B * (2 * reach_B + 1) - reach_B * (reach_B + 1)
+    return within_B
 
 
 def _trains(*modules: nn.Module | None) -> bool:

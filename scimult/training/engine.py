@@ -208,6 +208,7 @@ class DeepSpeedEngine:
         # DeepSpeed calls collectives by names that newer torch versions warn about.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         self._optimizer = optimizer
+        self._parts = list(dict.fromkeys(group["part"] for group in optimizer.param_groups))
         self._schedule = schedule
         # DeepSpeed reports the norm of sharded and of half-precision gradients only.
         self._unsharded_norm = float("nan")
@@ -276,6 +277,39 @@ class DeepSpeedEngine:
         """Norm of the last update's gradient before clipping; NaN before the first."""
         norm = self._engine.get_global_grad_norm()
         return self._unsharded_norm if norm is None else float(norm)
+
+    def keep_gradient_norms(self) -> None:
+        """From the next step on, have `gradient_norms`."""
+        self._optimizer.keeps_norms = True
+
+    def gradient_norms(self) -> dict[str, float]:
+        """Return the norm of the last update's gradient by part, before clipping.
+
+        Parts are ``shared``, ``added`` and ``expert/NAME``, as `optim.parameter_groups` calls
+        them. Empty if norms are not kept or the step was skipped. Every rank must call it.
+        """
+        squares, self._optimizer.squares = self._optimizer.squares, {}
+        if not squares:
+            return {}
+        like = next(iter(squares.values()))
+        sums = torch.stack([squares.get(part, torch.zeros_like(like)) for part in self._parts])
+        if self._engine.zero_optimization_stage() > 0 and distributed.world_size() > 1:
+            torch.distributed.all_reduce(sums)
+        # The optimizer sees gradients that DeepSpeed has already clipped, by this factor.
+        limit = float(self._engine.gradient_clipping())
+        clipped_by = max(1.0, (self.gradient_norm + 1e-6) / limit) if limit else 1.0
+        norms = (sums.sqrt() * clipped_by).tolist()
+        return dict(zip(self._parts, norms, strict=True))
+
+    @property
+    def skipped_steps(self) -> int:
+        """Updates left out so far because a gradient overflowed under fp16."""
+        return int(self._engine.skipped_steps)
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What the loss is multiplied with under fp16; ``None`` in other precisions."""
+        return float(self._engine.optimizer.loss_scale) if self.scales_loss else None
 
     def save(self, folder: Path) -> None:
         """Write the sharded state of all ranks below ``folder``; every rank must call it."""

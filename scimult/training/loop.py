@@ -16,13 +16,20 @@ from scimult import distributed
 from scimult.data.batches import Batch
 from scimult.errors import SciMultError
 from scimult.training.engine import DeepSpeedEngine
+from scimult.training.meter import Meter, usage
+from scimult.training.metrics import Sums, add_sums
 from scimult.training.objective import ContrastiveObjective, UnitResult
 from scimult.training.stopping import StoppedError, StopRequest
 
 
 @dataclass
 class StepReport:
-    """What one optimizer step did, over all ranks."""
+    """What one optimizer step did, over all ranks.
+
+    ``sums`` are those of the queries of each task (`metrics.query_statistics`), ``usage`` is
+    what `meter.usage` returns, and ``gradient_norms`` has the parts of the model, where they
+    are kept. ``skipped_steps`` counts the updates that fp16 left out since the run began.
+    """
 
     step: int
     tasks: list[str]
@@ -34,6 +41,11 @@ class StepReport:
     seconds: float
     lr: float
     gradient_norm: float
+    sums: Sums = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
+    gradient_norms: dict[str, float] = field(default_factory=dict)
+    skipped_steps: int = 0
+    loss_scale: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -88,6 +100,8 @@ class Trainer:
         every rank calls it.
     stop_request : StopRequest
         Asked after every step; if any rank was told to stop, all do.
+    meter : Meter
+        Counts the work of every forward pass.
     rows_per_unit, accumulation, seed : int
         Queries of a unit over all ranks; units per step; seed of dropout.
     callbacks : sequence of Callback
@@ -104,6 +118,7 @@ class Trainer:
         weight_of_task: Callable[[str], float],
         keep_failure: Callable[[FailedStep], Path],
         stop_request: StopRequest,
+        meter: Meter,
         rows_per_unit: int,
         accumulation: int,
         seed: int,
@@ -116,6 +131,8 @@ class Trainer:
         self._weight_of_task = weight_of_task
         self._keep_failure = keep_failure
         self._stop_request = stop_request
+        self._meter = meter
+        self._forward = meter.watching(engine.forward)
         self._rows_per_unit = rows_per_unit
         self._accumulation = accumulation
         self._seed = seed
@@ -165,7 +182,7 @@ class Trainer:
             active.update(routes)
             # Dropout depends on the unit and rank alone, so a resumed run draws the same.
             torch.manual_seed(_unit_seed(self._seed, unit))
-            result = self._objective(self._engine.forward, batch, routes, self._rows_per_unit)
+            result = self._objective(self._forward, batch, routes, self._rows_per_unit)
             self._engine.backward(result.loss * self._weight_of_task(batch.task))
             self._engine.step(frozenset(active))
             results.append(result)
@@ -188,14 +205,17 @@ class Trainer:
             ],
             dtype=torch.float64,
         )
-        gathered = distributed.all_gather_objects((totals.sum(0), norm))
-        per_rank = torch.stack([sums for sums, _ in gathered])
+        sums, work = add_sums([result.sums for result in results]), self._meter.take()
+        gathered = distributed.all_gather_objects((totals.sum(0), norm, sums, work))
+        per_rank = torch.stack([totals for totals, *_ in gathered])
         units = len(results)
         loss = float(per_rank[:, 0].mean()) / units
-        norms = [] if self._engine.scales_loss else [value for _, value in gathered]
+        norms = [] if self._engine.scales_loss else [value for _, value, *_ in gathered]
         # DeepSpeed calls some norms that are not finite -1.
         if not (math.isfinite(loss) and all(math.isfinite(n) and n >= 0 for n in norms)):
             self._stop(loss, FailedStep(step, batches, totals[:, 0].tolist(), norm))
+        gradient_norms = self._engine.gradient_norms()
+        seconds = time.perf_counter() - started
         return StepReport(
             step=step,
             tasks=[batch.task for batch in batches],
@@ -204,9 +224,14 @@ class Trainer:
             accuracy=float(per_rank[:, 1].mean()) / units,
             masked=int(per_rank[:, 2].sum()),
             tokens=int(per_rank[:, 3].sum()),
-            seconds=time.perf_counter() - started,
+            seconds=seconds,
             lr=lr,
             gradient_norm=norm,
+            sums=add_sums([sums for _, _, sums, _ in gathered]),
+            usage=usage([work for *_, work in gathered], seconds, self._meter.peak),
+            gradient_norms=gradient_norms,
+            skipped_steps=self._engine.skipped_steps,
+            loss_scale=self._engine.loss_scale,
         )
 
     def _stop(self, loss: float, failed: FailedStep) -> NoReturn:

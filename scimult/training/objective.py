@@ -29,6 +29,7 @@ from scimult.losses import (
 from scimult.losses.info_nce import in_batch_accuracy
 from scimult.models import PackedTexts, pack
 from scimult.training.config import LossConfig
+from scimult.training.metrics import Sums, query_statistics, sums_by_task
 from scimult.types import Similarity
 
 Forward = Callable[[PackedTexts, int | list[int]], Tensor]
@@ -37,12 +38,16 @@ Loss = Callable[[InBatchScores], Tensor]
 
 @dataclass(frozen=True)
 class UnitResult:
-    """Loss of one unit on this rank, scaled so that the mean over ranks is the global mean."""
+    """Loss of one unit on this rank, scaled so that the mean over ranks is the global mean.
+
+    ``sums`` are those of its queries: see `metrics.query_statistics`.
+    """
 
     loss: Tensor
     accuracy: Tensor
     masked: int
     tokens: int
+    sums: Sums
 
 
 @dataclass(frozen=True)
@@ -124,11 +129,16 @@ class ContrastiveObjective:
             back = self._positives_to_queries(batch, embeddings_UD)
             back_B, masked_back = self._losses(back, back.scores(self.similarity))
             losses_B, masked = (losses_B + back_B) / 2, masked + masked_back
+        hard_rows_H = batch.negative_rows_H
+        first_hard = comparison.targets_R[:1] + len(losses_B)
+        hard_columns_H = first_hard + torch.arange(len(hard_rows_H), device=self.device)
+        statistics_BS = query_statistics(scores, losses_B.detach(), hard_rows_H, hard_columns_H)
         return UnitResult(
             loss=losses_B.sum() * (distributed.world_size() / rows_of_all),
             accuracy=in_batch_accuracy(scores),
             masked=masked,
             tokens=batch.num_tokens,
+            sums=sums_by_task(statistics_BS, batch.task),
         )
 
     def _losses(self, comparison: _Comparison, scores: InBatchScores) -> tuple[Tensor, int]:

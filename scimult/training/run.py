@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from scimult import distributed
@@ -37,9 +38,11 @@ from scimult.training.engine import (
 )
 from scimult.training.failure import write_failure
 from scimult.training.loop import Callback, Trainer
+from scimult.training.meter import Meter, resolve_peak
 from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.state import Checkpoint, CheckpointStore
 from scimult.training.stopping import StopRequest
+from scimult.training.trackers import Tracker, open_tracker
 
 # Sections that decide which batches a run sees and what it computes: a resumed run must
 # not change them.
@@ -69,6 +72,8 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
     StoppedError
         If SIGTERM or SIGINT ended it early; the same call continues it.
     """
+    if config.log.tracker is not None:
+        open_tracker(config.log.tracker)
     data = PreparedData.open(config.data.prepared)
     sources = build.select_sources(data, config.data, TaskSet(config.tasks))
     length = build.run_length(config, sources)
@@ -85,7 +90,11 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
         loss = loss_function(config.loss, build.add_temperature(config, pretrained.model))
         optimizer, schedule = build.build_optimizer(config, pretrained.model, length.steps)
+        meter = _meter(config, pretrained, device)
+        pretrained.model.checkpoints_activations = config.engine.activation_checkpointing
         engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
+        if config.log.gradient_norms:
+            engine.keep_gradient_norms()
         first_step = 0
         if checkpoint is not None:
             engine.load(checkpoint.path)
@@ -102,6 +111,7 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
             weight_of_task=weights.__getitem__,
             keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
             stop_request=stop_request,
+            meter=meter,
             rows_per_unit=length.rows_per_unit,
             accumulation=config.batch.accumulation,
             seed=config.seed,
@@ -112,6 +122,14 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         run.export(engine.full_weights(), pretrained)
         engine.close()
         return run.model
+
+
+def _meter(config: PretrainConfig, pretrained: Pretrained, device: torch.device) -> Meter:
+    """Return what counts the run's work, by the device's peak if it is known."""
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = dtypes[config.engine.precision]
+    peak = resolve_peak(config.log.peak_tflops, device, dtype)
+    return Meter(pretrained.model, device, dtype, peak)
 
 
 def _batches(
@@ -267,7 +285,17 @@ class _RunFolder:
             callbacks.append(Console(first_step, steps, config.log.every))
             callbacks.append(MetricsFile(self.path / "metrics.jsonl", first_step))
             if config.log.tensorboard:
-                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every))
+                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every, steps))
+            if config.log.tracker is not None:
+                tracker = Tracker(
+                    config.log.tracker,
+                    self.path,
+                    config.log.project,
+                    every=config.log.every,
+                    steps=steps,
+                    config=config.model_dump(mode="json"),
+                )
+                callbacks.append(tracker)
 
         def save(step: int) -> None:
             self._store.save(step, engine.save, self._state)
