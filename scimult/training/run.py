@@ -40,6 +40,7 @@ from scimult.training.failure import write_failure
 from scimult.training.loop import Callback, Trainer
 from scimult.training.meter import Meter, resolve_peak
 from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.record import recorded
 from scimult.training.state import Checkpoint, CheckpointStore
 from scimult.training.stopping import StopRequest
 from scimult.training.trackers import Tracker, open_tracker
@@ -117,9 +118,10 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
             seed=config.seed,
             callbacks=run.callbacks(scores, engine, first_step, length.steps),
         )
-        with stop_request.listening():
-            trainer.run(first_step, length.steps)
-        run.export(engine.full_weights(), pretrained)
+        with recorded(run.path, length.steps):
+            with stop_request.listening():
+                trainer.run(first_step, length.steps)
+            run.export(engine.full_weights(), pretrained)
         engine.close()
         return run.model
 
