@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -78,6 +79,9 @@ class MetricsFile(Callback):
         """Write the step's line and flush it."""
         line = vars(report) | {"by_task": means_by_task(report.sums)}
         del line["sums"]
+        # JSON has no infinity: the norm of a step that fp16 skipped.
+        if not math.isfinite(report.gradient_norm):
+            line["gradient_norm"] = None
         self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -173,7 +177,7 @@ def _describe(scalars: dict[str, float]) -> str:
         f"loss {scalars['train/loss']:.3f}{by_task}",
         f"acc {scalars['train/in_batch_accuracy']:.2f}",
         f"lr {scalars['train/lr']:.1e}",
-        f"grad {scalars['train/gradient_norm']:.2f}",
+        f"grad {scalars.get('train/gradient_norm', math.inf):.2f}",
         f"{scalars['speed/tokens_per_second']:,.0f} tok/s",
     ]
     if (utilisation := scalars.get("speed/model_flop_utilisation")) is not None:

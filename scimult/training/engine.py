@@ -145,9 +145,10 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
             fix="leave it out",
         )
     stage = given.get("zero_optimization", {}).get("stage", 0)
-    if precision == "bf16" and stage == 0:
+    if precision != "fp32" and stage == 0:
+        lacks = "float32 master weights" if precision == "bf16" else "a scaled loss"
         raise ConfigError(
-            "bf16 under ZeRO stage 0 would train without float32 master weights",
+            f"{precision} under ZeRO stage 0 would train without {lacks}",
             path=path,
             value={"zero_optimization.stage": stage},
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
@@ -197,9 +198,9 @@ class DeepSpeedEngine:
         settings: dict[str, Any],
     ) -> None:
         import deepspeed
+        from deepspeed.accelerator import get_accelerator
 
-        device = next(model.parameters()).device
-        if settings["fp16"]["enabled"] and device.type == "cpu":
+        if settings["fp16"]["enabled"] and not get_accelerator().is_fp16_supported():
             raise ConfigError("fp16 needs a GPU", fix="use engine.precision bf16 or fp32")
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         # Between CPU ranks of one machine DeepSpeed would compile an operator of its own at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -50,9 +51,12 @@ class Window:
 
 
 def _norms(reports: Sequence[StepReport]) -> dict[str, float]:
-    """Return mean gradient norms: of all, of each part, and of steps of one task alone."""
+    """Return mean gradient norms: of all, of each part, and of steps of one task alone.
+
+    Steps that fp16 skipped, whose norm is infinite, are left out.
+    """
     values: dict[str, list[float]] = defaultdict(list)
-    for report in reports:
+    for report in (report for report in reports if math.isfinite(report.gradient_norm)):
         values["train/gradient_norm"].append(report.gradient_norm)
         if len(set(report.tasks)) == 1:
             values[f"train/gradient_norm/{report.tasks[0]}"].append(report.gradient_norm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,6 +113,18 @@ def test_metrics_file_has_means_by_task(tmp_path: Path) -> None:
     means = {"loss": 3.0, "accuracy": 0.5, "margin": 1.5, "hard_wins": 0.5}
     assert lines[3]["by_task"] == {"a": means}
     assert lines[3]["usage"]["model_flops"] == 1e9
+
+
+def test_a_step_that_fp16_skipped_has_no_norm(tmp_path: Path) -> None:
+    skipped = report(1, "a", 1.0, gradient_norm=math.inf, loss_scale=8.0, skipped_steps=1)
+    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
+    window = Window()
+    for step in (skipped, report(2, "a", 1.0, loss_scale=8.0, skipped_steps=1)):
+        file.on_step(step)
+        window.add(step)
+    line = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
+    assert json.loads(line, parse_constant=pytest.fail)["gradient_norm"] is None
+    assert window.take()["train/gradient_norm"] == 2
 
 
 def test_console_prints_a_line_per_window_where_nobody_looks_at_a_terminal(

@@ -40,7 +40,8 @@ def test_auto_and_absent_values_are_filled_in() -> None:
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_shipped_files_resolve(repository: Path, stage: int) -> None:
     file = repository / "configs" / "deepspeed" / f"zero{stage}.json"
-    resolved = resolve_deepspeed(str(file), **{**RUN, "precision": "fp16"})
+    precision = "fp16" if stage else "fp32"
+    resolved = resolve_deepspeed(str(file), **{**RUN, "precision": precision})
     assert resolved["zero_optimization"]["stage"] == stage
     assert "auto" not in json.dumps(resolved)
 
@@ -63,6 +64,11 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
 def test_contradictions_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve_deepspeed({**ZERO, **given}, **RUN)
+
+
+def test_fp16_needs_a_stage_that_scales_the_loss() -> None:
+    with pytest.raises(ConfigError, match="without a scaled loss.*stage 1, 2 or 3"):
+        resolve_deepspeed({"zero_optimization": {"stage": 0}}, **{**RUN, "precision": "fp16"})
 
 
 def test_batch_that_ranks_cannot_share_is_refused() -> None:
