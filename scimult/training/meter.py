@@ -59,8 +59,8 @@ def usage(ranks: Sequence[Work], seconds: float, peak: float | None) -> dict[str
     operations = sum(rank.operations for rank in ranks)
     found = {
         "tokens_per_second": tokens / seconds,
-        "padding_avoided": 1 - tokens / sum(rank.padded_places for rank in ranks),
-        "padding_in_attention": 1 - tokens / sum(rank.attention_places for rank in ranks),
+        "padding_avoided": _empty(tokens, sum(rank.padded_places for rank in ranks)),
+        "padding_in_attention": _empty(tokens, sum(rank.attention_places for rank in ranks)),
         "model_flops": float(operations),
         "peak_memory_bytes": float(max(rank.memory for rank in ranks)),
     }
@@ -70,6 +70,10 @@ def usage(ranks: Sequence[Work], seconds: float, peak: float | None) -> dict[str
     if gpu_memories:
         found["peak_gpu_memory_bytes"] = float(max(gpu_memories))
     return found
+
+
+def _empty(tokens: int, places: int) -> float:
+    return 1 - tokens / places if places else 0.0
 
 
 class Meter:

@@ -47,7 +47,7 @@ class UnitResult:
     accuracy: Tensor
     masked: int
     tokens: int
-    sums: Sums
+    sums: Sums = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,11 @@ from scimult.training import build
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.failure import write_failure
 from scimult.training.loop import NonFiniteError, Trainer
+from scimult.training.meter import Meter
 from scimult.training.objective import ContrastiveObjective, UnitResult
 from scimult.training.run import pretrain
 from scimult.training.stopping import StopRequest
+from tests.models.variants import tiny_encoder
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
@@ -33,6 +35,8 @@ class OnlyNumbers:
     """An engine without a model: remembers what it is told to go down."""
 
     learning_rate = 0.1
+    skipped_steps = 0
+    loss_scale = None
 
     def __init__(self, norm: float, scales_loss: bool) -> None:
         self.gradient_norm, self.scales_loss = norm, scales_loss
@@ -46,6 +50,9 @@ class OnlyNumbers:
 
     def step(self, active: frozenset[int]) -> None:
         pass
+
+    def gradient_norms(self) -> dict[str, float]:
+        return {}
 
 
 def batch(unit: int) -> Batch:
@@ -81,6 +88,7 @@ def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
         weight_of_task={"search": 0.25, "classification": 2.0}.__getitem__,
         keep_failure=lambda failed: write_failure(folder, failed, ids_at),
         stop_request=StopRequest(),
+        meter=Meter(tiny_encoder("vanilla"), torch.device("cpu"), torch.float32, None),
         rows_per_unit=1,
         accumulation=2,
         seed=0,
