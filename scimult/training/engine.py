@@ -146,9 +146,8 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
         )
     stage = given.get("zero_optimization", {}).get("stage", 0)
     if precision != "fp32" and stage == 0:
-        lacks = "float32 master weights" if precision == "bf16" else "a scaled loss"
         raise ConfigError(
-            f"{precision} under ZeRO stage 0 would train without {lacks}",
+            f"{precision} at ZeRO stage 0 trains without float32 master weights or a scaled loss",
             path=path,
             value={"zero_optimization.stage": stage},
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
@@ -198,9 +197,9 @@ class DeepSpeedEngine:
         settings: dict[str, Any],
     ) -> None:
         import deepspeed
-        from deepspeed.accelerator import get_accelerator
 
-        if settings["fp16"]["enabled"] and not get_accelerator().is_fp16_supported():
+        accelerator = deepspeed.accelerator.get_accelerator()
+        if settings["fp16"]["enabled"] and not accelerator.is_fp16_supported():
             raise ConfigError("fp16 needs a GPU", fix="use engine.precision bf16 or fp32")
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         # Between CPU ranks of one machine DeepSpeed would compile an operator of its own at
@@ -209,7 +208,6 @@ class DeepSpeedEngine:
         # DeepSpeed calls collectives by names that newer torch versions warn about.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         self._optimizer = optimizer
-        self._parts = list(dict.fromkeys(group["part"] for group in optimizer.param_groups))
         self._schedule = schedule
         # DeepSpeed reports the norm of sharded and of half-precision gradients only.
         self._unsharded_norm = float("nan")
@@ -279,28 +277,16 @@ class DeepSpeedEngine:
         norm = self._engine.get_global_grad_norm()
         return self._unsharded_norm if norm is None else float(norm)
 
-    def keep_gradient_norms(self) -> None:
-        """From the next step on, have `gradient_norms`."""
-        self._optimizer.keeps_norms = True
-
     def gradient_norms(self) -> dict[str, float]:
-        """Return the norm of the last update's gradient by part, before clipping.
+        """Return the norms by part of the last update, before clipping, if they are kept.
 
-        Parts are ``shared``, ``added`` and ``expert/NAME``, as `optim.parameter_groups` calls
-        them. Empty if norms are not kept or the step was skipped. Every rank must call it.
+        Empty if they are not, or the step was skipped. Every rank must call it.
         """
-        squares, self._optimizer.squares = self._optimizer.squares, {}
-        if not squares:
-            return {}
-        like = next(iter(squares.values()))
-        sums = torch.stack([squares.get(part, torch.zeros_like(like)) for part in self._parts])
-        if self._engine.zero_optimization_stage() > 0 and distributed.world_size() > 1:
-            torch.distributed.all_reduce(sums)
         # The optimizer sees gradients that DeepSpeed has already clipped, by this factor.
         limit = float(self._engine.gradient_clipping())
         clipped_by = max(1.0, (self.gradient_norm + 1e-6) / limit) if limit else 1.0
-        norms = (sums.sqrt() * clipped_by).tolist()
-        return dict(zip(self._parts, norms, strict=True))
+        norms = self._optimizer.take_norms(sharded=self._engine.zero_optimization_stage() > 0)
+        return {part: norm * clipped_by for part, norm in norms.items()}
 
     @property
     def skipped_steps(self) -> int:

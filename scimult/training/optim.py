@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scimult import distributed
 from scimult.models import Encoder
 from scimult.models.config import ROUTED
 from scimult.training.config import OptimizerConfig
@@ -89,14 +90,15 @@ class RoutedAdamW(torch.optim.AdamW):
     Sharded optimizers hand every group a gradient, zero where no row was routed, and Adam
     would move those weights by momentum and decay. Skipping the group keeps them
     bit-identical. ``active`` is set before each step, equal on all ranks. With
-    ``keeps_norms``, ``squares`` sums up the squared gradients of each part as they come in.
+    ``keeps_norms``, `take_norms` returns those of the gradients that the last step saw.
     """
 
     def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
         super().__init__(groups, **options)
         self.active: frozenset[int] = frozenset()
         self.keeps_norms = False
-        self.squares: dict[str, Tensor] = {}
+        self._squares: dict[str, Tensor] = {}
+        self._parts = list(dict.fromkeys(group["part"] for group in groups))
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Step the shared groups and those of the active experts."""
@@ -113,14 +115,30 @@ class RoutedAdamW(torch.optim.AdamW):
         finally:
             self.param_groups = all_groups
 
+    def take_norms(self, *, sharded: bool) -> dict[str, float]:
+        """Return the norm of each part's gradient since norms were last taken.
+
+        Parts are ``shared``, ``added`` and ``expert/NAME``, as `parameter_groups` calls them.
+        Empty if there was no step, or norms are not kept. Where gradients are ``sharded`` over
+        ranks, every rank must call it.
+        """
+        squares, self._squares = self._squares, {}
+        if not squares:
+            return {}
+        zero = torch.zeros_like(next(iter(squares.values())))
+        sums = torch.stack([squares.get(part, zero) for part in self._parts])
+        if sharded and distributed.world_size() > 1:
+            torch.distributed.all_reduce(sums)
+        return dict(zip(self._parts, sums.sqrt().tolist(), strict=True))
+
     def _add_squares(self, groups: list[dict[str, Any]]) -> None:
         """Sharded engines call `step` once per group, each rank with its share of gradients."""
         for group in groups:
             gradients = [p.grad for p in group["params"] if p.grad is not None]
             if gradients:
                 norm = torch.nn.utils.get_total_norm(gradients)
-                before = self.squares.get(group["part"], torch.zeros_like(norm))
-                self.squares[group["part"]] = before + norm.square()
+                before = self._squares.get(group["part"], torch.zeros_like(norm))
+                self._squares[group["part"]] = before + norm.square()
 
     def _prepare_state(self, group: dict[str, Any]) -> None:
         """Give skipped parameters their initial moments, which checkpoints expect to find."""

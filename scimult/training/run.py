@@ -91,11 +91,10 @@ def pretrain(config: PretrainConfig, *, resume: bool = True) -> Path:
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
         loss = loss_function(config.loss, build.add_temperature(config, pretrained.model))
         optimizer, schedule = build.build_optimizer(config, pretrained.model, length.steps)
+        optimizer.keeps_norms = config.log.gradient_norms
         meter = _meter(config, pretrained, device)
         pretrained.model.checkpoints_activations = config.engine.activation_checkpointing
         engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
-        if config.log.gradient_norms:
-            engine.keep_gradient_norms()
         first_step = 0
         if checkpoint is not None:
             engine.load(checkpoint.path)

@@ -67,7 +67,7 @@ def test_contradictions_are_refused(given: dict[str, Any], message: str) -> None
 
 
 def test_fp16_needs_a_stage_that_scales_the_loss() -> None:
-    with pytest.raises(ConfigError, match="without a scaled loss.*stage 1, 2 or 3"):
+    with pytest.raises(ConfigError, match=r"fp16 at .* a scaled loss.*stage 1, 2 or 3"):
         resolve_deepspeed({"zero_optimization": {"stage": 0}}, **{**RUN, "precision": "fp16"})
 
 

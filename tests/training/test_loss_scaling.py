@@ -25,6 +25,7 @@ def scaled_steps(stage: int) -> list[dict[str, Any]]:
     get_accelerator().is_fp16_supported = lambda: True
     model = tiny_encoder("mha_expert")
     optimizer = RoutedAdamW(parameter_groups(model, OptimizerConfig(lr=1e-3)), lr=1e-3)
+    optimizer.keeps_norms = True
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
     fp16 = {"enabled": True, "initial_scale_power": SCALE_POWER, "hysteresis": 1}
     settings = resolve_deepspeed(
@@ -36,7 +37,6 @@ def scaled_steps(stage: int) -> list[dict[str, Any]]:
         clip=0.1,
     )
     engine = DeepSpeedEngine(model, optimizer, schedule, settings)
-    engine.keep_gradient_norms()
     steps = []
     for _ in range(6):
         embeddings = engine.forward(pack(tiny_rows()), 1)
