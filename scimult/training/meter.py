@@ -50,7 +50,7 @@ class Work:
 def usage(ranks: Sequence[Work], seconds: float, peak: float | None) -> dict[str, float]:
     """Return one step's numbers from the work of all ranks.
 
-    ``padding_avoided`` is the share of places that would hold padding, had each rank padded
+    ``padding_if_padded`` is the share of places that would hold padding, had each rank padded
     its rows to the longest; ``padding_in_attention`` the share that does in our attention
     (linears run over packed tokens and have none). ``model_flop_utilisation`` is the
     operations per second and rank over ``peak``; it is left out without a peak.
@@ -59,7 +59,7 @@ def usage(ranks: Sequence[Work], seconds: float, peak: float | None) -> dict[str
     operations = sum(rank.operations for rank in ranks)
     found = {
         "tokens_per_second": tokens / seconds,
-        "padding_avoided": _empty(tokens, sum(rank.padded_places for rank in ranks)),
+        "padding_if_padded": _empty(tokens, sum(rank.padded_places for rank in ranks)),
         "padding_in_attention": _empty(tokens, sum(rank.attention_places for rank in ranks)),
         "model_flops": float(operations),
         "peak_memory_bytes": float(max(rank.memory for rank in ranks)),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from scimult.training.loop import StepReport
 from scimult.training.metrics import TaskWindow
 
-_SPEED = ("padding_avoided", "padding_in_attention")
+_SPEED = ("padding_if_padded", "padding_in_attention")
 _MEMORY = ("peak_memory_bytes", "peak_gpu_memory_bytes")
 _ACCURACY = "train/in_batch_accuracy"
 

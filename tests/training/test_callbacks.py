@@ -34,7 +34,7 @@ def report(step: int, task: str, loss: float, **changes: Any) -> StepReport:
         "gradient_norm": float(step),
         "sums": {task: [4, 4 * loss, 2, 4, 6, 2, 1]},
         "usage": {
-            "padding_avoided": 0.1 * step,
+            "padding_if_padded": 0.1 * step,
             "padding_in_attention": 0.01,
             "model_flops": 1e9,
             "model_flop_utilisation": 0.2 * step,
@@ -65,7 +65,7 @@ EXPECTED = {
     "train/gradient_norm_of/expert/a": 1.0,
     # 300 tokens in 0.5 + 1 + 1.5 seconds.
     "speed/tokens_per_second": 100.0,
-    "speed/padding_avoided": 0.2,
+    "speed/padding_if_padded": 0.2,
     "speed/padding_in_attention": 0.01,
     # By time: (0.2 * 0.5 + 0.4 * 1 + 0.6 * 1.5) / 3.
     "speed/model_flop_utilisation": 1.4 / 3,

@@ -45,7 +45,7 @@ def test_usage_is_over_all_ranks() -> None:
     assert found == pytest.approx(
         {
             "tokens_per_second": 50.0,
-            "padding_avoided": 0.5,
+            "padding_if_padded": 0.5,
             "padding_in_attention": 0.2,
             "model_flops": 4e12,
             "model_flop_utilisation": 0.1,

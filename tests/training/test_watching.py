@@ -138,8 +138,8 @@ def test_usage_is_what_the_batches_say(runs: Path) -> None:
     assert line["tokens"] == tokens
     usage = line["usage"]
     padded = sum(len(rows) * max(rows) for rows in lengths)
-    assert usage["padding_avoided"] == pytest.approx(1 - tokens / padded)
-    assert 0 <= usage["padding_in_attention"] <= usage["padding_avoided"]
+    assert usage["padding_if_padded"] == pytest.approx(1 - tokens / padded)
+    assert 0 <= usage["padding_in_attention"] <= usage["padding_if_padded"]
     flops = EncoderFlops(model.model, training=True)
     route = model.routes(batches[0].task)[0]
     assert usage["model_flops"] == sum(flops.of(rows, route) for rows in lengths)
