@@ -27,6 +27,7 @@ from scimult.cli.mine import mine
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
+from scimult.cli.runs import runs
 from scimult.cli.search import search
 from scimult.cli.tag import tag
 from scimult.cli.train_tokenizer import train_tokenizer
@@ -81,6 +82,7 @@ VERBS = (
     prepare,
     mine,
     pretrain,
+    runs,
     curves,
     grow_task,
     evaluate,

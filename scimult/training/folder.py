@@ -20,6 +20,7 @@ from scimult.training.engine import DeepSpeedEngine, read_full_weights
 from scimult.training.loop import Callback
 from scimult.training.selection import Selection
 from scimult.training.state import Checkpoint, CheckpointStore
+from scimult.training.trackers import Tracker
 
 CONFIG_NAME = "config.yaml"
 MODEL_NAME = "model"
@@ -165,7 +166,17 @@ class RunFolder:
             callbacks.append(Console(first_step, steps, config.log.every))
             callbacks.append(MetricsFile(self.path / "metrics.jsonl", first_step))
             if config.log.tensorboard:
-                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every))
+                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every, steps))
+            if config.log.tracker is not None:
+                tracker = Tracker(
+                    config.log.tracker,
+                    self.path,
+                    config.log.project,
+                    every=config.log.every,
+                    steps=steps,
+                    config=config.model_dump(mode="json"),
+                )
+                callbacks.append(tracker)
 
         def save(step: int) -> None:
             best = selection.best.step if selection.best and config.checkpoint.keep_best else None
