@@ -27,6 +27,7 @@ from scimult.cli.mine import mine
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
+from scimult.cli.report import report
 from scimult.cli.search import search
 from scimult.cli.tag import tag
 from scimult.cli.train_tokenizer import train_tokenizer
@@ -86,6 +87,7 @@ VERBS = (
     evaluate,
     compare,
     correlate,
+    report,
     encode,
     search,
     recommend,
