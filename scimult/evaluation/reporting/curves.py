@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scimult.evaluation.metrics import compute, judge, parse
+from scimult.evaluation.metrics import MACRO_F1, compute, depth, judge, parse
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.results import Result
 
@@ -37,10 +37,10 @@ def recall_curves(scored: ScoredSet, results: Sequence[Result]) -> RecallCurves 
 
     None if there are neither lists nor recall at two cut-offs.
     """
-    if scored.runs.keys() == scored.tables.keys():
-        return _from_runs(scored)
     sets = {result.system: result.sets[scored.name] for result in results}
     shared = set.intersection(*(set(entry.scores) for entry in sets.values()))
+    if scored.runs.keys() == scored.tables.keys() and MACRO_F1 not in shared:
+        return _from_runs(scored, depth([name.partition("+")[0] for name in shared]))
     depths = sorted(k for name, k in map(_recall, shared) if name and k)
     if len(depths) < 2:
         return None
@@ -51,10 +51,10 @@ def recall_curves(scored: ScoredSet, results: Sequence[Result]) -> RecallCurves 
     return RecallCurves(scored.name, depths, curves, "scores at the cut-offs of the suite")
 
 
-def _from_runs(scored: ScoredSet) -> RecallCurves | None:
+def _from_runs(scored: ScoredSet, cut: int) -> RecallCurves | None:
+    """Return curves up to ``cut``, where lists are cut; shorter ones are whole."""
     assert scored.dataset is not None, "lists are read with the data"
-    # Lists are as long as a protocol needs: beyond the shortest one nothing is known.
-    longest = min(run.rows_QK.shape[1] for run in scored.runs.values())
+    longest = min(cut, max(run.rows_QK.shape[1] for run in scored.runs.values()))
     depths = [k for k in DEPTHS if k <= longest]
     if len(depths) < 2:
         return None

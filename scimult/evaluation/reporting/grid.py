@@ -142,7 +142,8 @@ def to_markdown(grid: Grid) -> str:
 def to_latex(grid: Grid) -> str:
     """Return the table as LaTeX for the package ``booktabs``; notes are comments."""
     columns = "l" * grid.labels + "r" * (len(grid.headings) - grid.labels)
-    lines = [f"% {note}" for note in (grid.title, *grid.notes)]
+    # A line break in a text would end the comment.
+    lines = ["% " + " ".join(note.split()) for note in (grid.title, *grid.notes)]
     lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
     lines += [_latex_row([_latex(heading) for heading in grid.headings]), r"\midrule"]
     for previous, row in zip([None, *grid.rows], grid.rows, strict=False):
