@@ -22,6 +22,7 @@ from scimult.evaluation.reporting.leaderboard import (
 )
 from scimult.evaluation.reporting.maps import PaperMap
 from scimult.evaluation.reporting.parts import Options, SetPart, make_part
+from scimult.evaluation.reporting.published import beside_ours, publications
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.reporting.wins import Duel, counts
 from scimult.evaluation.results import Result, averages, load_results
@@ -130,7 +131,7 @@ def _tables(
     found = [duel for part in parts for duel in part.duels]
     if found:
         tables.append(counts(found))
-    return [*tables, costs(results)]
+    return [*tables, *beside_ours(results, publications()), costs(results)]
 
 
 def _groups(results: Sequence[Result], order: Sequence[str]) -> list[Group]:
