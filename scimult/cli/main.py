@@ -15,6 +15,7 @@ from scimult import __version__
 from scimult.cli.benchmark import app as benchmark
 from scimult.cli.compare import compare
 from scimult.cli.correlate import correlate
+from scimult.cli.cross_routes import cross_routes
 from scimult.cli.curves import curves
 from scimult.cli.demo import demo
 from scimult.cli.encode import encode
@@ -87,6 +88,7 @@ VERBS = (
     evaluate,
     compare,
     correlate,
+    cross_routes,
     report,
     encode,
     search,

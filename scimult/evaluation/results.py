@@ -27,6 +27,8 @@ from scimult.files import read_json, write_json
 
 LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "bm25s", "pydantic")
 
+CostKind = Literal["texts", "tokens", "encode_seconds", "index_bytes"]
+
 
 class SetFacts(StrictConfig):
     """What was scored: results can be compared only if these agree.
@@ -71,7 +73,7 @@ class SetResult(SetFacts):
     scores: dict[str, float]
     seconds: float
     intervals: dict[str, tuple[float, float]] = {}
-    cost: dict[Literal["texts", "tokens", "encode_seconds", "index_bytes"], float] = {}
+    cost: dict[CostKind, float] = {}
 
     @property
     def facts(self) -> SetFacts:

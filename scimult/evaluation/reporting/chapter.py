@@ -26,6 +26,7 @@ from scimult.evaluation.reporting.published import beside_ours, publications
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.reporting.wins import Duel, counts
 from scimult.evaluation.results import Result, averages, load_results
+from scimult.evaluation.routes import cross_tables
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ def _tables(
     found = [duel for part in parts for duel in part.duels]
     if found:
         tables.append(counts(found))
-    return [*tables, *beside_ours(results, publications()), costs(results)]
+    crossed = cross_tables(results)
+    return [*tables, *crossed, *beside_ours(results, publications()), costs(results)]
 
 
 def _groups(results: Sequence[Result], order: Sequence[str]) -> list[Group]:
