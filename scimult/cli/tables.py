@@ -12,6 +12,7 @@ from rich.table import Table
 from scimult.data.prepared import PreparedData
 
 if TYPE_CHECKING:
+    from scimult.benchmarks.search import SearchCost
     from scimult.benchmarks.variants import Measurement
 
 
@@ -64,4 +65,20 @@ def variants_table(rows: Sequence[Measurement], title: str) -> Table:
         ]
         table.add_row(row.name, *counts, f"{row.megabytes:.0f}", *times)
     table.caption = "parameters in millions; times relative to vanilla (mixed: to one task alone)"
+    return table
+
+
+def search_table(rows: Sequence[SearchCost], title: str) -> Table:
+    """Return time and memory of exact search."""
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
+    table.add_column("shape", no_wrap=True)
+    headings = ("queries", "candidates", "searched", "seconds", "× bare", "whole", "peak", "whole")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        counts = [f"{row.queries:,}", f"{row.candidates:,}", f"{100 * row.fraction:.1f}%"]
+        times = [f"{row.seconds:.1f}", f"{row.ratio:.2f}", f"{row.whole_seconds:,.0f} s"]
+        memory = [f"{size / 2**30:.2f} GiB" for size in (row.peak_bytes, row.whole_bytes)]
+        table.add_row(row.name, *counts, *times, *memory)
+    table.caption = "bare: products and top-k of each block alone; whole: all queries, computed"
     return table
