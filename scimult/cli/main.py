@@ -15,6 +15,7 @@ from scimult import __version__
 from scimult.cli.benchmark import app as benchmark
 from scimult.cli.compare import compare
 from scimult.cli.correlate import correlate
+from scimult.cli.cross_routes import cross_routes
 from scimult.cli.curves import curves
 from scimult.cli.demo import demo
 from scimult.cli.encode import encode
@@ -27,6 +28,7 @@ from scimult.cli.mine import mine
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
+from scimult.cli.report import report
 from scimult.cli.runs import runs
 from scimult.cli.search import search
 from scimult.cli.tag import tag
@@ -88,6 +90,8 @@ VERBS = (
     evaluate,
     compare,
     correlate,
+    cross_routes,
+    report,
     encode,
     search,
     recommend,

@@ -98,7 +98,10 @@ def evaluate(
         outcome = PROTOCOLS[loaded.benchmark.protocol](loaded.benchmark, loaded.dataset, ranker)
         seconds = round(time.perf_counter() - start, 3)
         scored[name] = SetResult(
-            **loaded.facts.model_dump(), scores=outcome.scores, seconds=seconds
+            **loaded.facts.model_dump(),
+            scores=outcome.scores,
+            seconds=seconds,
+            cost=system.costs.get(name, {}),
         )
         write_per_query(out, system.name, name, loaded.dataset.query_ids, outcome.per_query)
         if save_runs:

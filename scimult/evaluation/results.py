@@ -27,6 +27,8 @@ from scimult.files import read_json, write_json
 
 LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "bm25s", "pydantic")
 
+CostKind = Literal["texts", "tokens", "encode_seconds", "index_bytes"]
+
 
 class SetFacts(StrictConfig):
     """What was scored: results can be compared only if these agree.
@@ -63,11 +65,15 @@ class SetResult(SetFacts):
         Time to encode and rank.
     intervals : dict
         Metric to the ends of its bootstrap interval; empty unless asked for.
+    cost : dict
+        What the set cost the system, as far as it knows: ``texts`` and ``tokens`` that were
+        encoded, ``encode_seconds``, and ``index_bytes`` that search keeps of the candidates.
     """
 
     scores: dict[str, float]
     seconds: float
     intervals: dict[str, tuple[float, float]] = {}
+    cost: dict[CostKind, float] = {}
 
     @property
     def facts(self) -> SetFacts:

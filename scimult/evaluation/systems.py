@@ -8,6 +8,7 @@ Shape legend: N texts, D width.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ import numpy as np
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.evaluation.datasets import Dataset
+from scimult.evaluation.results import CostKind
 from scimult.files import sha256
 from scimult.retrieval.bm25 import K1, TOKEN, B, BM25Index
 from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings
@@ -38,9 +40,10 @@ class Ranker(Protocol):
 
 
 class System(Protocol):
-    """Anything that can be evaluated."""
+    """Anything that can be evaluated; ``costs`` has what each data set cost (``SetResult``)."""
 
     name: str
+    costs: dict[str, dict[CostKind, float]]
 
     def describe(self) -> dict[str, Any]:
         """Return what a reader needs to run the same system again."""
@@ -77,6 +80,7 @@ class DenseSystem:
         self.name, self.encoder = encoder.name, encoder
         self.settings, self.device, self.show_progress = settings or {}, device, show_progress
         self._known: dict[tuple[str, Role], dict[Text, FloatArray]] = {}
+        self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
         """Return kind, similarity and the settings given."""
@@ -92,13 +96,34 @@ class DenseSystem:
         UnknownNameError
             If the encoder does not know the task of the data set.
         """
+        known, tokens = self._encoded, self._tokens
+        start = time.perf_counter()
+        queries_QD = self.embed(dataset.queries, dataset.task, "query")
+        candidates_CD = self.embed(dataset.candidates, dataset.task, "candidate")
+        self.costs[dataset.name] = {
+            "encode_seconds": round(time.perf_counter() - start, 3),
+            "texts": self._encoded - known,
+            "index_bytes": candidates_CD.nbytes,
+        }
+        if tokens is not None and self._tokens is not None:
+            self.costs[dataset.name]["tokens"] = self._tokens - tokens
         return _DenseRanker(
             dataset.candidate_ids,
-            self.embed(dataset.queries, dataset.task, "query"),
-            self.embed(dataset.candidates, dataset.task, "candidate"),
+            queries_QD,
+            candidates_CD,
             self.encoder.similarity,
             self.device,
         )
+
+    @property
+    def _encoded(self) -> int:
+        return sum(len(known) for known in self._known.values())
+
+    @property
+    def _tokens(self) -> int | None:
+        """Tokens that were encoded so far, of encoders that count them."""
+        counted: int | None = getattr(self.encoder, "tokens_encoded", None)
+        return counted
 
     def embed(self, texts: Sequence[Text], task: str, role: Role) -> FloatArray:
         """Return embeddings of shape ``(N, D)``, encoding only texts that are new."""
@@ -138,6 +163,7 @@ class StoredSystem:
         self.name, self.folder = name, Path(folder)
         self.similarity: Similarity = similarity
         self.device = device
+        self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
         """Return kind, folder, similarity and the digests of the files."""
@@ -162,12 +188,11 @@ class StoredSystem:
             If a file is missing, is not of this form, repeats an id or lacks one.
         """
         folder = self.folder / dataset.name
+        queries_QD = read_embeddings(folder / "queries").rows(dataset.query_ids)
+        candidates_CD = read_embeddings(folder / "candidates").rows(dataset.candidate_ids)
+        self.costs[dataset.name] = {"index_bytes": candidates_CD.nbytes}
         return _DenseRanker(
-            dataset.candidate_ids,
-            read_embeddings(folder / "queries").rows(dataset.query_ids),
-            read_embeddings(folder / "candidates").rows(dataset.candidate_ids),
-            self.similarity,
-            self.device,
+            dataset.candidate_ids, queries_QD, candidates_CD, self.similarity, self.device
         )
 
 
@@ -175,6 +200,9 @@ class BM25System:
     """BM25 on title and body joined by a space; labels by name and definition."""
 
     name = "BM25"
+
+    def __init__(self) -> None:
+        self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
         """Return the settings of the index."""
