@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
-from scimult.evaluation.datasets import Dataset
+from scimult.evaluation.task_data import Dataset, PaperSet, Signatures
 from scimult.files import sha256
 from scimult.retrieval.bm25 import K1, TOKEN, B, BM25Index
 from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings
@@ -48,6 +48,15 @@ class System(Protocol):
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Prepare the ranking of one data set."""
+        ...
+
+
+@runtime_checkable
+class EmbeddingSystem(System, Protocol):
+    """A system with an embedding for each paper, which linear models and clusters need."""
+
+    def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
+        """Return one row per paper, shape ``(N, D)``."""
         ...
 
 
@@ -96,9 +105,13 @@ class DenseSystem:
             dataset.candidate_ids,
             self.embed(dataset.queries, dataset.task, "query"),
             self.embed(dataset.candidates, dataset.task, "candidate"),
-            self.encoder.similarity,
+            dataset.similarity or self.encoder.similarity,
             self.device,
         )
+
+    def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
+        """Encode papers as queries of their task: what a linear model is fitted to."""
+        return self.embed(papers.texts, papers.task, "query")
 
     def embed(self, texts: Sequence[Text], task: str, role: Role) -> FloatArray:
         """Return embeddings of shape ``(N, D)``, encoding only texts that are new."""
@@ -121,8 +134,8 @@ class DenseSystem:
 class StoredSystem:
     """Embeddings in files, by ``scimult encode`` or made elsewhere.
 
-    ``<folder>/<data set>/queries`` and ``candidates`` are embedding folders
-    (:mod:`scimult.retrieval.embeddings`), with the ids of the data set in any order.
+    ``<folder>/<data set>/queries`` and ``candidates`` (for linear models and clusters, ``papers``)
+    are embedding folders (:mod:`scimult.retrieval.embeddings`), with the ids in any order.
 
     Parameters
     ----------
@@ -166,9 +179,14 @@ class StoredSystem:
             dataset.candidate_ids,
             read_embeddings(folder / "queries").rows(dataset.query_ids),
             read_embeddings(folder / "candidates").rows(dataset.candidate_ids),
-            self.similarity,
+            dataset.similarity or self.similarity,
             self.device,
         )
+
+    def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
+        """Look up the rows of the papers in ``<folder>/<data set>/papers``."""
+        ids = papers.ids if isinstance(papers, PaperSet) else papers.paper_ids
+        return read_embeddings(self.folder / papers.name / "papers").rows(ids)
 
 
 class BM25System:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from scimult.cli.evaluate import MODEL_OPTIONS, parse_system
+from scimult.cli.systems import MODEL_OPTIONS, parse_system
 from scimult.cli.main import app
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.evaluation.suites import Benchmark
