@@ -111,6 +111,13 @@ def read_json(path: Path | str) -> Any:
         ) from error
 
 
+def packed_or_plain(path: Path) -> Path:
+    """Return ``path``, or ``path.gz`` if only that is there; for tables and JSON lines."""
+    packed = path.with_name(path.name + ".gz")
+    may = path.suffix in (".jsonl", ".csv", ".tsv")
+    return packed if may and packed.exists() and not path.exists() else path
+
+
 def sha256(path: Path | str) -> str:
     """Return the hexadecimal SHA-256 of a file's content."""
     digest = hashlib.sha256()

@@ -12,6 +12,7 @@ from pydantic import Field
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.errors import UnknownNameError
 from scimult.evaluation.benchmark import Benchmark, Expected, Protocol
+from scimult.files import packed_or_plain
 
 __all__ = ["Benchmark", "Expected", "Protocol", "Suite", "load_suite", "suite_names"]
 
@@ -65,7 +66,7 @@ def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
     """
     if name_or_path.endswith((".yaml", ".yml")):
         return load_config(Suite, name_or_path, overrides)
-    if (Path(name_or_path) / "corpus.jsonl").exists():
+    if packed_or_plain(Path(name_or_path) / "corpus.jsonl").exists():
         return validate(Suite, apply_overrides(_folder_suite(Path(name_or_path)), overrides))
     for path in _files():
         if path.name == f"{name_or_path}.yaml":

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from scimult.cli.systems import MODEL_OPTIONS, parse_system
 from scimult.cli.main import app
+from scimult.cli.systems import MODEL_OPTIONS, parse_system
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.evaluation.suites import Benchmark
 from scimult.retrieval.embeddings import write_embeddings

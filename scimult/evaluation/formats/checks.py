@@ -25,13 +25,6 @@ Targets = dict[str, tuple[list[str], float]]
 """Paper id to its labels and its number, of which one is meant."""
 
 
-def packed_or_plain(path: Path) -> Path:
-    """Return ``path``, or ``path.gz`` if only that is there; for tables and JSON lines."""
-    packed = path.with_name(path.name + ".gz")
-    may = path.suffix in (".jsonl", ".csv", ".tsv")
-    return packed if may and packed.exists() and not path.exists() else path
-
-
 def keep(
     queries: Iterable[str],
     problem_of: Callable[[str], str | None],

@@ -15,7 +15,6 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import (
     Targets,
     hold_out,
-    packed_or_plain,
     paper_set,
     qrels_of,
     ranked_set,
@@ -34,6 +33,7 @@ from scimult.evaluation.records import (
     request,
 )
 from scimult.evaluation.task_data import Dataset, PaperSet
+from scimult.files import packed_or_plain
 from scimult.types import Text
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import known_documents, packed_or_plain, ranked_set
+from scimult.evaluation.formats.checks import known_documents, ranked_set
 from scimult.evaluation.formats.scirepeval import read_texts
 from scimult.evaluation.records import Judgments
 from scimult.evaluation.task_data import Dataset
-from scimult.files import read_json
+from scimult.files import packed_or_plain, read_json
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:

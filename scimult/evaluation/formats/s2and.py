@@ -14,10 +14,9 @@ import numpy as np
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import packed_or_plain
 from scimult.evaluation.formats.scidocs import read_papers
 from scimult.evaluation.task_data import Signatures
-from scimult.files import read_json
+from scimult.files import packed_or_plain, read_json
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:

@@ -20,14 +20,13 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import (
     Targets,
     known_documents,
-    packed_or_plain,
     paper_set,
     ranked_set,
 )
 from scimult.evaluation.formats.scirepeval import text_of
 from scimult.evaluation.records import Judgments
 from scimult.evaluation.task_data import Dataset, PaperSet
-from scimult.files import read_json
+from scimult.files import packed_or_plain, read_json
 from scimult.types import Text
 
 PROPENSITIES = "propensity_scores.json"

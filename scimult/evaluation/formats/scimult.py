@@ -18,7 +18,6 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import (
     known_documents,
     lists_of,
-    packed_or_plain,
     qrels_of,
     ranked_set,
     scorable,
@@ -27,6 +26,7 @@ from scimult.evaluation.formats.checks import (
 from scimult.evaluation.formats.house import label_text
 from scimult.evaluation.records import Judgments, by_id, paper
 from scimult.evaluation.task_data import Dataset
+from scimult.files import packed_or_plain
 from scimult.types import Text
 
 DOCUMENT_ID = "paper|patient|article"

@@ -20,7 +20,6 @@ from scimult.evaluation.formats.checks import (
     Targets,
     keep,
     known_documents,
-    packed_or_plain,
     paper_set,
     qrels_of,
     ranked_set,
@@ -28,6 +27,7 @@ from scimult.evaluation.formats.checks import (
 from scimult.evaluation.formats.house import labels_of
 from scimult.evaluation.records import Judgments
 from scimult.evaluation.task_data import Dataset, PaperSet, Reviewers
+from scimult.files import packed_or_plain
 from scimult.types import Text
 
 _SEPARATOR = " [SEP] "

@@ -16,7 +16,6 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import (
     Targets,
     hold_out,
-    packed_or_plain,
     paper_set,
     ranked_set,
 )
@@ -30,7 +29,7 @@ from scimult.evaluation.formats.scirepeval import (
 )
 from scimult.evaluation.records import Judgments
 from scimult.evaluation.task_data import Dataset, PaperSet
-from scimult.files import read_json
+from scimult.files import packed_or_plain, read_json
 from scimult.types import Text
 
 
