@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 SEPARATOR_TOKEN = "sep_token"
+_NOT_KNOWN = ""
 
 
 class EncoderSpec(StrictConfig):
@@ -118,7 +119,8 @@ class SentenceEncoder:
     def __init__(self, spec: EncoderSpec, *, name: str, device: str | None = None) -> None:
         self.name, self.spec = name, spec
         self._model = _load(spec, device)
-        self._active: str | None = None
+        # Loading an adapter switches it on, so what is on is not known before the first switch.
+        self._active: str | None = _NOT_KNOWN
         for place, adapter in enumerate(dict.fromkeys(spec.adapters.values())):
             self._load_adapter(adapter, place)
 

@@ -84,8 +84,8 @@ def test_adapters_by_side(minilm: Path, tmp_path: Path) -> None:
     plain = SentenceEncoder(_spec(minilm, pooling="mean"), name="p", device="cpu")
     wanted = plain.encode(PAPERS, task="search", role="query")
     for _ in range(2):
-        document = adapted.encode(PAPERS, task="search", role="candidate")
         query = adapted.encode(PAPERS, task="search", role="query")
+        document = adapted.encode(PAPERS, task="search", role="candidate")
         assert np.allclose(query, wanted, atol=1e-6)
         assert not np.allclose(document, wanted, atol=1e-3)
     assert adapted.fingerprint != plain.fingerprint

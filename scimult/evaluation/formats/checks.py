@@ -108,20 +108,38 @@ def ranked_set(
     queries: Mapping[str, Text],
     documents: Mapping[str, Text],
     judgments: Judgments,
-    files: Sequence[Path],
     rejects: Rejects,
     *,
+    files: Sequence[Path],
+    judged_in: Path,
     listed: Judgments | None = None,
+    listed_in: Path | None = None,
     groups: Mapping[str, str] | None = None,
 ) -> Dataset:
     """Put queries, documents and judgments together, keeping the queries that can be scored.
 
-    ``files`` starts with the file of the judgments, which messages name, and where candidates
-    are listed with that of the lists.
+    Parameters
+    ----------
+    name, benchmark
+        The set.
+    queries, documents, judgments : mapping
+        By id.
+    rejects : Rejects
+        Takes queries that cannot be scored.
+    files : sequence of Path
+        Everything that was read.
+    judged_in : Path
+        The file of the judgments, which messages name.
+    listed : mapping, optional
+        The candidates of each query, where it does not rank all documents.
+    listed_in : Path, optional
+        Their file, where they have one of their own.
+    groups : mapping, optional
+        The group of each query.
     """
-    kept = scorable(queries, judgments, files[0], rejects)
+    kept = scorable(queries, judgments, judged_in, rejects)
     if listed is not None:
-        kept = listed_too(kept, judgments, listed, files[1], rejects)
+        kept = listed_too(kept, judgments, listed, listed_in or judged_in, rejects)
     rows = {document: row for row, document in enumerate(documents)}
     return Dataset(
         name=name,

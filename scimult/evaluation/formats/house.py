@@ -71,18 +71,18 @@ def _read_retrieval(name: str, benchmark: Benchmark, root: Path, rejects: Reject
         query: text for query, text in queries.items() if judgments[query] or query not in elsewhere
     }
     listed = read_pairs(lists[0], queries, corpus, rejects) if lists else None
-    dataset = ranked_set(
+    return ranked_set(
         name,
         benchmark,
         queries,
         corpus,
         judgments,
-        [qrels[0], *lists],
         rejects,
+        files=paths,
+        judged_in=qrels[0],
         listed=listed,
+        listed_in=lists[0] if lists else None,
     )
-    dataset.files[:] = paths
-    return dataset
 
 
 def _merged(

@@ -35,19 +35,18 @@ def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Datas
         rejects.reject(DataError("judged query has no text", path=path, value=query, fix=fix))
         del judgments[query]
     queries = {query: documents[query] for query in judgments}
-    dataset = ranked_set(
+    return ranked_set(
         name,
         benchmark,
         queries,
         documents,
         judgments,
-        [path, path],
         rejects,
+        files=[path, texts],
+        judged_in=path,
         listed=judgments,
         groups=fields,
     )
-    dataset.files[:] = [path, texts]
-    return dataset
 
 
 def _read_judgments(path: Path, rejects: Rejects) -> tuple[Judgments, dict[str, str]]:

@@ -9,6 +9,7 @@ each place was, whatever stood there.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,17 @@ def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Datas
     queries = {query: papers[query] for query in judgments}
     listed = {paper for judged in judgments.values() for paper in judged}
     documents = {paper: text for paper, text in papers.items() if paper in listed}
-    files = [paths[0], paths[0]]
-    dataset = ranked_set(
-        name, benchmark, queries, documents, judgments, files, rejects, listed=judgments
+    return ranked_set(
+        name,
+        benchmark,
+        queries,
+        documents,
+        judgments,
+        rejects,
+        files=paths,
+        judged_in=paths[0],
+        listed=judgments,
     )
-    dataset.files[:] = paths
-    return dataset
 
 
 def read_papers(path: Path, benchmark: Benchmark, rejects: Rejects) -> dict[str, Text]:
@@ -174,13 +180,18 @@ def _read_clicks(
     documents = {
         paper: papers[paper] for paper in dict.fromkeys(p for j in judgments.values() for p in j)
     }
-    files = [paths[0], paths[0]]
     dataset = ranked_set(
-        name, benchmark, queries, documents, judgments, files, rejects, listed=judgments
+        name,
+        benchmark,
+        queries,
+        documents,
+        judgments,
+        rejects,
+        files=paths,
+        judged_in=paths[0],
+        listed=judgments,
     )
-    dataset.files[:] = paths
-    weights_Q = np.array([weights[query] for query in dataset.query_ids])
-    return Dataset(**{**vars(dataset), "weights_Q": weights_Q})
+    return replace(dataset, weights_Q=np.array([weights[query] for query in dataset.query_ids]))
 
 
 def _click_table(path: Path, rejects: Rejects) -> list[Record]:

@@ -154,9 +154,16 @@ def _read_links(name: str, benchmark: Benchmark, paths: list[Path], rejects: Rej
     queries = {identity: text for identity, (text, links) in asked.items() if links}
     judgments = {identity: dict.fromkeys(asked[identity][1], 1) for identity in queries}
     judgments = known_documents(judgments, documents, paths[-1], rejects)
-    dataset = ranked_set(name, benchmark, queries, documents, judgments, [paths[-1]], rejects)
-    dataset.files[:] = paths
-    return dataset
+    return ranked_set(
+        name,
+        benchmark,
+        queries,
+        documents,
+        judgments,
+        rejects,
+        files=paths,
+        judged_in=paths[-1],
+    )
 
 
 def _read_lists(name: str, benchmark: Benchmark, paths: list[Path], rejects: Rejects) -> Dataset:
@@ -172,13 +179,17 @@ def _read_lists(name: str, benchmark: Benchmark, paths: list[Path], rejects: Rej
     queries = {identity: text for identity, (text, _) in asked.items()}
     judgments = {identity: scores for identity, (_, scores) in asked.items()}
     judgments = known_documents(judgments, documents, paths[-1], rejects)
-    files = [paths[-1], paths[-1]]
-    listed = judgments if benchmark.protocol == "rerank" else None
-    dataset = ranked_set(
-        name, benchmark, queries, documents, judgments, files, rejects, listed=listed
+    return ranked_set(
+        name,
+        benchmark,
+        queries,
+        documents,
+        judgments,
+        rejects,
+        files=paths,
+        judged_in=paths[-1],
+        listed=judgments if benchmark.protocol == "rerank" else None,
     )
-    dataset.files[:] = paths
-    return dataset
 
 
 def _asked(record: Record) -> tuple[Text, dict[str, int]]:

@@ -67,12 +67,17 @@ def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Datas
     judgments = _judgments(paths[0], queries, rejects)
     judgments = known_documents(judgments, documents, paths[0], rejects)
     asked = {query: queries[query] for query in judgments}
-    files = [paths[0], paths[0]]
-    dataset = ranked_set(
-        name, benchmark, asked, documents, judgments, files, rejects, listed=judgments
+    return ranked_set(
+        name,
+        benchmark,
+        asked,
+        documents,
+        judgments,
+        rejects,
+        files=[*paths, texts],
+        judged_in=paths[0],
+        listed=judgments,
     )
-    dataset.files[:] = [*paths, texts]
-    return dataset
 
 
 def read_texts(

@@ -102,12 +102,17 @@ def _read_rankings(name: str, benchmark: Benchmark, path: Path, rejects: Rejects
                 fix = "keep one of its grades"
                 rejects.reject(record.error("candidate has two grades", value=document, fix=fix))
     judgments = {query: judged for query, judged in judgments.items() if query in queries}
-    files = [path, path]
-    dataset = ranked_set(
-        name, benchmark, queries, documents, judgments, files, rejects, listed=judgments
+    return ranked_set(
+        name,
+        benchmark,
+        queries,
+        documents,
+        judgments,
+        rejects,
+        files=[path],
+        judged_in=path,
+        listed=judgments,
     )
-    dataset.files[:] = [path]
-    return dataset
 
 
 def _judged(
