@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Optional
@@ -104,9 +104,11 @@ def evaluate(
     kept = None if store is None else Store(store, precision)
     makers = make_systems(bm25, embeddings or [], model or [], encoder or [], device, kept)
     chosen = load_suite(suite, overrides or [])
-    with _ranks_together():
+    with nullcontext() if store is None else _ranks_together():
         if download:
             _download(chosen.select(sets or []), data)
+            if store is not None:
+                distributed.barrier()
         loaded = load_sets(chosen, data, sets or [], skip_bad=skip_bad)
         others = [result for result in load_results(out) if result.system not in makers]
         facts = {name: entry.facts for name, entry in loaded.items()}
@@ -141,13 +143,12 @@ def _tell(system: str, name: str, result: SetResult) -> None:
 
 
 def _download(benchmarks: Mapping[str, Benchmark], data: Path) -> None:
-    """Get missing files from the hub, on the main rank; the others wait."""
+    """Get missing files from the hub, on the main rank."""
     from scimult import distributed
     from scimult.evaluation.hub import download
 
     if distributed.is_main():
         download(benchmarks, data, lambda path: typer.echo(f"downloading {path}", err=True))
-    distributed.barrier()
 
 
 @contextmanager

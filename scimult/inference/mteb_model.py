@@ -108,7 +108,7 @@ class MtebEncoder:
     @property
     def mteb_model_meta(self) -> ModelMeta:
         """What MTEB writes into its results."""
-        from mteb.models.model_meta import ModelMeta
+        from mteb.models.model_meta import ModelMeta, ScoringFunction
 
         return ModelMeta(
             loader=None,
@@ -125,7 +125,7 @@ class MtebEncoder:
             public_training_code=None,
             public_training_data=None,
             framework=["PyTorch"],
-            similarity_fn_name=_METRICS[self._model.similarity],  # type: ignore[arg-type]
+            similarity_fn_name=ScoringFunction(_METRICS[self._model.similarity]),
             use_instructions=None,
             training_datasets=None,
         )

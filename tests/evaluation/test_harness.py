@@ -29,7 +29,12 @@ def _write_labelled(folder: Path) -> Benchmark:
     """Write papers with a label that their first word gives away, and a split."""
     words = ["graph", "water"] * 12
     papers = [
-        {"id": f"p{row}", "title": f"{word} {row}", "abstract": "", "labels": [word]}
+        {
+            "id": f"p{row}",
+            "title": f"{word} {word} {word} {word} {row}",
+            "abstract": "",
+            "labels": [word],
+        }
         for row, word in enumerate(words)
     ]
     write_jsonl(folder / "linear/papers.jsonl", papers)

@@ -19,8 +19,6 @@ configs:
   data_files: [{split: corpus, path: corpus.jsonl}]
 - config_name: queries
   data_files: [{split: queries, path: queries.jsonl}]
-- config_name: qrels
-  data_files: [{split: test, path: qrels.csv}]
 ---
 """
 
@@ -34,7 +32,7 @@ def repository_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_jsonl(folder / "corpus.jsonl", CORPUS)
     write_jsonl(folder / "queries.jsonl", REQUESTS)
     judged = [("q1", "d1", 2), ("q2", "d3", 1), ("q3", "d2", 1)]
-    write_rows(folder / "qrels.csv", [HEADER, *judged], ",")
+    write_rows(tmp_path / "repo-qrels/test.csv", [HEADER, *judged], ",")
     (folder / "README.md").write_text(CARD)
     return folder
 
@@ -44,7 +42,7 @@ def test_downloaded_files_are_read_as_local_ones(tmp_path: Path, repository_fold
     hub = {
         "corpus.jsonl": HubFile(repo=repo, config="corpus", split="corpus"),
         "queries.jsonl": HubFile(repo=repo, config="queries", split="queries"),
-        "qrels/test.tsv": HubFile(repo=repo, config="qrels", split="test"),
+        "qrels/test.tsv": HubFile(repo=f"{repo}-qrels", split="test"),
     }
     benchmark = write_search(tmp_path / "unused").model_copy(update={"hub": hub})
     told: list[Path] = []
