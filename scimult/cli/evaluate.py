@@ -16,7 +16,7 @@ from scimult.errors import ConfigError
 
 if TYPE_CHECKING:
     from scimult.evaluation.benchmark import Benchmark
-    from scimult.evaluation.results import SetResult
+    from scimult.evaluation.results import Result, SetResult
 
 
 def evaluate(
@@ -106,9 +106,7 @@ def evaluate(
     chosen = load_suite(suite, overrides or [])
     with nullcontext() if store is None else _ranks_together():
         if download:
-            _download(chosen.select(sets or []), data)
-            if store is not None:
-                distributed.barrier()
+            _download(chosen.select(sets or []), data, wait=store is not None)
         loaded = load_sets(chosen, data, sets or [], skip_bad=skip_bad)
         others = [result for result in load_results(out) if result.system not in makers]
         facts = {name: entry.facts for name, entry in loaded.items()}
@@ -119,6 +117,7 @@ def evaluate(
             system = make()
             encode_on_all_ranks(system, loaded)
             if distributed.is_main():
+                on_set = partial(_tell, name)
                 result = score(
                     system,
                     chosen,
@@ -126,10 +125,9 @@ def evaluate(
                     out,
                     save_runs=save_runs,
                     confidence=confidence,
-                    on_set=partial(_tell, name),
+                    on_set=on_set,
                 )
-                for missed, reason in result.not_scored.items():
-                    typer.echo(f"{name}: {missed}: not scored: {reason}", err=True)
+                _tell_not_scored(result)
     if distributed.is_main():
         report = update_table(out)
         print_with_notes(to_rich(report), report.notes)
@@ -142,13 +140,20 @@ def _tell(system: str, name: str, result: SetResult) -> None:
     typer.echo(f"{system}: {name}: {line}", err=True)
 
 
-def _download(benchmarks: Mapping[str, Benchmark], data: Path) -> None:
-    """Get missing files from the hub, on the main rank."""
+def _tell_not_scored(result: Result) -> None:
+    for name, reason in result.not_scored.items():
+        typer.echo(f"{result.system}: {name}: not scored: {reason}", err=True)
+
+
+def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) -> None:
+    """Get missing files from the hub, on the main rank; the others wait if they work too."""
     from scimult import distributed
     from scimult.evaluation.hub import download
 
     if distributed.is_main():
         download(benchmarks, data, lambda path: typer.echo(f"downloading {path}", err=True))
+    if wait:
+        distributed.barrier()
 
 
 @contextmanager

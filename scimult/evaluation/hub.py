@@ -49,7 +49,7 @@ def write_hub_file(path: Path, source: HubFile) -> None:
             f"cannot read {source.repo} ({source.config}, {source.split}): "
             f"{str(error).splitlines()[0]}",
             path=path,
-            fix="check the connection, or write the file yourself (docs/evaluation.md)",
+            fix="check the connection, or write the file yourself (docs/suites.md)",
         ) from error
     separator = {".tsv": "\t", ".csv": ","}.get(path.suffix)
     with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
