@@ -46,8 +46,8 @@ Numbers = NDArray[np.float64]
 class Split:
     """Embeddings of the two sides of a set, shapes ``(N, D)`` and ``(T, D)``."""
 
-    train_ND: FloatArray
-    test_TD: FloatArray
+    train_ND: Numbers
+    test_TD: Numbers
 
 
 def classification_linear(
@@ -198,7 +198,7 @@ class _Fitted:
     details: dict[str, Any]
 
 
-def _search(model: Any, probe: Probe, x_ND: FloatArray, y_N: NDArray[Any]) -> _Fitted:
+def _search(model: Any, probe: Probe, x_ND: Numbers, y_N: NDArray[Any]) -> _Fitted:
     """Choose C on a grid and fit to all rows; threads share the embeddings."""
     grid = GridSearchCV(model, {"C": sorted(probe.costs)}, cv=probe.folds, n_jobs=None)
     with warnings.catch_warnings(record=True) as met:
@@ -327,4 +327,4 @@ def _means(found: Sequence[dict[str, float]], shot: FewShot) -> dict[str, float]
 
 
 def _names(flags_S: Flags, labels: Sequence[str]) -> str:
-    return "|".join(labels[place] for place in np.flatnonzero(flags_S))
+    return "|".join(labels[int(place)] for place in np.flatnonzero(flags_S))

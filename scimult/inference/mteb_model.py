@@ -89,7 +89,8 @@ class MtebEncoder:
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """Compare all pairs as the model does, shape ``(N, M)``."""
-        x_ND, y_MD = torch.atleast_2d(_tensor(embeddings1)), torch.atleast_2d(_tensor(embeddings2))
+        x_ND, y_MD = _tensor(embeddings1), _tensor(embeddings2)
+        x_ND, y_MD = (x if x.ndim > 1 else x[None] for x in (x_ND, y_MD))
         if self._model.similarity == "l2":
             return -torch.cdist(x_ND, y_MD)
         if self._model.similarity == "cosine":
@@ -100,7 +101,8 @@ class MtebEncoder:
         """Compare row with row as the model does, shape ``(N,)``."""
         x_ND, y_ND = _tensor(embeddings1), _tensor(embeddings2)
         if self._model.similarity == "l2":
-            return -(x_ND - y_ND).norm(dim=-1)
+            distances_N: Tensor = torch.linalg.vector_norm(x_ND - y_ND, dim=-1)
+            return -distances_N
         if self._model.similarity == "cosine":
             x_ND, y_ND = _normalised(x_ND), _normalised(y_ND)
         return (x_ND * y_ND).sum(dim=-1)

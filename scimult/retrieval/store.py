@@ -203,7 +203,7 @@ def _to_disk(rows_BD: FloatArray, precision: Precision) -> NDArray[np.generic]:
     else:
         rounded = torch.from_numpy(np.array(rows_BD, dtype=np.float32)).to(torch.bfloat16)
         stored, finite = rounded.view(torch.int16).numpy(), rounded.float().numpy()
-    bad = ~np.isfinite(finite).all(axis=1)  # type: ignore[call-overload]
+    bad = ~np.isfinite(finite).all(axis=1)
     if bad.any():
         problem = f"{int(bad.sum())} of {len(bad)} embeddings are not finite in {precision}"
         fix = "check the model, or store float32" if precision != "float32" else "check the model"

@@ -58,8 +58,8 @@ def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Datas
     *paths, texts = needed(benchmark, root)
     if benchmark.probe:
         documents, _ = read_texts(texts, benchmark, rejects)
-        sides = [_targets(path, benchmark, documents, rejects) for path in paths]
-        return paper_set(name, benchmark, documents, *sides, [*paths, texts])
+        train, test = (_targets(path, benchmark, documents, rejects) for path in paths)
+        return paper_set(name, benchmark, documents, train, test, [*paths, texts])
     documents, queries = read_texts(texts, benchmark, rejects)
     if benchmark.protocol == "reviewer_matching":
         return _reviewers(name, benchmark, documents, paths, texts, rejects)
