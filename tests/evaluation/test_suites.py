@@ -144,7 +144,7 @@ def test_bad_suites(tmp_path: Path, change: str, error: type[SciMultError], mess
 
 def test_the_template_of_a_suite_loads(repository: Path) -> None:
     suite = load_suite(str(repository / "configs/evaluate/template.yaml"))
-    assert list(suite.benchmarks) == ["my_search", "my_labels"]
+    assert list(suite.benchmarks) == ["my_search", "my_labels", "my_classes"]
 
 
 def test_a_beir_folder_is_a_suite(tmp_path: Path) -> None:
