@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from importlib import resources
@@ -141,7 +142,7 @@ class SentenceEncoder:
             written,
             batch_size=self.spec.batch_size,
             normalize_embeddings=self.spec.normalise,
-            show_progress_bar=show_progress,
+            show_progress_bar=show_progress and sys.stderr.isatty(),
             convert_to_numpy=True,
         )
         return np.asarray(embeddings_ND, dtype=np.float32)
