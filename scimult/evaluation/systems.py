@@ -9,16 +9,17 @@ Shape legend: N texts, D width.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
-from scimult.evaluation.datasets import Dataset
 from scimult.evaluation.results import CostKind
+from scimult.evaluation.task_data import Dataset, PaperSet, Signatures
 from scimult.files import sha256
 from scimult.retrieval.bm25 import K1, TOKEN, B, BM25Index
 from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings
@@ -51,6 +52,15 @@ class System(Protocol):
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Prepare the ranking of one data set."""
+        ...
+
+
+@runtime_checkable
+class EmbeddingSystem(System, Protocol):
+    """A system with an embedding for each paper, which linear models and clusters need."""
+
+    def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
+        """Return one row per paper, shape ``(N, D)``."""
         ...
 
 
@@ -96,24 +106,35 @@ class DenseSystem:
         UnknownNameError
             If the encoder does not know the task of the data set.
         """
-        known, tokens = self._encoded, self._tokens
-        start = time.perf_counter()
-        queries_QD = self.embed(dataset.queries, dataset.task, "query")
-        candidates_CD = self.embed(dataset.candidates, dataset.task, "candidate")
-        self.costs[dataset.name] = {
-            "encode_seconds": round(time.perf_counter() - start, 3),
-            "texts": self._encoded - known,
-            "index_bytes": candidates_CD.nbytes,
-        }
-        if tokens is not None and self._tokens is not None:
-            self.costs[dataset.name]["tokens"] = self._tokens - tokens
+        with self._counting(dataset.name):
+            queries_QD = self.embed(dataset.queries, dataset.task, "query")
+            candidates_CD = self.embed(dataset.candidates, dataset.task, "candidate")
+        self.costs[dataset.name]["index_bytes"] = candidates_CD.nbytes
         return _DenseRanker(
             dataset.candidate_ids,
             queries_QD,
             candidates_CD,
-            self.encoder.similarity,
+            dataset.similarity or self.encoder.similarity,
             self.device,
         )
+
+    def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
+        """Encode papers as queries of their task: what a linear model is fitted to."""
+        with self._counting(papers.name):
+            return self.embed(papers.texts, papers.task, "query")
+
+    @contextmanager
+    def _counting(self, name: str) -> Iterator[None]:
+        """Note what the encoding inside costs a data set."""
+        known, tokens, start = self._encoded, self._tokens, time.perf_counter()
+        yield
+        cost: dict[CostKind, float] = {
+            "encode_seconds": round(time.perf_counter() - start, 3),
+            "texts": self._encoded - known,
+        }
+        if tokens is not None and self._tokens is not None:
+            cost["tokens"] = self._tokens - tokens
+        self.costs[name] = cost
 
     @property
     def _encoded(self) -> int:
@@ -146,8 +167,8 @@ class DenseSystem:
 class StoredSystem:
     """Embeddings in files, by ``scimult encode`` or made elsewhere.
 
-    ``<folder>/<data set>/queries`` and ``candidates`` are embedding folders
-    (:mod:`scimult.retrieval.embeddings`), with the ids of the data set in any order.
+    ``<folder>/<data set>/queries`` and ``candidates`` (for linear models and clusters, ``papers``)
+    are embedding folders (:mod:`scimult.retrieval.embeddings`), with the ids in any order.
 
     Parameters
     ----------
@@ -192,8 +213,17 @@ class StoredSystem:
         candidates_CD = read_embeddings(folder / "candidates").rows(dataset.candidate_ids)
         self.costs[dataset.name] = {"index_bytes": candidates_CD.nbytes}
         return _DenseRanker(
-            dataset.candidate_ids, queries_QD, candidates_CD, self.similarity, self.device
+            dataset.candidate_ids,
+            queries_QD,
+            candidates_CD,
+            dataset.similarity or self.similarity,
+            self.device,
         )
+
+    def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
+        """Look up the rows of the papers in ``<folder>/<data set>/papers``."""
+        ids = papers.ids if isinstance(papers, PaperSet) else papers.paper_ids
+        return read_embeddings(self.folder / papers.name / "papers").rows(ids)
 
 
 class BM25System:

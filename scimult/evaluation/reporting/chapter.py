@@ -11,7 +11,11 @@ from scimult.evaluation.comparison import Settings
 from scimult.evaluation.report import set_order
 from scimult.evaluation.reporting.costs import costs
 from scimult.evaluation.reporting.curves import RecallCurves
-from scimult.evaluation.reporting.gaps import missing_sections, without_queries
+from scimult.evaluation.reporting.gaps import (
+    missing_sections,
+    without_queries,
+    without_samples,
+)
 from scimult.evaluation.reporting.grid import Grid
 from scimult.evaluation.reporting.leaderboard import (
     Tested,
@@ -98,8 +102,13 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
     )
     tell(f"{out}: intervals and tests")
     tested = None if lacking else significance(out, results, settings)
+    ranked = [
+        name
+        for name in order
+        if all(result.sets[name].has_samples for result in results if name in result.sets)
+    ]
     parts = []
-    for name in [] if lacking else order:
+    for name in [] if lacking else ranked:
         tell(f"{out}: {name}")
         parts.append(make_part(out, results, name, baseline, options))
     return Chapter(
@@ -118,7 +127,11 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         frequencies=[part.frequency for part in parts if part.frequency],
         duels=[duel for part in parts for duel in part.duels],
         maps=[entry for part in parts for entry in part.maps],
-        missing=[*lacking, *missing_sections(results, tested, parts, options)],
+        missing=[
+            *lacking,
+            *without_samples([name for name in order if name not in ranked]),
+            *missing_sections(results, tested, parts, options),
+        ],
     )
 
 
@@ -146,7 +159,7 @@ def _groups(results: Sequence[Result], order: Sequence[str]) -> list[Group]:
     return [
         Group(
             task,
-            [name for name in shared if task in (facts[name].task, "all")],
+            [name for name in shared if task in (facts[name].task, facts[name].group, "all")],
             [mean[task] for mean in means],
         )
         for task in means[0]

@@ -57,6 +57,8 @@ def significance(out: Path, results: Sequence[Result], settings: Settings) -> Te
     intervals: Intervals = {}
     for name in dict.fromkeys(name for result in results for name in result.sets):
         present = [result for result in results if name in result.sets]
+        if not all(result.sets[name].has_samples for result in present):
+            continue
         metric = present[0].sets[name].main_metric
         samples = paired_samples(out, present, name, [metric])
         scores_SRM = bootstrap(samples, settings.resamples, set_seed(settings.seed, name))
@@ -64,7 +66,8 @@ def significance(out: Path, results: Sequence[Result], settings: Settings) -> Te
             intervals[name, metric, result.system] = interval(scores_RM[:, 0], settings.confidence)
     baseline = next(result for result in results if result.system == settings.baseline)
     others = [result for result in results if result is not baseline]
-    comparable = any(baseline.sets.keys() & result.sets.keys() for result in others)
+    sampled = {name for name, entry in baseline.sets.items() if entry.has_samples}
+    comparable = any(sampled & result.sets.keys() for result in others)
     return Tested(intervals, compare(out, settings) if comparable else None)
 
 

@@ -93,5 +93,5 @@ def _dataset(result: Result, name: str, data: Sequence[Path]) -> Dataset | None:
                 path=folder,
                 fix="pass the data that scimult evaluate read, or evaluate again",
             )
-        return loaded.dataset
+        return loaded.dataset if isinstance(loaded.dataset, Dataset) else None
     return None
