@@ -13,6 +13,8 @@ from scimult.checkpoints import Pretrained
 from scimult.data.batches import BatchBuilder, Unit
 from scimult.data.sampler import Sampler
 from scimult.data.token_store import TokenStore
+from scimult.errors import ConfigError
+from scimult.models.compiled import compile_feed_forwards
 from scimult.progress import note
 from scimult.training import build, dev
 from scimult.training.config import PretrainConfig
@@ -85,6 +87,8 @@ def pretrain(
         optimizer.keeps_norms = config.log.gradient_norms
         meter = _meter(config, pretrained, device)
         pretrained.model.checkpoints_activations = config.engine.activation_checkpointing
+        if config.engine.compile:
+            compile_feed_forwards(pretrained.model)
         engine = DeepSpeedEngine(
             pretrained.model.to(device),
             optimizer,
@@ -152,8 +156,14 @@ def _units(
 
 
 def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
-    """Return the DeepSpeed configuration of a run, complete and without contradictions."""
-    return resolve_deepspeed(
+    """Return the DeepSpeed configuration of a run, complete and without contradictions.
+
+    Raises
+    ------
+    ConfigError
+        If it contradicts the run.
+    """
+    settings = resolve_deepspeed(
         config.engine.deepspeed,
         pairs_per_step=config.batch.pairs_per_step,
         accumulation=config.batch.accumulation,
@@ -161,6 +171,14 @@ def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str
         precision=precision,
         clip=config.optimizer.clip,
     )
+    stage = settings.get("zero_optimization", {}).get("stage", 0)
+    if config.engine.compile and stage == 3:
+        raise ConfigError(
+            "engine.compile under ZeRO stage 3, which gathers weights inside what is compiled",
+            value={"zero_optimization.stage": stage},
+            fix="use another stage, or leave engine.compile out",
+        )
+    return settings
 
 
 def _dev_scores(

@@ -24,6 +24,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
@@ -38,6 +41,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"model": {"tokenizer": "x"}}, "either base, or both tokenizer and architecture"),
         ({"schedule": {"epochs": 2}}, "give either steps or epochs"),
         ({"batch": {"accumulation": 3}}, "multiple of batch.accumulation"),
+        ({"batch": {"max_tokens": 200}}, "pairs_per_step or batch.max_tokens, not both"),
+        ({"batch": {"pool": 4}}, "batch.pool belongs to batch.max_tokens"),
+        ({"batch": {**BY_TOKENS, "mix": "in_batch"}}, "it needs batch.pairs_per_step"),
+        ({"batch": {**BY_TOKENS, "chunk_tokens": 200}}, "less than batch.max_tokens"),
+        ({"batch": {**BY_TOKENS, "max_tokens": 95}}, "does not hold 3 texts of data.max_length 32"),
         ({"engine": {"precision": "fp8"}}, r"engine\.precision.*'fp32', 'bf16' or 'fp16'"),
         ({"loss": {"temperature": 0}}, r"loss\.temperature.*greater than 0"),
         ({"loss": {"name": "triplet", "temperature": 0.1}}, "loss.name triplet has no temperature"),
@@ -99,6 +107,15 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
         (
             {"engine": {"deepspeed": {"optimizer": {"type": "Adam"}}}},
             "optimizer in the DeepSpeed configuration is not used",
+        ),
+        (
+            {
+                "engine": {
+                    "compile": True,
+                    "deepspeed": {"zero_optimization": {"stage": 3}},
+                }
+            },
+            "engine.compile under ZeRO stage 3",
         ),
     ],
 )

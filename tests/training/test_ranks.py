@@ -339,3 +339,37 @@ def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
                     query, _, value = difference.chunk(3)
                     difference = torch.cat([query, value])
                 assert difference.max() <= 2e-4, (stage, name)
+
+
+def run_by_tokens(folder: Path) -> list[tuple[int, list[str], float]]:
+    """Train on batches by tokens under ZeRO 2; return each rank's tokens, and what was done."""
+    seen = []
+    whole = BatchBuilder.unit
+
+    def noted(self: BatchBuilder, planned: Sequence[PlannedPart], rank: int) -> Unit:
+        unit = whole(self, planned, rank)
+        seen.append(sum(part.num_tokens for part in unit.parts))
+        return unit
+
+    BatchBuilder.unit = noted  # type: ignore[method-assign]
+    config = run_config(
+        folder,
+        "tokens",
+        batch={"pairs_per_step": None, "max_tokens": 150, "chunk_tokens": 60},
+        schedule={"steps": None, "epochs": 1},
+        engine={"deepspeed": {"zero_optimization": {"stage": 2}}},
+    )
+    pretrain(config)
+    BatchBuilder.unit = whole  # type: ignore[method-assign]
+    lines = metrics(folder / "tokens")
+    return [(tokens, line["tasks"], line["loss"]) for tokens, line in zip(seen, lines, strict=True)]
+
+
+def test_batches_by_tokens_keep_the_budget_and_balance_ranks(folder: Path, tmp_path: Path) -> None:
+    ranks = run_ranks(run_by_tokens, 2, tmp_path, folder)
+    tokens = np.array([[step[0] for step in rank] for rank in ranks])
+    assert tokens.shape[1] > 10
+    assert tokens.max() <= 150
+    # Texts that pairs share are encoded once, so ranks differ by more than one pair.
+    assert abs(tokens[0] - tokens[1]).mean() < 0.25 * tokens.mean()
+    assert [step[1:] for step in ranks[0]] == [step[1:] for step in ranks[1]]
