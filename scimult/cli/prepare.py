@@ -23,20 +23,44 @@ def prepare(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave bad records out, count and name them.")
     ] = False,
+    decontaminate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of evaluation sets: training texts that equal one of their queries go."
+        ),
+    ] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keeps finished steps, which a later run reuses. Default: .OUT.steps beside OUT.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that tokenise.")] = 1,
 ) -> None:
     """Write texts, pairs with hard negatives, and tokens from raw files."""
     from scimult.cli.tables import print_prepared
     from scimult.config import load_config
-    from scimult.data.prepare import REJECTS_FILE
+    from scimult.data.collected import REJECTS_FILE
     from scimult.data.tokenization import TextTokenizer
     from scimult.mining.dataset import DatasetConfig, build_dataset
 
     chosen = list(overrides or ())
     if root is not None:
         chosen.append(f"root={root}")
+    if decontaminate is not None:
+        chosen.append(f"hygiene.evaluation={decontaminate}")
+        chosen.append("hygiene.decontaminate=[query]")
     settings = load_config(DatasetConfig, config, chosen)
     loaded = None if tokenizer is None else TextTokenizer.from_folder(tokenizer)
-    data, rejects = build_dataset(settings, out, tokenizer=loaded, skip_bad=skip_bad)
+    data, rejects = build_dataset(
+        settings,
+        out,
+        tokenizer=loaded,
+        skip_bad=skip_bad,
+        steps=steps or out.with_name(f".{out.name}.steps"),
+        workers=workers,
+    )
     print_prepared(data)
     if rejects.counts:
         typer.echo(f"{rejects.summary()}\nall of them: {out / REJECTS_FILE}", err=True)

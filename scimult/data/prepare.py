@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from scimult.data.collected import REJECTS_FILE, Collected, RawPairs, unique_pairs
+from scimult.data.collected import VERSION as COLLECTED_VERSION
 from scimult.data.corpus import Corpus
-from scimult.data.grouping import dev_mask, group_by_pair, group_by_query, sample_per_value
+from scimult.data.grouping import BoolArray, group_by_pair, group_by_query, sample_per_value
+from scimult.data.hygiene.clean import REPORT_FILE, clean
+from scimult.data.hygiene.compact import ALIASES_FILE
+from scimult.data.hygiene.evaluation_sets import find_sets, set_files
+from scimult.data.hygiene.splits import dev_texts, split_masks
 from scimult.data.lines import Rejects
+from scimult.data.metadata import FILE_NAME as METADATA_FILE
+from scimult.data.metadata import read_years
 from scimult.data.pairs import SPLITS, PairFile, Split, pair_file_name, write_pairs
 from scimult.data.prepare_config import ANSWERS, Part, PrepareConfig, SourceConfig
 from scimult.data.prepare_sources import (
@@ -25,30 +34,29 @@ from scimult.data.prepare_sources import (
 )
 from scimult.data.prepared import VERSION, write_manifest
 from scimult.data.ragged import Ragged
+from scimult.data.steps import Steps
+from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.errors import DataError
+from scimult.files import link_or_copy, read_json, sha256
 from scimult.progress import progress
 from scimult.types import IntArray
 
-REJECTS_FILE = "rejects.jsonl"
+FILE_FIELDS = ("papers", "labels", "citations", "queries", *ANSWERS)
+# What the folder takes from the last step as it is; some are not always there.
+COLLECTED_FILES = (
+    TEXTS_FILE,
+    METADATA_FILE,
+    "citations.arrow",
+    "shown.arrow",
+    ALIASES_FILE,
+    REJECTS_FILE,
+)
 
 
-@dataclass(frozen=True)
-class RawPairs:
-    """Unique (query, positive) rows that one part of a source gives."""
-
-    source: SourceConfig
-    part: Part
-    queries: IntArray
-    positives: IntArray
-
-    @property
-    def task(self) -> str:
-        """Task that the pairs train."""
-        return self.source.task(self.part)
-
-
-def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> Rejects:
+def prepare(
+    config: PrepareConfig, folder: Path, *, skip_bad: bool = False, steps: Steps | None = None
+) -> Rejects:
     """Read all sources and write the stores into ``folder``, which must exist and be empty.
 
     Run it inside ``files.atomic_folder``, followed by ``mining.mine``.
@@ -61,6 +69,8 @@ def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> R
         Where to write.
     skip_bad : bool
         Leave bad records out and count them, instead of stopping at the first.
+    steps : Steps, optional
+        Where what was read and cleaned is kept for a later run; nowhere by default.
 
     Returns
     -------
@@ -76,6 +86,78 @@ def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> R
     """
     config.check_tasks()
     _check_files(config)
+    kept = Steps(folder / "steps") if steps is None else steps
+    last = _collect(config, skip_bad, kept)
+    collected = Collected.load(last, config.sources, Rejects(skip_bad))
+    for name in COLLECTED_FILES:
+        if (last / name).exists():
+            link_or_copy(last / name, folder / name)
+    report = read_json(last / REPORT_FILE) if (last / REPORT_FILE).exists() else {}
+    if steps is None:
+        shutil.rmtree(kept.folder)
+    store = TextStore.open(folder)
+    years_N = read_years(folder, len(store))
+    dev_N = dev_texts(
+        collected.parts, store, years_N, config.split, config.dev_fraction, config.seed
+    )
+    entries = [
+        _write_pair_file(folder, pairs, part)
+        for part in collected.parts
+        for pairs in _split_pairs(part, dev_N, config)
+    ]
+    tasks = config.task_set().subset(list(dict.fromkeys(part.task for part in collected.parts)))
+    manifest: dict[str, Any] = {
+        "version": VERSION,
+        "config": config.model_dump(mode="json"),
+        "tasks": [task.model_dump(mode="json") for task in tasks],
+        "texts": len(store),
+        "label_rows": {name: [r.start, r.stop] for name, r in collected.label_rows.items()},
+        "sources": [_describe(source, collected) for source in config.sources],
+        "pairs": entries,
+        "in_neither_split": _in_neither_split(collected, dev_N, config),
+        "hygiene": report,
+        "rejects": dict(collected.rejects.counts),
+    }
+    write_manifest(folder, manifest)
+    return collected.rejects
+
+
+def _describe(source: SourceConfig, collected: Collected) -> dict[str, Any]:
+    counts = collected.counts[source.name]
+    return {"name": source.name, "namespace": source.space, "counts": counts}
+
+
+def _collect(config: PrepareConfig, skip_bad: bool, steps: Steps) -> Path:
+    """Read and clean, or find that done; return the folder of the last step."""
+    read = steps.run("read", _read_inputs(config, skip_bad), partial(_read, config, skip_bad))
+    if config.hygiene.does_nothing:
+        return read.folder
+    inputs = _clean_inputs(config, read.fingerprint)
+    return steps.run("clean", inputs, partial(_clean, config, skip_bad, read.folder)).folder
+
+
+def _read_inputs(config: PrepareConfig, skip_bad: bool) -> dict[str, Any]:
+    """Return what the reading step depends on: options, and the content of every file."""
+    files = {
+        name: sha256(config.resolve(name))
+        for source in config.sources
+        for field in FILE_FIELDS
+        if (name := getattr(source, field)) is not None
+    }
+    sources = [source.model_dump(mode="json", exclude={"licence"}) for source in config.sources]
+    return {"version": COLLECTED_VERSION, "sources": sources, "files": files, "skip_bad": skip_bad}
+
+
+def _clean_inputs(config: PrepareConfig, read: str) -> dict[str, Any]:
+    files = {}
+    if config.hygiene.evaluation is not None:
+        for name, folder in find_sets(Path(config.hygiene.evaluation)).items():
+            files[name] = [sha256(path) for path in set_files(folder)]
+    return {"read": read, "hygiene": config.hygiene.model_dump(mode="json"), "files": files}
+
+
+def _read(config: PrepareConfig, skip_bad: bool, folder: Path) -> None:
+    """Read all sources into ``folder``: texts, metadata and pairs."""
     rejects = Rejects(skip_bad, folder / REJECTS_FILE)
     counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
     with TextStoreWriter(folder) as texts:
@@ -83,36 +165,22 @@ def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> R
         raw, shown = _read_all(config, corpus, counts)
     corpus.write_metadata(folder)
     edges = [(part.queries, part.positives) for part in raw if part.part == "citations"]
-    _write_columns(folder, "citations", ("citing", "cited"), _unique_pairs(edges))
-    _write_columns(folder, "shown", ("query", "paper"), _unique_pairs(shown))
-    store = TextStore.open(folder)
-    entries = [
-        _write_pair_file(folder, pairs, part)
-        for part in raw
-        for pairs in _split_pairs(part, store, config)
-    ]
-    tasks = config.task_set().subset(list(dict.fromkeys(part.task for part in raw)))
-    manifest: dict[str, Any] = {
-        "version": VERSION,
-        "config": config.model_dump(mode="json"),
-        "tasks": [task.model_dump(mode="json") for task in tasks],
-        "texts": len(store),
-        "label_rows": {name: [r.start, r.stop] for name, r in corpus.label_rows.items()},
-        "sources": [
-            {"name": source.name, "namespace": source.space, "counts": counts[source.name]}
-            for source in config.sources
-        ],
-        "pairs": entries,
-        "rejects": dict(rejects.counts),
-    }
-    write_manifest(folder, manifest)
-    return rejects
+    collected = Collected(
+        raw, unique_pairs(edges), unique_pairs(shown), corpus.label_rows, counts, rejects
+    )
+    collected.save(folder)
+
+
+def _clean(config: PrepareConfig, skip_bad: bool, read: Path, folder: Path) -> None:
+    """Clean what the reading step left in ``read``."""
+    collected = Collected.load(read, config.sources, Rejects(skip_bad))
+    clean(read, folder, collected, config.hygiene)
 
 
 def _check_files(config: PrepareConfig) -> None:
     """Fail before the work starts if a named file is not there."""
     for source in config.sources:
-        for field in ("papers", "labels", "citations", "queries", *ANSWERS):
+        for field in FILE_FIELDS:
             name = getattr(source, field)
             if name is not None and not config.resolve(name).is_file():
                 raise DataError(
@@ -138,7 +206,7 @@ def _read_all(
         path = config.resolve(source.papers)
         counts[source.name].update(read_papers(path, source.space, corpus))
         if source.labels is not None:
-            labelled = _unique_pairs([corpus.labels.columns(start)])
+            labelled = unique_pairs([corpus.labels.columns(start)])
             if not len(labelled[0]):
                 fix = "give the papers a field 'labels' with a list of label ids"
                 raise DataError("no paper has a label that is defined", path=path, fix=fix)
@@ -156,7 +224,7 @@ def _read_citations(
     if source.citations is None:
         return
     edges, found = read_citations(config.resolve(source.citations), source.space, corpus)
-    pairs = _unique_pairs([edges.columns()])
+    pairs = unique_pairs([edges.columns()])
     counts.update(found, **{"repeated citations": len(edges) - len(pairs[0])})
     yield RawPairs(source, "citations", *pairs)
 
@@ -183,19 +251,17 @@ def _read_search(
         source.score_threshold,
     )
     reject_unanswered(path, queries, answers, corpus)
-    pairs = _unique_pairs([answers.positives.columns()])
+    pairs = unique_pairs([answers.positives.columns()])
     counts.update(found, **{"repeated answers": len(answers.positives) - len(pairs[0])})
     shown.append(answers.shown.columns())
     yield RawPairs(source, "queries", *pairs)
 
 
-def _split_pairs(raw: RawPairs, store: TextStore, config: PrepareConfig) -> Iterator[PairFile]:
+def _split_pairs(raw: RawPairs, dev_N: BoolArray, config: PrepareConfig) -> Iterator[PairFile]:
     """Yield the train and the dev groups of one part of a source."""
-    unique, position = np.unique(raw.queries, return_inverse=True)
-    in_dev = dev_mask(store.ids_at(unique), config.dev_fraction, config.seed)[position]
+    masks = split_masks(raw, dev_N, config.split)
     for split in SPLITS:
-        inside = in_dev if split == "dev" else ~in_dev
-        queries, positives = raw.queries[inside], raw.positives[inside]
+        queries, positives = raw.queries[masks[split]], raw.positives[masks[split]]
         if raw.part == "citations":
             groups = group_by_pair(queries, positives)
         else:
@@ -207,9 +273,18 @@ def _split_pairs(raw: RawPairs, store: TextStore, config: PrepareConfig) -> Iter
         )
 
 
-def _kept_pairs(
-    part: Part, split: Split, positives: IntArray, config: PrepareConfig
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _in_neither_split(
+    collected: Collected, dev_N: BoolArray, config: PrepareConfig
+) -> dict[str, int]:
+    """Count the pairs that would show training a text of the dev split."""
+    counts: Counter[str] = Counter()
+    for part in collected.parts:
+        masks = split_masks(part, dev_N, config.split)
+        counts[f"{part.source.name}.{part.task}"] += int((~masks["train"] & ~masks["dev"]).sum())
+    return {name: count for name, count in counts.items() if count}
+
+
+def _kept_pairs(part: Part, split: Split, positives: IntArray, config: PrepareConfig) -> BoolArray:
     """Down-sample frequent labels in training; a dev query keeps all its labels."""
     if part == "labels" and split == "train" and config.max_pairs_per_label is not None:
         return sample_per_value(positives, config.max_pairs_per_label, config.seed)
@@ -232,22 +307,3 @@ def _write_pair_file(folder: Path, pairs: PairFile, raw: RawPairs) -> dict[str, 
         "pairs": len(pairs.positives.values),
         "unsampled": len(pairs.unsampled.values),
     }
-
-
-def _unique_pairs(columns: list[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:
-    """Concatenate column pairs, sort them and drop repetitions."""
-    if not columns:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    first = np.concatenate([pair[0] for pair in columns])
-    second = np.concatenate([pair[1] for pair in columns])
-    grouped = Ragged.from_pairs(first, second, int(first.max(initial=-1)) + 1)
-    return grouped.owners, grouped.values
-
-
-def _write_columns(
-    folder: Path, what: str, names: tuple[str, str], columns: tuple[IntArray, IntArray]
-) -> None:
-    described = {"scimult.format": what, "scimult.version": VERSION}
-    table = pa.table(list(columns), names=list(names)).replace_schema_metadata(described)
-    with pa.ipc.new_file(str(folder / f"{what}.arrow"), table.schema) as writer:
-        writer.write_table(table)

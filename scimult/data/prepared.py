@@ -76,8 +76,12 @@ class PreparedData:
         """Return ``(query, paper)`` rows of papers shown or judged, but not positive."""
         return _two_columns(self.folder / "shown.arrow", "shown", ("query", "paper"))
 
-    def tokens(self, tokenizer: TextTokenizer, max_length: int = 512) -> TokenStore:
+    def tokens(
+        self, tokenizer: TextTokenizer, max_length: int = 512, *, workers: int = 1
+    ) -> TokenStore:
         """Return the token store of ``tokenizer``; the main rank builds it if there is none.
+
+        Building takes ``workers`` processes.
 
         Raises
         ------
@@ -89,7 +93,9 @@ class PreparedData:
         if distributed.is_main():
             try:
                 if not _is_usable(folder, max_length):
-                    build_token_store(self.texts, tokenizer, folder, max(max_length, 512))
+                    build_token_store(
+                        self.texts, tokenizer, folder, max(max_length, 512), workers=workers
+                    )
             except SciMultError as error:
                 problem = error
         message = distributed.broadcast_object(None if problem is None else str(problem))
