@@ -16,7 +16,6 @@ from scimult.data.collected import VERSION as COLLECTED_VERSION
 from scimult.data.corpus import Corpus
 from scimult.data.grouping import BoolArray, group_by_pair, group_by_query, sample_per_value
 from scimult.data.hygiene.clean import REPORT_FILE, clean
-from scimult.data.hygiene.compact import ALIASES_FILE
 from scimult.data.hygiene.evaluation_sets import find_sets, set_files
 from scimult.data.hygiene.splits import dev_texts, split_masks
 from scimult.data.lines import Rejects
@@ -32,7 +31,7 @@ from scimult.data.prepare_sources import (
     read_queries,
     reject_unanswered,
 )
-from scimult.data.prepared import VERSION, write_manifest
+from scimult.data.prepared import ALIASES_FILE, VERSION, write_manifest
 from scimult.data.ragged import Ragged
 from scimult.data.steps import Steps
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ VERSION = "1"
 
 
 TOKENS = "tokens"
+ALIASES_FILE = "aliases.arrow"
 
 
 class PreparedData:
@@ -62,6 +64,26 @@ class PreparedData:
     def fingerprint(self) -> str:
         """Hash of everything but the tokens; changes when texts or pairs do."""
         return str(self.manifest["fingerprint"])
+
+    def row(self, identifier: str) -> int:
+        """Return the row of the text with this id, or of the one it was merged into.
+
+        Raises
+        ------
+        DataError
+            If there is no such text.
+        """
+        row = self._aliases.get(identifier)
+        return self.texts.row(identifier) if row is None else row
+
+    @cached_property
+    def _aliases(self) -> dict[str, int]:
+        path = self.folder / ALIASES_FILE
+        if not path.exists():
+            return {}
+        table = open_arrow(path, "aliases", "1")
+        names, rows = (table.column(name).to_pylist() for name in ("id", "row"))
+        return dict(zip(names, rows, strict=True))
 
     def pairs(self, split: Split) -> list[PairFile]:
         """Return the pair files of a split, one per source and task, in config order."""

@@ -16,12 +16,11 @@ from scimult.data.collected import Collected, Columns, unique_pairs
 from scimult.data.grouping import BoolArray
 from scimult.data.metadata import FILE_NAME as METADATA_FILE
 from scimult.data.metadata import VERSION as METADATA_VERSION
+from scimult.data.prepared import ALIASES_FILE
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import SCHEMA, VERSION, TextStore, open_arrow
 from scimult.types import IntArray
-
-ALIASES_FILE = "aliases.arrow"
 
 
 @dataclass(frozen=True)

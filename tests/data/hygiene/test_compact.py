@@ -1,0 +1,65 @@
+"""Merging and removing texts moves every pair as a naive dictionary of rows would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.data.collected import Collected, RawPairs, unique_pairs
+from scimult.data.hygiene.compact import RowMap, compact_pairs
+from scimult.data.lines import Rejects
+from scimult.data.prepare_config import SourceConfig
+
+COUNT = 12
+SOURCE = SourceConfig(name="s", papers="p", citations="c")
+_ROW = st.integers(0, COUNT - 1)
+
+
+@given(
+    pairs=st.lists(st.tuples(_ROW, _ROW), max_size=30),
+    keepers=st.lists(_ROW, min_size=COUNT, max_size=COUNT),
+    removed=st.sets(_ROW),
+)
+def test_pairs_follow_their_texts(
+    pairs: list[tuple[int, int]], keepers: list[int], removed: set[int]
+) -> None:
+    keepers = [row if keepers[keepers[row]] != keepers[row] else keepers[row] for row in range(12)]
+    keepers = [row if keepers[keeper] != keeper else keeper for row, keeper in enumerate(keepers)]
+    gone = {keepers[row] for row in removed}
+    kept = [row for row in range(COUNT) if keepers[row] == row and row not in gone]
+    new = {row: kept.index(keepers[row]) for row in range(COUNT) if keepers[row] not in gone}
+    pairs = sorted({pair for pair in pairs if pair[0] != pair[1]})
+
+    columns = unique_pairs([tuple(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)])  # type: ignore[list-item]
+    raw = RawPairs(SOURCE, "citations", *columns)
+    collected = Collected([raw], columns, columns, {}, {}, Rejects())
+    mask = np.isin(np.arange(COUNT), list(removed))
+    moved, counts = compact_pairs(collected, RowMap(np.array(keepers), mask))
+
+    expected = {(new[a], new[b]) for a, b in pairs if a in new and b in new and new[a] != new[b]}
+    part = moved.parts[0]
+    for found in (moved.citations, moved.shown, (part.queries, part.positives)):
+        assert list(zip(*(column.tolist() for column in found), strict=True)) == sorted(expected)
+    # Every pair is there, or counted under what became of it.
+    assert len(pairs) == len(expected) + sum(counts.values())
+    without = sum(a not in new or b not in new for a, b in pairs)
+    assert counts["link_prediction: pairs removed with a text"] == without
+
+
+def test_collected_pairs_survive_the_disk(tmp_path: Path) -> None:
+    columns = np.array([1, 2, 2]), np.array([0, 0, 1])
+    rejects = Rejects(skip_bad=True)
+    rejects.counts["a reason"] = 3
+    rejects.examples["a reason"] = ["x"]
+    raw = RawPairs(SOURCE, "citations", *columns)
+    before = Collected([raw], columns, columns, {"s": range(2)}, {"s": {"papers": 3}}, rejects)
+    before.save(tmp_path)
+    after = Collected.load(tmp_path, [SOURCE], Rejects(skip_bad=True))
+    assert after.label_rows == before.label_rows
+    assert after.counts == before.counts
+    assert after.rejects.summary() == rejects.summary()
+    assert after.parts[0].queries.tolist() == [1, 2, 2]
+    assert [column.tolist() for column in after.shown] == [[1, 2, 2], [0, 0, 1]]
