@@ -16,6 +16,7 @@ from scimult.data.collected import VERSION as COLLECTED_VERSION
 from scimult.data.corpus import Corpus
 from scimult.data.grouping import BoolArray, group_by_pair, group_by_query, sample_per_value
 from scimult.data.hygiene.clean import REPORT_FILE, clean
+from scimult.data.hygiene.clean import VERSION as CLEAN_VERSION
 from scimult.data.hygiene.evaluation_sets import find_sets, set_files
 from scimult.data.hygiene.splits import dev_texts, split_masks
 from scimult.data.lines import Rejects
@@ -152,7 +153,12 @@ def _clean_inputs(config: PrepareConfig, read: str) -> dict[str, Any]:
     if config.hygiene.evaluation is not None:
         for name, folder in find_sets(Path(config.hygiene.evaluation)).items():
             files[name] = [sha256(path) for path in set_files(folder)]
-    return {"read": read, "hygiene": config.hygiene.model_dump(mode="json"), "files": files}
+    return {
+        "version": CLEAN_VERSION,
+        "read": read,
+        "hygiene": config.hygiene.model_dump(mode="json"),
+        "files": files,
+    }
 
 
 def _read(config: PrepareConfig, skip_bad: bool, folder: Path) -> None:

@@ -23,6 +23,8 @@ from scimult.files import write_json
 from scimult.types import IntArray
 
 REPORT_FILE = "hygiene.json"
+# To be raised when the rules change: kept results of older rules are then not used again.
+VERSION = "1"
 
 
 def clean(source: Path, target: Path, collected: Collected, config: HygieneConfig) -> None:

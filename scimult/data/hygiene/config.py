@@ -10,6 +10,7 @@ from scimult.config import StrictConfig
 
 DuplicateKey = Literal["doi", "title", "near"]
 EvaluationRole = Literal["query", "answer", "candidate"]
+ALL_KEYS: tuple[DuplicateKey, ...] = ("doi", "title", "near")
 SplitBy = Literal["query", "paper", "year", "component"]
 
 
@@ -23,7 +24,7 @@ class NearConfig(StrictConfig):
     shingle_words : int
         Words of a shingle.
     min_words : int
-        Shorter texts have no near-duplicates: one word more changes too much of them.
+        Shorter texts have no near-duplicates: titles that differ in a number alone would be.
     permutations : int
         Length of a MinHash signature.
     seed : int
@@ -32,7 +33,7 @@ class NearConfig(StrictConfig):
 
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.8
     shingle_words: Annotated[int, Field(ge=1)] = 3
-    min_words: Annotated[int, Field(ge=1)] = 12
+    min_words: Annotated[int, Field(ge=1)] = 25
     permutations: Annotated[int, Field(ge=16)] = 128
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -64,7 +65,7 @@ class HygieneConfig(StrictConfig):
     """
 
     duplicates: Literal["ignore", "merge", "refuse"] = "ignore"
-    keys: Annotated[list[DuplicateKey], Field(min_length=1)] = ["doi", "title", "near"]
+    keys: Annotated[list[DuplicateKey], Field(min_length=1)] = list(ALL_KEYS)
     min_title: Annotated[int, Field(ge=1)] = 20
     near: NearConfig = NearConfig()
     evaluation: str | None = None
@@ -74,7 +75,7 @@ class HygieneConfig(StrictConfig):
     def _check(self) -> HygieneConfig:
         if self.decontaminate and self.evaluation is None:
             raise ValueError("decontaminate needs the folder of evaluation sets; set evaluation")
-        if self.duplicates == "ignore" and "keys" in self.model_fields_set:
+        if self.duplicates == "ignore" and self.keys != list(ALL_KEYS):
             raise ValueError("keys are set, but duplicates are ignored; set duplicates")
         return self
 

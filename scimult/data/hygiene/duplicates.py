@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from scimult.data.hygiene.config import HygieneConfig, NearConfig
+from scimult.data.hygiene.config import ALL_KEYS, HygieneConfig, NearConfig
 from scimult.data.hygiene.minhash import (
     NEIGHBOURS,
     Sketches,
@@ -117,7 +117,7 @@ def find_duplicates(
     keeper_N = np.arange(len(store), dtype=np.int64)
     found: list[IntArray] = []
     merged = 0
-    for name in ("doi", "title", "near"):
+    for name in ALL_KEYS:
         if name not in config.keys:
             continue
         found.append(np.array(list(finders[name]()), dtype=np.int64).reshape(-1, 2))

@@ -20,7 +20,7 @@ from scimult.data.hygiene.minhash import (
 )
 from scimult.types import Text
 
-NEAR = NearConfig(threshold=0.7, permutations=128)
+NEAR = NearConfig(threshold=0.7, min_words=12)
 
 
 def _text(numbers: list[int]) -> Text:

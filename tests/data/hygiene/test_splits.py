@@ -59,7 +59,7 @@ def _config(by: SplitBy) -> SplitConfig:
 
 @pytest.mark.parametrize("by", ["query", "paper", "year", "component"])
 @given(parts=_parts(), seed=st.integers(0, 5), fraction=st.sampled_from([0.0, 0.2, 0.5]))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_no_split_leaks(
     store: TextStore, by: SplitBy, parts: list[RawPairs], seed: int, fraction: float
 ) -> None:
@@ -92,7 +92,7 @@ def test_no_split_leaks(
 
 
 @given(parts=_parts(), more=_parts())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 def test_more_pairs_move_no_text_between_splits(
     store: TextStore, parts: list[RawPairs], more: list[RawPairs]
 ) -> None:
