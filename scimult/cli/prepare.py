@@ -45,12 +45,10 @@ def prepare(
     from scimult.data.tokenization import TextTokenizer
     from scimult.mining.dataset import DatasetConfig, build_dataset
 
-    chosen = list(overrides or ())
+    chosen = [] if decontaminate is None else _decontaminate(decontaminate)
+    chosen.extend(overrides or ())
     if root is not None:
         chosen.append(f"root={root}")
-    if decontaminate is not None:
-        chosen.append(f"hygiene.evaluation={decontaminate}")
-        chosen.append("hygiene.decontaminate=[query]")
     settings = load_config(DatasetConfig, config, chosen)
     loaded = None if tokenizer is None else TextTokenizer.from_folder(tokenizer)
     data, rejects = build_dataset(
@@ -64,3 +62,8 @@ def prepare(
     print_prepared(data)
     if rejects.counts:
         typer.echo(f"{rejects.summary()}\nall of them: {out / REJECTS_FILE}", err=True)
+
+
+def _decontaminate(folder: Path) -> list[str]:
+    """Return the settings that the option stands for; those given by name go on top."""
+    return [f"hygiene.evaluation={folder}", "hygiene.decontaminate=[query]"]

@@ -150,8 +150,8 @@ def _read_inputs(config: PrepareConfig, skip_bad: bool) -> dict[str, Any]:
 
 def _clean_inputs(config: PrepareConfig, read: str) -> dict[str, Any]:
     files = {}
-    if config.hygiene.evaluation is not None:
-        for name, folder in find_sets(Path(config.hygiene.evaluation)).items():
+    if config.hygiene.evaluation_folder is not None:
+        for name, folder in find_sets(config.hygiene.evaluation_folder).items():
             files[name] = [sha256(path) for path in set_files(folder)]
     return {
         "version": CLEAN_VERSION,
@@ -183,7 +183,9 @@ def _clean(config: PrepareConfig, skip_bad: bool, read: Path, folder: Path) -> N
 
 
 def _check_files(config: PrepareConfig) -> None:
-    """Fail before the work starts if a named file is not there."""
+    """Fail before the work starts if a named file or folder is not there."""
+    if config.hygiene.evaluation_folder is not None:
+        find_sets(config.hygiene.evaluation_folder)
     for source in config.sources:
         for field in FILE_FIELDS:
             name = getattr(source, field)

@@ -65,8 +65,8 @@ def clean(source: Path, target: Path, collected: Collected, config: HygieneConfi
         if config.duplicates == "refuse":
             removed_N |= _refused(store, keeper_N, collected)
             keeper_N = np.arange(len(store), dtype=np.int64)
-    if config.evaluation is not None:
-        overlap = find_overlap(store, Path(config.evaluation), dois, config)
+    if config.evaluation_folder is not None:
+        overlap = find_overlap(store, config.evaluation_folder, dois, config)
         report["overlap"] = [entry.as_json() for entry in overlap.sets]
         for role in config.decontaminate:
             removed_N |= overlap.rows[role]

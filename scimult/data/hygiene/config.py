@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig
+from scimult.errors import ConfigError
 
 DuplicateKey = Literal["doi", "title", "near"]
 EvaluationRole = Literal["query", "answer", "candidate"]
@@ -78,6 +81,23 @@ class HygieneConfig(StrictConfig):
         if self.duplicates == "ignore" and self.keys != list(ALL_KEYS):
             raise ValueError("keys are set, but duplicates are ignored; set duplicates")
         return self
+
+    @property
+    def evaluation_folder(self) -> Path | None:
+        """The folder of evaluation sets, with ``~`` and environment variables resolved.
+
+        Raises
+        ------
+        ConfigError
+            If it names an environment variable that is not set.
+        """
+        if self.evaluation is None:
+            return None
+        folder = os.path.expandvars(os.path.expanduser(self.evaluation))
+        if "$" in folder:
+            problem = "hygiene.evaluation names an unset environment variable"
+            raise ConfigError(problem, value=folder, fix="set it or give the folder itself")
+        return Path(folder)
 
     @property
     def does_nothing(self) -> bool:

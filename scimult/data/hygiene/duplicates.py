@@ -5,7 +5,6 @@ Shape legend: N texts.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from scimult.data.hygiene.minhash import (
     jaccard,
     text_shingles,
 )
-from scimult.data.hygiene.normal_forms import doi_key, title_key
+from scimult.data.hygiene.normal_forms import doi_key, hash64, title_key
 from scimult.data.text_store import TextStore
 from scimult.progress import bar
 from scimult.types import IntArray, Text
@@ -133,12 +132,8 @@ def _text_hash(text: Text, min_title: int) -> int:
         return 0
     key = title_key(text.title)
     if text.kind == "query":
-        return _hash64(f"query {key}") if key else 0
-    return _hash64(key) if len(key) >= min_title else 0
-
-
-def _hash64(key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+        return hash64(f"query {key}") if key else 0
+    return hash64(key) if len(key) >= min_title else 0
 
 
 def _same_doi(dois: Sequence[str | None]) -> Iterator[Pair]:

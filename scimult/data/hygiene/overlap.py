@@ -18,7 +18,7 @@ from scimult.data.hygiene.config import EvaluationRole, HygieneConfig
 from scimult.data.hygiene.duplicates import TEXTS_PER_CHUNK
 from scimult.data.hygiene.evaluation_sets import EvaluationText, find_sets, read_set
 from scimult.data.hygiene.minhash import Sketches, cross_candidates, jaccard, text_shingles
-from scimult.data.hygiene.normal_forms import doi_key, text_words, title_key
+from scimult.data.hygiene.normal_forms import doi_key, hash64, text_words, title_key
 from scimult.data.text_store import TextStore
 from scimult.progress import bar
 from scimult.types import Text
@@ -98,10 +98,10 @@ class _Index:
     def __init__(self, texts: list[EvaluationText], config: HygieneConfig) -> None:
         self.texts = texts
         self._config = config
-        self._by_key: dict[str, list[int]] = defaultdict(list)
+        self._by_key: dict[int, list[int]] = defaultdict(list)
         for number, entry in enumerate(texts):
-            for key in _keys(entry.text, entry.doi, config):
-                self._by_key[key].append(number)
+            for way, key in _keys(entry.text, entry.doi, config):
+                self._by_key[hash64(f"{way}:{key}")].append(number)
         self._sketches = Sketches.empty(len(texts), config.near)
         for start in range(0, len(texts), TEXTS_PER_CHUNK):
             chunk = [entry.text for entry in texts[start : start + TEXTS_PER_CHUNK]]
@@ -113,9 +113,9 @@ class _Index:
         """Yield (position of a training text, number of an evaluation text, what shows it)."""
         for position, (text, doi) in enumerate(zip(texts, dois, strict=True)):
             if text.kind != "label":
-                for key in _keys(text, doi or "", self._config):
-                    for number in self._by_key.get(key, ()):
-                        yield position, number, key.partition(":")[0]
+                for way, key in _keys(text, doi or "", self._config):
+                    for number in self._by_key.get(hash64(f"{way}:{key}"), ()):
+                        yield position, number, way
         near = self._config.near
         sketches = Sketches.empty(len(texts), near)
         sketches.fill(0, texts, near)
@@ -126,15 +126,16 @@ class _Index:
                 yield int(position), int(number), "near"
 
 
-def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[str]:
+def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, str]]:
+    """Yield what another text must have to be the same, and the way that shows it."""
     if key := doi_key(doi):
-        yield f"doi:{key}"
+        yield "doi", key
     if text.kind == "paper" and len(key := title_key(text.title)) >= config.min_title:
-        yield f"title:{key}"
+        yield "title", key
     # Of any length: a short request that is the same is the same request.
     whole = "".join(text_words(text))
     if whole and (text.kind == "query" or len(whole) >= config.min_title):
-        yield f"text:{whole}"
+        yield "text", whole
 
 
 def _distinct(texts: Iterable[EvaluationText]) -> list[EvaluationText]:
