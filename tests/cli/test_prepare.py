@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.data.prepared import PreparedData
-from tests.raw_corpus import raw_config, write_raw
+from tests.raw_corpus import raw_config, write_jsonl, write_raw
 
 
 @pytest.fixture
@@ -71,3 +71,25 @@ def test_mine_refuses_wrong_choices(config: Path, tmp_path: Path, override: str)
     assert code == 1
     assert output.startswith("error: ")
     assert PreparedData.open(tmp_path / "out").fingerprint == before
+
+
+def test_decontaminate_and_kept_steps(config: Path, tmp_path: Path) -> None:
+    title = "A title of twenty letters and more"
+    papers = tmp_path / "raw" / "papers.jsonl"
+    papers.write_text(papers.read_text().replace("Paper number 4", title))
+    write_jsonl(tmp_path / "eval" / "set" / "papers.jsonl", [{"id": "x", "title": title}])
+    place = ("prepare", "--config", config, "--out", tmp_path / "out", "--root", tmp_path / "raw")
+    code, output = _run(*place)
+    assert code == 0, output
+    code, output = _run(*place, "--decontaminate", tmp_path / "eval")
+    assert code == 0, output
+    assert f"read: inputs unchanged, kept from {tmp_path / '.out.steps' / 'read'}" in output
+    assert "toy:p4" not in PreparedData.open(tmp_path / "out").texts.ids
+    code, output = _run(*place, "--decontaminate", tmp_path / "eval", "hygiene.decontaminate=[]")
+    assert code == 0, output
+    data = PreparedData.open(tmp_path / "out")
+    assert "toy:p4" in data.texts.ids
+    assert data.manifest["hygiene"]["overlap"][0]["found"]["query"] == 1
+    code, output = _run(*place, "--decontaminate", tmp_path / "nowhere")
+    assert code == 1
+    assert "folder of evaluation sets does not exist" in output

@@ -11,7 +11,7 @@ from scimult.data.hygiene.card_plots import plot_labels, plot_lengths, plot_year
 from scimult.data.hygiene.statistics import (
     MIN_WORDS_FOR_LANGUAGE,
     TextStatistics,
-    label_pairs,
+    label_frequencies,
     quantiles,
     text_statistics,
 )
@@ -42,7 +42,7 @@ def write_card(data: PreparedData, path: Path, *, sample: int = LANGUAGE_SAMPLE)
         If a file cannot be written.
     """
     texts = text_statistics(data.texts, sample)
-    labels = label_pairs(data)
+    labels = label_frequencies(data)
     years = read_years(data.folder, len(data.texts))
     years = years[years != NONE]
     plots = {"lengths": plot_lengths(texts.words, path)}
@@ -131,10 +131,10 @@ def _labels(labels: dict[str, IntArray], plot: str) -> str:
     if not labels:
         return ""
     rows = [
-        [source, len(counts), int((counts == 0).sum()), *quantiles(counts)]
-        for source, counts in labels.items()
+        [name, len(counts), int((counts == 0).sum()), *quantiles(counts)]
+        for name, counts in labels.items()
     ]
-    head = ("source", "labels", "without a pair", "pairs: 5 %", "median", "95 %", "most frequent")
+    head = ("namespace", "labels", "without a paper", "papers: 5 %", "median", "95 %", "most")
     return f"## Labels\n\n{table(head, rows)}\n\n![Label frequency]({plot})"
 
 

@@ -35,16 +35,16 @@ def plot_lengths(words: Mapping[Kind, IntArray], card: Path) -> str:
 
 
 def plot_labels(labels: Mapping[str, IntArray], card: Path) -> str:
-    """Plot the pairs of each label, most frequent first."""
+    """Plot how many papers carry each label, most frequent first."""
 
     def draw(axes: Axes) -> None:
-        for source, counts in labels.items():
+        for name, counts in labels.items():
             ordered = np.sort(counts[counts > 0])[::-1]
-            axes.plot(np.arange(1, len(ordered) + 1), ordered, label=source)
+            axes.plot(np.arange(1, len(ordered) + 1), ordered, label=name)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("rank of the label")
-        axes.set_ylabel("pairs")
+        axes.set_ylabel("papers")
         axes.legend()
 
     return _save(card, "labels", draw)

@@ -6,14 +6,15 @@ Shape legend: N texts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from scimult.data.hygiene.duplicates import TEXTS_PER_CHUNK
+from scimult.data.metadata import FILE_NAME as METADATA_FILE
+from scimult.data.metadata import VERSION as METADATA_VERSION
 from scimult.data.prepared import PreparedData
-from scimult.data.text_store import KINDS, TextStore
+from scimult.data.text_store import KINDS, TextStore, open_arrow
 from scimult.progress import bar
 from scimult.types import IntArray, Kind
 
@@ -75,20 +76,15 @@ def text_statistics(store: TextStore, sample: int, seed: int = 0) -> TextStatist
     )
 
 
-def label_pairs(data: PreparedData) -> dict[str, IntArray]:
-    """Return, for each source with labels, how many pairs each label of its namespace has.
-
-    Pairs that down-sampling leaves out are counted too: this is the data, not a batch.
-    """
-    counts: dict[str, IntArray] = {}
-    entries = [entry for entry in data.manifest["pairs"] if entry["part"] == "labels"]
-    for entry in entries:
-        first, stop = data.manifest["label_rows"][entry["namespace"]]
-        pairs = next(file for file in data.pairs(entry["split"]) if file.name == _name(entry))
-        rows = np.concatenate([pairs.positives.values, pairs.unsampled.values]) - first
-        found = np.bincount(rows, minlength=stop - first)
-        counts[entry["source"]] = counts.get(entry["source"], 0) + found
-    return counts
+def label_frequencies(data: PreparedData) -> dict[str, IntArray]:
+    """Return, for each namespace with labels, how many papers carry each of its labels."""
+    table = open_arrow(data.folder / METADATA_FILE, "metadata", METADATA_VERSION)
+    rows = [chunk.values.to_numpy() for chunk in table.column("labels").chunks]
+    counts = np.bincount(np.concatenate([np.empty(0, np.int64), *rows]), minlength=len(data.texts))
+    return {
+        namespace: counts[first:stop]
+        for namespace, (first, stop) in data.manifest["label_rows"].items()
+    }
 
 
 def quantiles(values: IntArray) -> list[int]:
@@ -96,10 +92,6 @@ def quantiles(values: IntArray) -> list[int]:
     if not len(values):
         return [0] * len(QUANTILES)
     return [int(value) for value in np.quantile(values, QUANTILES, method="nearest")]
-
-
-def _name(entry: Mapping[str, str]) -> str:
-    return f"{entry['source']}.{entry['task']}"
 
 
 def _languages(store: TextStore, rows: IntArray) -> Counter[str]:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.data.hygiene.card import write_card
-from scimult.data.hygiene.statistics import label_pairs, quantiles, text_statistics
+from scimult.data.hygiene.statistics import label_frequencies, quantiles, text_statistics
 from scimult.data.prepared import PreparedData
 from scimult.mining.dataset import build_dataset
 from tests.raw_corpus import LABELS, PAPERS, raw_config, write_jsonl, write_raw
@@ -32,11 +32,11 @@ def test_counts_are_those_of_the_raw_files(data: PreparedData) -> None:
     assert found.without_body == {"paper": 1, "label": 1, "query": 6}
     carried = [label for paper in PAPERS for label in paper["labels"]]
     expected = [carried.count(label["id"]) for label in LABELS]
-    assert label_pairs(data)["toy"].tolist() == expected
+    assert label_frequencies(data)["toy"].tolist() == expected
 
 
 def test_quantiles_are_values_of_the_data() -> None:
-    assert quantiles(np.arange(1, 101)) == [6, 50, 95, 100]
+    assert quantiles(np.arange(101)) == [5, 50, 95, 100]
     assert quantiles(np.array([], dtype=np.int64)) == [0, 0, 0, 0]
 
 
