@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ VERSION = "1"
 
 
 TOKENS = "tokens"
+ALIASES_FILE = "aliases.arrow"
 
 
 class PreparedData:
@@ -64,6 +66,26 @@ class PreparedData:
         """Hash of everything but the tokens; changes when texts or pairs do."""
         return str(self.manifest["fingerprint"])
 
+    def row(self, identifier: str) -> int:
+        """Return the row of the text with this id, or of the one it was merged into.
+
+        Raises
+        ------
+        DataError
+            If there is no such text.
+        """
+        row = self._aliases.get(identifier)
+        return self.texts.row(identifier) if row is None else row
+
+    @cached_property
+    def _aliases(self) -> dict[str, int]:
+        path = self.folder / ALIASES_FILE
+        if not path.exists():
+            return {}
+        table = open_arrow(path, "aliases", "1")
+        names, rows = (table.column(name).to_pylist() for name in ("id", "row"))
+        return dict(zip(names, rows, strict=True))
+
     def pairs(self, split: Split) -> list[PairFile]:
         """Return the pair files of a split, one per source and task, in config order."""
         entries = [entry for entry in self.manifest["pairs"] if entry["split"] == split]
@@ -81,8 +103,12 @@ class PreparedData:
         """Return what a teacher scored; ``None`` if the folder has no such scores."""
         return read_teacher_scores(self.folder)
 
-    def tokens(self, tokenizer: TextTokenizer, max_length: int = 512) -> TokenStore:
+    def tokens(
+        self, tokenizer: TextTokenizer, max_length: int = 512, *, workers: int = 1
+    ) -> TokenStore:
         """Return the token store of ``tokenizer``; the main rank builds it if there is none.
+
+        Building takes ``workers`` processes.
 
         Raises
         ------
@@ -94,7 +120,9 @@ class PreparedData:
         if distributed.is_main():
             try:
                 if not _is_usable(folder, max_length):
-                    build_token_store(self.texts, tokenizer, folder, max(max_length, 512))
+                    build_token_store(
+                        self.texts, tokenizer, folder, max(max_length, 512), workers=workers
+                    )
             except SciMultError as error:
                 problem = error
         message = distributed.broadcast_object(None if problem is None else str(problem))

@@ -62,6 +62,11 @@ class TextStore:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
+    @property
+    def folder(self) -> Path:
+        """Folder of the file, from which another process can open it."""
+        return self._path.parent
+
     def text(self, row: int) -> Text:
         """Return the text at ``row``."""
         kind, title, body = (self._table.column(i)[row].as_py() for i in (1, 2, 3))

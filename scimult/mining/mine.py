@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from scimult.data.pairs import PairFile, known_positives, read_pairs, write_pair
 from scimult.data.prepare_config import Part
 from scimult.data.prepared import PreparedData, write_manifest
 from scimult.data.ragged import Ragged
-from scimult.files import atomic_file, atomic_folder
+from scimult.files import atomic_file, atomic_folder, link_or_copy
 from scimult.mining.clicks import shown_not_positive
 from scimult.mining.graph import cited_by_cited
 from scimult.mining.metadata import Links, Relation, labels_of_neighbours
@@ -93,7 +92,7 @@ def mine_again(folder: Path, config: MiningConfig) -> None:
     """
     PreparedData.open(folder)
     with atomic_folder(folder) as temporary:
-        shutil.copytree(folder, temporary, copy_function=_link, dirs_exist_ok=True)
+        shutil.copytree(folder, temporary, copy_function=link_or_copy, dirs_exist_ok=True)
         mine(temporary, config)
 
 
@@ -156,11 +155,3 @@ class _Miner:
 
     def _by_row(self, pairs: IntArray) -> Ragged:
         return Ragged.from_pairs(pairs[:, 0], pairs[:, 1], len(self._data.texts))
-
-
-def _link(source: str, target: str) -> None:
-    """Hard-link a file, or copy it where the file system cannot link."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
