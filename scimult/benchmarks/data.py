@@ -101,10 +101,10 @@ def measure_preparation(
         measured("prepare", partial(prepare, config, out)),
         measured("mine", partial(mine, out, MiningConfig())),
     ]
-    for count in workers if tokenizer is not None else ():
-        target = folder / f"tokens-{count}"
-        work = partial(_tokenise, out, tokenizer, target, count)
-        costs.append(measured(f"tokenise, {count} processes", work))
+    if tokenizer is not None:
+        for count in workers:
+            work = partial(_tokenise, out, tokenizer, folder / f"tokens-{count}", count)
+            costs.append(measured(f"tokenise, {count} processes", work))
     return costs
 
 
@@ -141,10 +141,10 @@ def measure_reading(folder: Path, rounds: int, rows: int = 20_000) -> Reading:
     rng = np.random.default_rng(0)
     count = min(rows, len(store))
     start = int(rng.integers(0, len(store) - count + 1))
-    in_order = np.arange(start, start + count)
+    in_order = range(start, start + count)
     tokens_T = np.memmap(folder / "tokens.bin", dtype=store.meta["dtype"], mode="r")
     offsets = np.load(folder / "offsets.npy", mmap_mode="r")
-    scattered = rng.choice(len(store), count, replace=False)
+    scattered = rng.choice(len(store), count, replace=False).tolist()
     seconds = interleaved(
         {
             "in order": lambda: [store.tokens(row, 512) for row in in_order],
