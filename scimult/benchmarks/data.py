@@ -101,12 +101,10 @@ def measure_preparation(
         measured("prepare", partial(prepare, config, out)),
         measured("mine", partial(mine, out, MiningConfig())),
     ]
-    if tokenizer is None:
-        return costs
-    for count in workers:
-        target = folder / f"tokens-{count}"
-        work = partial(_tokenise, out, tokenizer, target, count)
-        costs.append(measured(f"tokenise, {count} processes", work))
+    if tokenizer is not None:
+        for count in workers:
+            work = partial(_tokenise, out, tokenizer, folder / f"tokens-{count}", count)
+            costs.append(measured(f"tokenise, {count} processes", work))
     return costs
 
 

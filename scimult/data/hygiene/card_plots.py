@@ -21,7 +21,7 @@ def plot_lengths(words: Mapping[Kind, IntArray], card: Path) -> str:
     """Plot the share of texts of each kind by number of words."""
 
     def draw(axes: Axes) -> None:
-        bins = list(range(0, LONGEST + 10, 10))
+        bins = [float(edge) for edge in range(0, LONGEST + 20, 10)]
         for kind, lengths in words.items():
             if len(lengths):
                 weights = np.full(len(lengths), 1 / len(lengths))
