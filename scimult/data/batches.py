@@ -18,7 +18,12 @@ from scimult.data.pairs import KnownPositives, PairFile, known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.sampler import NO_NEGATIVE, PlannedRows
 from scimult.data.token_store import TokenStore
+from scimult.data.tokenization import cut
+from scimult.data.views import view_pair
 from scimult.types import IntArray
+
+# Views are cut from all that the token store has of a text.
+STORED_LENGTH = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ class BatchBuilder:
         Whether hard negatives take part.
     by_side : bool
         Encode a text that is both query and candidate once for each side.
+    seed : int
+        Decides, with epoch and row, how the texts of self-supervised sources are cut.
     """
 
     def __init__(
@@ -88,6 +95,7 @@ class BatchBuilder:
         max_length: int,
         hard_negatives: bool = True,
         by_side: bool = False,
+        seed: int = 0,
     ) -> None:
         self._sources = list(sources)
         self._tokens = tokens
@@ -95,6 +103,7 @@ class BatchBuilder:
         self._max_length = max_length
         self._hard_negatives = hard_negatives
         self._by_side = by_side
+        self._seed = seed
 
     def build(self, planned: PlannedRows) -> Batch:
         """Return the batch of these rows."""
@@ -107,9 +116,9 @@ class BatchBuilder:
         num_queries = len(planned.queries_R)
         # A text's key is (side, id): without sides, all are on side 0.
         keys = np.concatenate([planned.queries_R, candidates])
-        if self._by_side:
+        if self._by_side or source.view is not None:
             keys[num_queries:] += len(self._tokens)
-        distinct_U, places = np.unique(keys, return_inverse=True)
+        distinct_U, first_U, places = np.unique(keys, return_index=True, return_inverse=True)
         sides_U, ids_U = np.divmod(distinct_U, len(self._tokens))
         known = [
             np.append(self._known[source.task][int(query)], query) for query in planned.queries_R
@@ -117,7 +126,7 @@ class BatchBuilder:
         return Batch(
             source=source.source,
             task=source.task,
-            rows=[self._tokens.tokens(int(row), self._max_length) for row in ids_U],
+            rows=self._rows(source, ids_U, sides_U, planned.epochs_R[first_U % num_queries]),
             sides=sides_U.tolist(),
             query_B=torch.from_numpy(places[:num_queries]),
             candidate_C=torch.from_numpy(places[num_queries:]),
@@ -129,6 +138,19 @@ class BatchBuilder:
             ),
             known_ids_P=torch.from_numpy(np.concatenate(known)),
         )
+
+    def _rows(
+        self, source: PairFile, ids_U: IntArray, sides_U: IntArray, epochs_U: IntArray
+    ) -> list[IntArray]:
+        """Return the tokens of each distinct text, or of its view in a self-supervised source."""
+        if source.view is None:
+            return [self._tokens.tokens(int(row), self._max_length) for row in ids_U]
+        rows = []
+        for row, side, epoch in zip(ids_U, sides_U, epochs_U, strict=True):
+            whole = self._tokens.tokens(int(row), STORED_LENGTH)
+            views = view_pair(source.view, whole, seed=self._seed, epoch=int(epoch), row=int(row))
+            rows.append(cut(views[int(side)], self._max_length, int(whole[-1])))
+        return rows
 
 
 def all_known_positives(data: PreparedData) -> dict[str, KnownPositives]:

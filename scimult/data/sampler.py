@@ -24,18 +24,26 @@ NO_NEGATIVE = -1
 
 @dataclass(frozen=True)
 class PlannedRows:
-    """Rows of one unit: parallel arrays of text rows; ``negatives_R`` is -1 where none exists."""
+    """Rows of one unit: parallel arrays of text rows; ``negatives_R`` is -1 where none exists.
+
+    ``epochs_R`` counts how often the source's pairs were all visited before.
+    """
 
     source: int
     queries_R: IntArray
     positives_R: IntArray
     negatives_R: IntArray
+    epochs_R: IntArray
 
     def shard(self, rank: int, world_size: int) -> PlannedRows:
         """Return the consecutive rows that ``rank`` works on."""
         rows = slice(*(len(self.queries_R) * r // world_size for r in (rank, rank + 1)))
         return PlannedRows(
-            self.source, self.queries_R[rows], self.positives_R[rows], self.negatives_R[rows]
+            self.source,
+            self.queries_R[rows],
+            self.positives_R[rows],
+            self.negatives_R[rows],
+            self.epochs_R[rows],
         )
 
 
@@ -153,7 +161,9 @@ class Sampler:
         """Return the rows of a unit over all ranks."""
         source = int(self.source_of_unit[unit])
         start = int(self._uses_before[unit]) * self.rows_per_unit
-        return PlannedRows(source, *self._streams[source].rows(start, self.rows_per_unit))
+        stream = self._streams[source]
+        epochs_R = np.arange(start, start + self.rows_per_unit, dtype=np.int64) // len(stream)
+        return PlannedRows(source, *stream.rows(start, self.rows_per_unit), epochs_R)
 
     def task(self, unit: int) -> str:
         """Return the task of a unit, the same on every rank."""

@@ -128,6 +128,7 @@ def _batches(
         max_length=config.data.max_length,
         hard_negatives=config.data.hard_negatives,
         by_side=config.model.routing == "task_and_side",
+        seed=config.seed,
     )
     rank, world_size = distributed.rank(), distributed.world_size()
     return lambda unit: builder.build(sampler.plan(unit).shard(rank, world_size))

@@ -90,7 +90,7 @@ def unit_gradients(
 def _repeat_positives(planned: PlannedRows) -> PlannedRows:
     """Give the second half of the rows, which rank 1 holds, the pairs of the first."""
     half = len(planned.queries_R) // 2
-    columns = (planned.queries_R, planned.positives_R, planned.negatives_R)
+    columns = (planned.queries_R, planned.positives_R, planned.negatives_R, planned.epochs_R)
     return PlannedRows(planned.source, *(np.tile(column[:half], 2) for column in columns))
 
 
