@@ -25,6 +25,7 @@ def prepare(
     ] = False,
 ) -> None:
     """Write texts, pairs with hard negatives, and tokens from raw files."""
+    from scimult.cli.encoders import open_encoder
     from scimult.cli.tables import print_prepared
     from scimult.config import load_config
     from scimult.data.prepare import REJECTS_FILE
@@ -36,7 +37,9 @@ def prepare(
         chosen.append(f"root={root}")
     settings = load_config(DatasetConfig, config, chosen)
     loaded = None if tokenizer is None else TextTokenizer.from_folder(tokenizer)
-    data, rejects = build_dataset(settings, out, tokenizer=loaded, skip_bad=skip_bad)
+    data, rejects = build_dataset(
+        settings, out, tokenizer=loaded, skip_bad=skip_bad, open_encoder=open_encoder
+    )
     print_prepared(data)
     if rejects.counts:
         typer.echo(f"{rejects.summary()}\nall of them: {out / REJECTS_FILE}", err=True)

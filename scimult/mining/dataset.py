@@ -8,16 +8,20 @@ from scimult.data.lines import Rejects
 from scimult.data.prepare import prepare
 from scimult.data.prepare_config import PrepareConfig
 from scimult.data.prepared import MANIFEST, PreparedData
+from scimult.data.self_supervision import SelfSupervisionConfig, add_view_pairs
 from scimult.data.text_store import FILE_NAME
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import StorageError
 from scimult.files import atomic_folder
-from scimult.mining.mine import MiningConfig, mine
+from scimult.mining.config import MiningConfig
+from scimult.mining.mine import mine
+from scimult.mining.rules import OpenEncoder
 
 
 class DatasetConfig(PrepareConfig):
-    """Content of ``configs/data/*.yaml``: what to read, and which negatives to mine from it."""
+    """Content of ``configs/data/*.yaml``: what to read, and which pairs to make of it besides."""
 
+    self_supervision: list[SelfSupervisionConfig] = []
     mining: MiningConfig = MiningConfig()
 
 
@@ -27,6 +31,7 @@ def build_dataset(
     *,
     tokenizer: TextTokenizer | None = None,
     skip_bad: bool = False,
+    open_encoder: OpenEncoder | None = None,
 ) -> tuple[PreparedData, Rejects]:
     """Prepare, mine and tokenise; ``folder`` appears only when everything is in it.
 
@@ -40,6 +45,8 @@ def build_dataset(
         Tokenise now; otherwise training does it when it first needs the tokens.
     skip_bad : bool
         Leave bad records out and count them, instead of stopping at the first.
+    open_encoder : callable, optional
+        Opens the model of a ``dense`` rule of mining.
 
     Raises
     ------
@@ -51,7 +58,8 @@ def build_dataset(
     _refuse_to_overwrite(Path(folder))
     with atomic_folder(folder) as temporary:
         rejects = prepare(config, temporary, skip_bad=skip_bad)
-        mine(temporary, config.mining)
+        add_view_pairs(temporary, config.self_supervision, config.task_set())
+        mine(temporary, config.mining, open_encoder)
         if tokenizer is not None:
             PreparedData.open(temporary).tokens(tokenizer)
     return PreparedData.open(folder), rejects
