@@ -48,14 +48,13 @@ def mine(folder: Path, config: MiningConfig, open_encoder: OpenEncoder | None = 
         If the disk is full.
     """
     data = PreparedData.open(folder)
-    _check_sources(config, data)
     _drop_neighbours(data)
+    _check_sources(config, data)
     with TemporaryDirectory(prefix=".mining.", dir=folder) as scratch:
         builder = RuleBuilder(data, config, Path(scratch), open_encoder)
         for neighbours in config.neighbours:
             _add_neighbours(data, neighbours, builder)
-        # From here on neighbours are known positives, too.
-        builder = RuleBuilder(data, config, Path(scratch), open_encoder)
+        # The builder asks for known positives from here on: neighbours are among them.
         for entry in data.manifest["pairs"]:
             _mine_file(data, entry, _rules(config, entry), builder, config)
     manifest = {**data.manifest, "mining": config.model_dump(mode="json")}

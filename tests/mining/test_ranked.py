@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import TextStore, TextStoreWriter
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.mining.pools import Groups
 from scimult.mining.ranked import RankWindow, bm25_index, encode_to_file, look_up, words
-from scimult.mining.veto import CrossEncoderVeto
+from scimult.mining.veto import CrossEncoderVeto, load_cross_encoder
 from scimult.retrieval.exact import ExactIndex
 from scimult.types import FloatArray, IntArray, Role, Similarity, Text
 
@@ -137,3 +137,14 @@ def test_a_veto_compares_with_the_lowest_positive(
     for query, positives, pool, rest in zip(queries, groups.positives, pools, kept, strict=True):
         lowest = min((fit(query, row) for row in positives.tolist()), default=np.inf)
         assert rest.tolist() == [r for r in pool.tolist() if fit(query, r) <= lowest - margin]
+
+
+def test_a_cross_encoder_of_sentence_transformers(minilm: Path, tmp_path: Path) -> None:
+    score = load_cross_encoder(str(minilm))  # its head is new and random, which is enough here
+    pairs = [("a graph", "another graph"), ("a graph", "a gene"), ("a graph", "another graph")]
+    scores = score(pairs)
+    assert scores.shape == (3,)
+    assert scores[0] == pytest.approx(scores[2], abs=1e-5)
+    assert scores[0] != pytest.approx(scores[1], abs=1e-7)
+    with pytest.raises(ConfigError, match="cannot load cross-encoder"):
+        load_cross_encoder(str(tmp_path / "nothing"))
