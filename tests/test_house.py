@@ -58,7 +58,11 @@ def test_no_file_is_too_long(repository: Path) -> None:
 def test_every_requirement_is_used(repository: Path) -> None:
     settings = configparser.ConfigParser(interpolation=None)
     settings.read(repository / "setup.cfg", encoding="utf-8")
-    modules = {"pyyaml": "yaml", "tensorboard": "torch.utils.tensorboard"}
+    modules = {
+        "pyyaml": "yaml",
+        "scikit-learn": "sklearn",
+        "tensorboard": "torch.utils.tensorboard",
+    }
     names = re.findall(r"^[\w-]+", settings["options"]["install_requires"], re.MULTILINE)
     code = "\n".join(path.read_text("utf-8") for path in (repository / "scimult").rglob("*.py"))
     imports = {name: rf"^\s*(from|import) {modules.get(name, name)}\b" for name in names}

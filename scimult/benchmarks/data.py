@@ -28,8 +28,9 @@ from scimult.data.prepare import prepare
 from scimult.data.prepared import PreparedData
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
+from scimult.mining.config import MiningConfig
 from scimult.mining.dataset import DatasetConfig
-from scimult.mining.mine import MiningConfig, mine
+from scimult.mining.mine import mine
 
 WORDS = 20_000
 REPEATED = 0.02

@@ -170,6 +170,7 @@ def _build(
     skip_bad: bool,
 ) -> None:
     """Prepare, mine and tokenise what a configuration names."""
+    from scimult.cli.encoders import open_encoder
     from scimult.cli.tables import print_prepared
     from scimult.config import load_config
     from scimult.data.collected import REJECTS_FILE
@@ -185,6 +186,7 @@ def _build(
         skip_bad=skip_bad,
         steps=steps,
         workers=workers,
+        open_encoder=open_encoder,
     )
     print_prepared(data)
     _name_rejects(rejects, out / REJECTS_FILE)

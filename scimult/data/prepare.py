@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from scimult.data.collect import collect, source_files
 from scimult.data.collected import REJECTS_FILE, Collected, RawPairs
@@ -26,13 +27,14 @@ from scimult.data.metadata import FILE_NAME as METADATA_FILE
 from scimult.data.metadata import read_years
 from scimult.data.pairs import SPLITS, PairFile, Split, pair_file_name, write_pairs
 from scimult.data.prepare_config import PrepareConfig, SourceConfig
-from scimult.data.prepared import ALIASES_FILE, VERSION, write_manifest
+from scimult.data.prepared import ALIASES_FILE, HELD_OUT_FILE, VERSION, write_manifest
 from scimult.data.ragged import Ragged
 from scimult.data.steps import Steps
 from scimult.data.teacher import FILE_NAME as TEACHER_FILE
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore
 from scimult.files import link_or_copy, read_json, sha256
+from scimult.types import IntArray
 
 # What the folder takes from the last step as it is; some are not always there.
 COLLECTED_FILES = (
@@ -93,7 +95,10 @@ def prepare(
     if steps is None:
         shutil.rmtree(kept_steps.folder)
     store = TextStore.open(folder)
-    masks = _split(collected.parts, store, config)
+    dev_N = _dev_texts(collected.parts, store, config)
+    masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
+    if config.split.by != "query":
+        _write_held_out(folder, np.flatnonzero(dev_N))
     kept = cap_labels(collected.parts, [mask["train"] for mask in masks], config)
     _count_left_out(collected, kept)
     entries = [
@@ -161,11 +166,18 @@ def _clean(config: PrepareConfig, skip_bad: bool, read: Path, folder: Path) -> N
     clean(read, folder, collected, config.hygiene)
 
 
-def _split(parts: Sequence[RawPairs], store: TextStore, config: PrepareConfig) -> list[Masks]:
-    """Return for each part which of its pairs are trained and which are of the dev split."""
+def _dev_texts(parts: Sequence[RawPairs], store: TextStore, config: PrepareConfig) -> BoolArray:
+    """Return which texts belong to the dev split."""
     years_N = read_years(store.folder, len(store))
-    dev_N = dev_texts(parts, store, years_N, config.split, config.dev_fraction, config.seed)
-    return [split_masks(part, dev_N, config.split) for part in parts]
+    return dev_texts(parts, store, years_N, config.split, config.dev_fraction, config.seed)
+
+
+def _write_held_out(folder: Path, rows: IntArray) -> None:
+    """Name the texts that are in no training pair, for whoever makes more pairs."""
+    described = {"scimult.format": "held out", "scimult.version": "1"}
+    table = pa.table({"row": rows}).replace_schema_metadata(described)
+    with pa.ipc.new_file(str(folder / HELD_OUT_FILE), table.schema) as writer:
+        writer.write_table(table)
 
 
 def cap_labels(

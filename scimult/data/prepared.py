@@ -25,6 +25,7 @@ VERSION = "1"
 
 TOKENS = "tokens"
 ALIASES_FILE = "aliases.arrow"
+HELD_OUT_FILE = "held_out.arrow"
 
 
 class PreparedData:
@@ -77,6 +78,12 @@ class PreparedData:
         row = self._aliases.get(identifier)
         return self.texts.row(identifier) if row is None else row
 
+    def papers(self, namespace: str) -> IntArray:
+        """Return the rows of a namespace's papers, and of those they were merged into."""
+        prefix = f"{namespace}:"
+        merged = [row for name, row in self._aliases.items() if name.startswith(prefix)]
+        return np.union1d(self.texts.rows_with_prefix(prefix), np.array(merged, dtype=np.int64))
+
     @cached_property
     def _aliases(self) -> dict[str, int]:
         path = self.folder / ALIASES_FILE
@@ -90,6 +97,17 @@ class PreparedData:
         """Return the pair files of a split, one per source and task, in config order."""
         entries = [entry for entry in self.manifest["pairs"] if entry["split"] == split]
         return [read_pairs(self.folder / entry["file"]) for entry in entries]
+
+    def held_out(self) -> IntArray:
+        """Return the rows of the texts that the dev split keeps from training, ascending.
+
+        Queries of the dev split always are; its other texts where the split says so.
+        """
+        if (self.folder / HELD_OUT_FILE).exists():
+            table = open_arrow(self.folder / HELD_OUT_FILE, "held out", "1")
+            return np.asarray(table.column("row").to_numpy(), dtype=np.int64)
+        queries = [file.queries for file in self.pairs("dev")]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *queries]))
 
     def citations(self) -> IntArray:
         """Return all citation edges as rows ``(citing, cited)``, shape ``(M, 2)``."""

@@ -9,18 +9,22 @@ from scimult.data.lines import Rejects
 from scimult.data.prepare import prepare
 from scimult.data.prepare_config import PrepareConfig
 from scimult.data.prepared import MANIFEST, TOKENS, PreparedData
+from scimult.data.self_supervision import SelfSupervisionConfig, add_view_pairs
 from scimult.data.steps import Steps
 from scimult.data.text_store import FILE_NAME
 from scimult.data.token_store import build_token_store, is_token_store
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import StorageError
 from scimult.files import atomic_folder, link_or_copy
-from scimult.mining.mine import MiningConfig, mine
+from scimult.mining.config import MiningConfig
+from scimult.mining.mine import mine
+from scimult.mining.rules import OpenEncoder
 
 
 class DatasetConfig(PrepareConfig):
-    """Content of ``configs/data/*.yaml``: what to read, and which negatives to mine from it."""
+    """Content of ``configs/data/*.yaml``: what to read, and which pairs to make of it besides."""
 
+    self_supervision: list[SelfSupervisionConfig] = []
     mining: MiningConfig = MiningConfig()
 
 
@@ -32,6 +36,7 @@ def build_dataset(
     skip_bad: bool = False,
     steps: Path | None = None,
     workers: int = 1,
+    open_encoder: OpenEncoder | None = None,
 ) -> tuple[PreparedData, Rejects]:
     """Prepare, mine and tokenise; ``folder`` appears only when everything is in it.
 
@@ -50,6 +55,8 @@ def build_dataset(
         interrupted, or one with other choices, repeats only what its inputs changed.
     workers : int
         Processes that tokenise.
+    open_encoder : callable, optional
+        Opens the model of a ``dense`` rule of mining.
 
     Raises
     ------
@@ -62,7 +69,8 @@ def build_dataset(
     with atomic_folder(folder) as temporary:
         kept = None if steps is None else Steps(steps)
         rejects = prepare(config, temporary, skip_bad=skip_bad, steps=kept)
-        mine(temporary, config.mining)
+        add_view_pairs(temporary, config.self_supervision, config.task_set())
+        mine(temporary, config.mining, open_encoder)
         if tokenizer is not None:
             _tokenise(temporary, tokenizer, steps, workers)
     return PreparedData.open(folder), rejects

@@ -13,6 +13,7 @@ from scimult.data.prepared import PreparedData
 from scimult.data.sources import SOURCES
 from tests.public import write_files
 from tests.raw_corpus import raw_config, write_jsonl, write_raw
+from tests.tiny import save_tiny_model
 
 
 @pytest.fixture
@@ -46,6 +47,22 @@ def test_prepare_then_mine(config: Path, tmp_path: Path, minilm: Path) -> None:
     after = PreparedData.open(out)
     assert max(file.negatives.lengths.max() for file in after.pairs("train")) == 1
     assert after.manifest["mining"] == {**data.manifest["mining"], "max_negatives": 1}
+
+    rules = tmp_path / "rules.yaml"
+    model = str(save_tiny_model(tmp_path / "model", similarity="cosine"))
+    dense = {"rule": "dense", "model": model, "ranks": [0, 5]}
+    rules.write_text(yaml.safe_dump({"citations": [dense, {"rule": "bm25", "count": 1}]}))
+    code, output = _run("mine", out, "--config", rules, "max_negatives=3")
+    assert code == 0, output
+    mined = PreparedData.open(out)
+    (entry,) = [
+        entry
+        for entry in mined.manifest["pairs"]
+        if (entry["part"], entry["split"]) == ("citations", "train")
+    ]
+    assert list(entry["found"]) == ["dense", "bm25"]
+    assert min(entry["found"].values()) > 0
+    assert mined.manifest["mining"]["citations"][0]["model"] == model
 
 
 def test_a_bad_record_is_one_line_and_exit_code_1_or_is_skipped(

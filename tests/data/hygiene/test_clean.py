@@ -65,6 +65,19 @@ def test_merged_papers_keep_pairs_labels_and_ids(root: Path, tmp_path: Path) -> 
     assert entry["doi"] == "10.1/a", "what the keeper lacks comes from the others"
 
 
+def test_a_namespace_keeps_its_papers_when_they_are_merged_into_another(
+    root: Path, tmp_path: Path
+) -> None:
+    write_jsonl(root / "more.jsonl", [PAPERS[0], dict(PAPERS[3], title=TITLE, abstract="")])
+    write_tsv(root / "more.tsv", ("citing", "cited"), [("p0", "p3")])
+    tree = raw_config(root, hygiene={"duplicates": "merge"}).model_dump(exclude_unset=True)
+    more = {"name": "more", "papers": "more.jsonl", "citations": "more.tsv"}
+    config = validate(DatasetConfig, {**tree, "sources": [*tree["sources"], more]})
+    data, _ = build_dataset(config, tmp_path / "out")
+    assert data.papers("more").tolist() == sorted([data.row("toy:p1"), data.row("more:p0")])
+    assert data.row("more:p3") == data.row("toy:p1")
+
+
 def test_refused_duplicates_stop_the_work_or_are_counted(root: Path, tmp_path: Path) -> None:
     config = raw_config(root, hygiene={"duplicates": "refuse"})
     with pytest.raises(DataError, match=r"text repeats another one.*toy:p2.*hygiene.duplicates"):
