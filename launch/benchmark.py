@@ -1,4 +1,4 @@
-"""Sizes and speeds side by side: ``python launch/benchmark.py variants``."""
+"""Sizes and speeds: ``python launch/benchmark.py variants`` or ``search``."""
 
 import sys
 

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 import sys
+import time
 
 import torch
 
+# Dense bfloat16 and float16 tensor-core rates of data sheets, in TFLOP/s, by a part of the
+# device's name; the first that fits counts. (Data sheets of Hopper and Ada give twice this,
+# with sparsity.)
+_HALF_PRECISION_TFLOPS = (
+    ("H100 PCIe", 756.0),
+    ("H100 NVL", 835.0),
+    ("H200 NVL", 835.0),
+    ("H100 80GB HBM3", 989.0),
+    ("H200", 989.0),
+    ("A100", 312.0),
+    ("L40S", 362.0),
+)
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
@@ -36,3 +50,50 @@ def keep_freed_memory() -> None:
         return
     mallopt(_M_MMAP_MAX, 0)
     mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def known_peak(device: torch.device, dtype: torch.dtype) -> float | None:
+    """Return the most operations per second that a device's data sheet promises.
+
+    ``None`` if the device is not in the table or a slice of one (MIG), for float32 (whose rate
+    depends on torch's settings) and for CPUs (whose clock depends on the load).
+    """
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return None
+    name = torch.cuda.get_device_name(device)
+    if "MIG" in name:
+        return None
+    return next((rate * 1e12 for part, rate in _HALF_PRECISION_TFLOPS if part in name), None)
+
+
+def measured_peak(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
+    """Return the operations per second of the fastest of several large matrix products.
+
+    Below the data sheet's number, and lower still on a machine that is busy with other work.
+    """
+    size = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    best, started = float("inf"), time.perf_counter()
+    while best == float("inf") or time.perf_counter() - started < seconds:
+        _wait_for(device)
+        before = time.perf_counter()
+        torch.mm(a, b)
+        _wait_for(device)
+        best = min(best, time.perf_counter() - before)
+    return float(2 * size**3 / best)
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory() -> int:
+    """Return the most bytes of main memory that this process has held so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def peak_gpu_memory(device: torch.device) -> int | None:
+    """Return the most bytes that tensors held on a GPU so far; ``None`` for a CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

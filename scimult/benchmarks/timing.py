@@ -14,7 +14,7 @@ Work = Callable[[], object]
 # "cpu" counts what this process computed, all threads together, which other processes on the
 # machine hardly change; it says nothing about a GPU.
 Clock = Literal["wall", "cpu"]
-_CLOCKS: dict[Clock, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+CLOCKS: dict[Clock, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def interleaved(
     Every round runs all of them, after one round that is not counted.
     """
     seconds: dict[str, list[float]] = {name: [] for name in works}
-    now = _CLOCKS[clock]
+    now = CLOCKS[clock]
     for number in range(rounds + 1):
         for name, work in works.items():
             _wait(device)

@@ -25,6 +25,7 @@ from scimult.training import build
 from scimult.training.config import PretrainConfig
 from scimult.training.engine import DeepSpeedEngine, resolve_deepspeed
 from scimult.training.loop import Trainer
+from scimult.training.meter import Meter
 from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.plan import build_sampler, plan_run
 from scimult.training.stopping import StopRequest
@@ -90,6 +91,8 @@ class OurSteps:
             precision="bf16" if precision == "bf16" else "fp32",
             clip=config.optimizer.clip,
         )
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        meter = Meter(pretrained.model, device, dtype, None)
         self._engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
         self._unit: Callable[[int], Unit] = lambda number: builder.unit(
             self._sampler.plan(number), distributed.rank()
@@ -101,6 +104,7 @@ class OurSteps:
             pretrained.routes,
             weight_of_task=lambda task: 1.0,
             learned=None,
+            meter=meter,
             keep_failure=lambda failed: Path("unused"),
             stop_request=StopRequest(),
             accumulation=1,

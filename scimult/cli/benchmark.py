@@ -184,6 +184,48 @@ def data(
     typer.echo(json.dumps(report))
 
 
+@app.command()
+def search(
+    names: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(help="Shapes to measure; default: all.", metavar="[NAME]..."),
+    ] = None,
+    width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 768,
+    k: Annotated[int, typer.Option(min=1, help="Length of the lists.")] = 100,
+    fraction: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the queries that is searched.")
+    ] = 1.0,
+    clock: Annotated[
+        Literal["wall", "cpu"],
+        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
+    ] = "wall",
+) -> None:
+    """Exact search at the sizes of SciMult's Table A2; the last line is one JSON object."""
+    import torch
+
+    from scimult.benchmarks.search import SHAPES, measure_search
+    from scimult.cli.tables import print_with_notes, search_table
+    from scimult.errors import UnknownNameError
+    from scimult.progress import progress
+
+    chosen = names or list(SHAPES)
+    for name in chosen:
+        if name not in SHAPES:
+            raise UnknownNameError("shape", name, SHAPES)
+    found = [measure_search(name, width, k, fraction, clock) for name in progress(chosen, "shapes")]
+    title = f"exact search, width {width}, best {k}, {clock} seconds"
+    print_with_notes(search_table(found, title), [])
+    report = {
+        "benchmark": "search",
+        "width": width,
+        "k": k,
+        "clock": clock,
+        "rows": [row.as_json() for row in found],
+        "machine": machine(torch.device("cpu")),
+    }
+    typer.echo(json.dumps(report))
+
+
 def machine(device: torch.device) -> dict[str, str | int]:
     """Return what a reader of times has to know of the machine."""
     import platform

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional, cast
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
 from scimult.cli.common import Device, SkipBad
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.cli.systems import Store, make_systems
+from scimult.errors import ConfigError
 
 if TYPE_CHECKING:
-    from scimult.evaluation.results import SetResult
-    from scimult.evaluation.systems import System
-    from scimult.types import Similarity
-
-SIMILARITIES = ("dot", "cosine", "l2")
-STORED_OPTIONS = {"similarity": SIMILARITIES}
-MODEL_OPTIONS = {
-    "pooling": ("cls", "mean"),
-    "similarity": SIMILARITIES,
-    "dtype": ("float32", "bfloat16", "float16"),
-    "combine": ("mean", "concatenation"),
-}
+    from scimult.evaluation.benchmark import Benchmark
+    from scimult.evaluation.results import Result, SetResult
 
 
 def evaluate(
@@ -53,6 +44,13 @@ def evaluate(
         Optional[list[str]],  # noqa: UP045
         typer.Option(help="NAME=FOLDER[,similarity=dot] of stored embeddings."),
     ] = None,
+    encoder: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            help="NAME=PRESET or NAME=FILE.yaml of an encoder of others; ,key=value changes it. "
+            "Several joined by + are one: their average, or with ,combine=concatenation all."
+        ),
+    ] = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Score BM25 too.")] = False,
     sets: Annotated[
         Optional[list[str]],  # noqa: UP045
@@ -65,6 +63,17 @@ def evaluate(
         Optional[float],  # noqa: UP045
         typer.Option(min=0.5, max=0.999, help="Keep an interval of every score, such as 0.95."),
     ] = None,
+    store: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Folder that keeps embeddings: each text is encoded once, ever."),
+    ] = None,
+    precision: Annotated[
+        Literal["float32", "float16", "bfloat16"],
+        typer.Option(help="Type of the numbers in --store; scores are of what is stored."),
+    ] = "float32",
+    download: Annotated[
+        bool, typer.Option("--download", help="First get missing files that are on the hub.")
+    ] = False,
     device: Device = None,
     skip_bad: SkipBad = False,
     show_list: Annotated[
@@ -73,11 +82,12 @@ def evaluate(
 ) -> None:
     """Score systems on a suite; print a table and write JSON, Markdown and per-query scores.
 
-    Under a launcher with several processes the first one does the work.
+    Under a launcher with several processes all of them encode into --store, and the first one
+    scores; without a store the first one does the work.
     """
     from scimult import distributed
 
-    if not distributed.is_main():
+    if not distributed.is_main() and (store is None or show_list):
         return
     if show_list:
         _show_suites(suite, data)
@@ -85,32 +95,43 @@ def evaluate(
     if out is None:
         raise ConfigError("no folder for the results", fix="pass --out DIR")
     from scimult.cli.tables import print_with_notes
+    from scimult.evaluation.harness import encode_on_all_ranks, load_sets
     from scimult.evaluation.harness import evaluate as score
-    from scimult.evaluation.harness import load_sets
     from scimult.evaluation.report import check_comparable, to_rich, update_table
     from scimult.evaluation.results import folder_of, load_results
     from scimult.evaluation.suites import load_suite
 
-    makers = _systems(bm25, embeddings or [], model or [], device)
+    kept = None if store is None else Store(store, precision)
+    makers = make_systems(bm25, embeddings or [], model or [], encoder or [], device, kept)
     chosen = load_suite(suite, overrides or [])
-    loaded = load_sets(chosen, data, sets or [], skip_bad=skip_bad)
-    others = [result for result in load_results(out) if result.system not in makers]
-    check_comparable(others, chosen.name, {name: entry.facts for name, entry in loaded.items()})
-    for name in makers:
-        folder_of(out, name)
-    for name, make in makers.items():
-        score(
-            make(),
-            chosen,
-            loaded,
-            out,
-            save_runs=save_runs,
-            confidence=confidence,
-            on_set=partial(_tell, name),
-        )
-    report = update_table(out)
-    print_with_notes(to_rich(report), report.notes)
-    typer.echo(f"table in {out / 'table.md'}, scores and provenance beside it")
+    with nullcontext() if store is None else _ranks_together():
+        if download:
+            _download(chosen.select(sets or []), data, wait=store is not None)
+        loaded = load_sets(chosen, data, sets or [], skip_bad=skip_bad)
+        others = [result for result in load_results(out) if result.system not in makers]
+        facts = {name: entry.facts for name, entry in loaded.items()}
+        check_comparable(others, chosen.name, facts)
+        for name in makers:
+            folder_of(out, name)
+        for name, make in makers.items():
+            system = make()
+            encode_on_all_ranks(system, loaded)
+            if distributed.is_main():
+                on_set = partial(_tell, name)
+                result = score(
+                    system,
+                    chosen,
+                    loaded,
+                    out,
+                    save_runs=save_runs,
+                    confidence=confidence,
+                    on_set=on_set,
+                )
+                _tell_not_scored(result)
+    if distributed.is_main():
+        report = update_table(out)
+        print_with_notes(to_rich(report), report.notes)
+        typer.echo(f"table in {out / 'table.md'}, scores and provenance beside it")
 
 
 def _tell(system: str, name: str, result: SetResult) -> None:
@@ -119,101 +140,36 @@ def _tell(system: str, name: str, result: SetResult) -> None:
     typer.echo(f"{system}: {name}: {line}", err=True)
 
 
-def _systems(
-    bm25: bool, stored: Sequence[str], models: Sequence[str], device: str | None
-) -> dict[str, Callable[[], System]]:
-    """Return a function per system that makes it, so that one model is in memory at a time."""
-    makers: dict[str, Callable[[], System]] = {}
-    if bm25:
-        from scimult.evaluation.systems import BM25System
-
-        makers[BM25System.name] = BM25System
-    for spec in stored:
-        chosen = parse_system(spec, STORED_OPTIONS)
-        _add(makers, chosen.name, partial(_stored, chosen, device))
-    for spec in models:
-        chosen = parse_system(spec, MODEL_OPTIONS)
-        _add(makers, chosen.name, partial(_model, chosen, device))
-    if not makers:
-        raise ConfigError("nothing to evaluate", fix="pass --model, --embeddings or --bm25")
-    return makers
+def _tell_not_scored(result: Result) -> None:
+    for name, reason in result.not_scored.items():
+        typer.echo(f"{result.system}: {name}: not scored: {reason}", err=True)
 
 
-@dataclass(frozen=True)
-class SystemSpec:
-    """``NAME=FOLDER,key=value``, taken apart."""
+def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) -> None:
+    """Get missing files from the hub, on the main rank; the others wait if they work too."""
+    from scimult import distributed
+    from scimult.evaluation.hub import download
 
-    name: str
-    folder: Path
-    options: dict[str, str]
-
-
-def parse_system(spec: str, allowed: Mapping[str, Collection[str]]) -> SystemSpec:
-    """Parse ``NAME=FOLDER[,key=value]...``.
-
-    Raises
-    ------
-    ConfigError
-        If the text has another form.
-    UnknownNameError
-        If an option or its value is unknown.
-    """
-    first, *rest = spec.split(",")
-    name, separator, folder = first.partition("=")
-    if not (name and separator and folder):
-        raise ConfigError("a system is NAME=FOLDER", value=spec, fix="write mymodel=runs/mymodel")
-    options = {}
-    for item in rest:
-        key, _, value = item.partition("=")
-        if key not in allowed:
-            raise UnknownNameError("option of a system", key, allowed)
-        if value not in allowed[key]:
-            raise UnknownNameError(key, value, allowed[key])
-        options[key] = value
-    return SystemSpec(name, Path(folder), options)
+    if distributed.is_main():
+        download(benchmarks, data, lambda path: typer.echo(f"downloading {path}", err=True))
+    if wait:
+        distributed.barrier()
 
 
-def _add(makers: dict[str, Callable[[], System]], name: str, make: Callable[[], System]) -> None:
-    if name in makers:
-        raise ConfigError("two systems have the same name", value=name, fix="rename one")
-    makers[name] = make
+@contextmanager
+def _ranks_together() -> Iterator[None]:
+    """Join the ranks of a launcher, so that they can share the work of encoding."""
+    from scimult import distributed
 
-
-def _stored(spec: SystemSpec, device: str | None) -> System:
-    from scimult.evaluation.systems import StoredSystem
-
-    similarity = cast("Similarity", spec.options.get("similarity", "dot"))
-    return StoredSystem(spec.name, spec.folder, similarity, device=device or "cpu")
-
-
-def _model(spec: SystemSpec, device: str | None) -> System:
-    from scimult.evaluation.systems import DenseSystem
-    from scimult.inference import Ensemble, SciMult
-
-    options: dict[str, Any] = dict(spec.options)
-    combine, folders = options.pop("combine", "mean"), _folders(spec.folder)
-    if "combine" in spec.options and len(folders) == 1:
-        raise ConfigError(
-            "combine is for several models", value=spec.name, fix="name them as FOLDER+FOLDER"
-        )
-    members = [
-        SciMult.from_pretrained(folder, name=spec.name, device=device, **options)
-        for folder in folders
-    ]
-    encoder = (
-        members[0] if len(members) == 1 else Ensemble(members, name=spec.name, combine=combine)
-    )
-    settings = {
-        "folder": str(spec.folder),
-        "fingerprint": "+".join(member.fingerprint for member in members),
-        **spec.options,
-    }
-    return DenseSystem(encoder, settings, device=device or "cpu", show_progress=True)
-
-
-def _folders(spec: Path) -> list[Path]:
-    """Return the folders of an ensemble, ``A+B``; a folder that exists is one of its own."""
-    return [spec] if spec.exists() else [Path(part) for part in str(spec).split("+")]
+    if distributed.world_size() == 1:
+        yield
+        return
+    made = distributed.initialise("gloo", timeout_seconds=24 * 3600)
+    try:
+        yield
+    finally:
+        if made:
+            distributed.shut_down()
 
 
 def _show_suites(chosen: str, data: Path) -> None:
@@ -227,5 +183,6 @@ def _show_suites(chosen: str, data: Path) -> None:
         typer.echo(f"  data: {suite.how_to_get}")
         for key, entry in suite.benchmarks.items():
             here = "missing" if missing_files(entry, data) else "here"
-            typer.echo(f"  {key} [{here}]: {entry.task}, {entry.protocol}")
+            hub = ", on the hub" if entry.hub else ""
+            typer.echo(f"  {key} [{here}{hub}]: {entry.task}, {entry.protocol}")
             typer.echo(f"    {', '.join(entry.metrics)}; {entry.source}; {entry.licence}")

@@ -16,6 +16,7 @@ from scimult.cli.benchmark import app as benchmark
 from scimult.cli.card import card
 from scimult.cli.compare import compare
 from scimult.cli.correlate import correlate
+from scimult.cli.cross_routes import cross_routes
 from scimult.cli.curves import curves
 from scimult.cli.demo import demo
 from scimult.cli.encode import encode
@@ -28,6 +29,8 @@ from scimult.cli.mine import mine
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
+from scimult.cli.report import report
+from scimult.cli.runs import runs
 from scimult.cli.search import search
 from scimult.cli.tag import tag
 from scimult.cli.train_tokenizer import train_tokenizer
@@ -83,11 +86,14 @@ VERBS = (
     mine,
     card,
     pretrain,
+    runs,
     curves,
     grow_task,
     evaluate,
     compare,
     correlate,
+    cross_routes,
+    report,
     encode,
     search,
     recommend,

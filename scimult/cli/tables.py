@@ -15,6 +15,7 @@ from scimult.data.prepared import PreparedData
 
 if TYPE_CHECKING:
     from scimult.benchmarks.compare_training import TrainingRow
+    from scimult.benchmarks.search import SearchCost
     from scimult.benchmarks.variants import Measurement
     from scimult.data.sources import PublicSource
 
@@ -103,4 +104,20 @@ def training_table(rows: Sequence[TrainingRow], title: str) -> Table:
         "ours, theirs (sentence-transformers): real tokens a second; padding: of theirs; faster: "
         "their time over ours; cached: our time with the embedding cache over ours without"
     )
+    return table
+
+
+def search_table(rows: Sequence[SearchCost], title: str) -> Table:
+    """Return time and memory of exact search."""
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
+    table.add_column("shape", no_wrap=True)
+    headings = ("queries", "candidates", "searched", "seconds", "× bare", "whole", "peak", "whole")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        counts = [f"{row.queries:,}", f"{row.candidates:,}", f"{100 * row.fraction:.1f}%"]
+        times = [f"{row.seconds:.1f}", f"{row.ratio:.2f}", f"{row.whole_seconds:,.0f} s"]
+        memory = [f"{size / 2**30:.2f} GiB" for size in (row.peak_bytes, row.whole_bytes)]
+        table.add_row(row.name, *counts, *times, *memory)
+    table.caption = "bare: products and top-k of each block alone; whole: all queries, computed"
     return table

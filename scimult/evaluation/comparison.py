@@ -151,7 +151,7 @@ def compare(out: Path, settings: Settings, systems: Sequence[str] = ()) -> Compa
             drawn += _compare_set(out, present, name, settings)
     if not drawn:
         raise ConfigError(
-            f"no data set has results of {settings.baseline} and another system",
+            f"no data set has scores per query of {settings.baseline} and another system",
             fix="evaluate both on the same sets",
         )
     corrected = holm([entry.row.p for entry in drawn if entry.row.p is not None])
@@ -159,7 +159,10 @@ def compare(out: Path, settings: Settings, systems: Sequence[str] = ()) -> Compa
         entry.row.model_copy(update={"p_holm": p})
         for entry, p in zip(drawn, corrected, strict=True)
     ]
-    shared = [name for name in names if all(name in result.sets for result in results)]
+    tested = {row.name for row in rows if row.metric == baseline.sets[row.name].main_metric}
+    shared = [
+        name for name in names if name in tested and all(name in result.sets for result in results)
+    ]
     return Comparison(
         suite=baseline.suite["name"],
         systems=[result.system for result in others],
@@ -240,12 +243,14 @@ def _chosen(results: Iterable[Result], baseline: str, systems: Sequence[str]) ->
 
 
 def _shared_metrics(results: Sequence[Result], name: str, choice: str) -> list[str]:
-    """Return the main metric, or all that every system has, the main one first."""
+    """Return the main metric, or all that every system has, the main one first.
+
+    Metrics without scores per query (a correlation, F1 of several labels) cannot be tested.
+    """
     entry = results[0].sets[name]
-    if choice == "main":
-        return [entry.main_metric]
-    every = [result.sets[name].scores for result in results]
-    return [metric for metric in entry.scores if all(metric in scores for scores in every)]
+    every = [result.sets[name].resampled_metrics for result in results]
+    wanted = [entry.main_metric] if choice == "main" else entry.scores
+    return [metric for metric in wanted if all(metric in known for known in every)]
 
 
 def _compare_set(
@@ -253,6 +258,8 @@ def _compare_set(
 ) -> list[_Drawn]:
     """Compare systems with the first one on one data set."""
     metrics = _shared_metrics(results, name, settings.metric)
+    if not metrics:
+        return []
     samples = paired_samples(out, results, name, metrics)
     seed = set_seed(settings.seed, name)
     scores_SRM = bootstrap(samples, settings.resamples, seed)
@@ -350,11 +357,14 @@ def _notes(
         missing = [result.system for result in results if result not in present]
         if missing:
             notes.append(f"{name}: no result of {', '.join(missing)}.")
+        if not all(result.sets[name].has_samples for result in present):
+            metric = present[0].sets[name].main_metric
+            notes.append(f"{name}: {metric} is no mean over queries, and is not tested.")
         if settings.metric == "all":
             kept = _shared_metrics(present, name, "all")
             every = dict.fromkeys(key for result in present for key in result.sets[name].scores)
             left = [metric for metric in every if metric not in kept]
-            notes += [f"{name}: not every system has {', '.join(left)}."] if left else []
+            notes += [f"{name}: not tested: {', '.join(left)}."] if left else []
         count = present[0].sets[name].counts["queries"]
         if count < FEW:
             notes.append(f"{name}: with {count} queries the interval is too narrow.")

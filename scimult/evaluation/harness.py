@@ -8,11 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scimult import distributed
 from scimult.data.lines import Rejects
-from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.errors import ConfigError
+from scimult.evaluation import recommendation, reviewers
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.clustering import author_clustering, write_official_input
+from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.intervals import with_intervals
+from scimult.evaluation.outcome import Outcome
 from scimult.evaluation.per_query import write_per_query
-from scimult.evaluation.protocols import PROTOCOLS, Outcome
+from scimult.evaluation.probes import classification_linear, regression_linear
+from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.results import (
     Result,
     SetFacts,
@@ -22,10 +29,23 @@ from scimult.evaluation.results import (
     provenance,
     save_result,
 )
-from scimult.evaluation.suites import Benchmark, Suite
-from scimult.evaluation.systems import System
+from scimult.evaluation.suites import Suite
+from scimult.evaluation.systems import DenseSystem, EmbeddingSystem, System
+from scimult.evaluation.task_data import Dataset, Signatures, TaskData
 from scimult.files import sha256
 from scimult.retrieval.runs import write_run
+from scimult.retrieval.store import StoringEncoder
+from scimult.types import Role, Text
+
+# Their protocols are registered when they are imported.
+RANKING_MODULES = (recommendation, reviewers)
+
+EMBEDDING_PROTOCOLS: dict[str, Callable[..., Outcome]] = {
+    "classification_linear": classification_linear,
+    "regression_linear": regression_linear,
+    "author_clustering": author_clustering,
+}
+"""Functions of a benchmark, its papers and their embeddings, shape ``(N, D)``."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +53,7 @@ class LoadedSet:
     """A benchmark, its data, and the facts that a result states about them."""
 
     benchmark: Benchmark
-    dataset: Dataset
+    dataset: TaskData
     facts: SetFacts
 
 
@@ -58,6 +78,8 @@ def load_sets(
             protocol=benchmark.protocol,
             mode=benchmark.mode,
             main_metric=benchmark.main_metric,
+            columns=benchmark.columns,
+            group=benchmark.group,
             counts=dataset.counts,
             left_out=dict(rejects.counts),
             files={os.path.relpath(path, root): sha256(path) for path in dataset.files},
@@ -92,23 +114,35 @@ def evaluate(
         Is told the result of each set as soon as it is known.
     """
     scored: dict[str, SetResult] = {}
+    not_scored: dict[str, str] = {}
     for name, loaded in sets.items():
         start = time.perf_counter()
-        ranker = system.ranker(loaded.dataset)
-        outcome = PROTOCOLS[loaded.benchmark.protocol](loaded.benchmark, loaded.dataset, ranker)
+        if needs_embeddings(loaded) and not isinstance(system, EmbeddingSystem):
+            not_scored[name] = "needs embeddings of papers, which this system has not"
+            continue
+        outcome = _outcome(system, loaded)
         seconds = round(time.perf_counter() - start, 3)
         scored[name] = SetResult(
-            **loaded.facts.model_dump(), scores=outcome.scores, seconds=seconds
+            **loaded.facts.model_dump(),
+            scores=outcome.scores,
+            details=outcome.details,
+            resampled=outcome.resampled,
+            seconds=seconds,
+            cost=system.costs.get(name, {}),
         )
         write_per_query(out, system.name, name, loaded.dataset.query_ids, outcome.per_query)
         if save_runs:
-            _write_runs(folder_of(out, system.name), name, loaded.dataset, outcome)
+            _write_runs(folder_of(out, system.name), name, loaded, outcome, system)
         on_set(name, scored[name])
+    if not scored:
+        fix = "evaluate a text encoder, or other sets"
+        raise ConfigError(f"no set can be scored with {system.name}", value=not_scored, fix=fix)
     result = Result(
         system=system.name,
         settings=system.describe(),
         suite=suite.model_dump(mode="json"),
         sets=scored,
+        not_scored=not_scored,
         averages=averages(scored),
         provenance=provenance(),
     )
@@ -118,7 +152,58 @@ def evaluate(
     return result
 
 
-def _write_runs(folder: Path, name: str, dataset: Dataset, outcome: Outcome) -> None:
-    for kind, ranking in outcome.rankings.items():
-        path = folder / "runs" / f"{name}{kind}.run"
-        write_run(path, ranking, dataset.query_ids, dataset.candidate_ids, folder.name)
+def encode_on_all_ranks(system: System, sets: Mapping[str, LoadedSet]) -> None:
+    """Let every rank encode a share of all distinct texts into the system's store.
+
+    Nothing is done on a single rank, or for a system that stores nothing: texts are then encoded
+    when they are needed.
+    """
+    if distributed.world_size() == 1:
+        return
+    encoder = system.encoder if isinstance(system, DenseSystem) else None
+    if not isinstance(encoder, StoringEncoder):
+        return
+    texts: dict[tuple[str, Role], dict[Text, None]] = {}
+    for loaded in sets.values():
+        for some, task, role in texts_of(loaded.dataset):
+            texts.setdefault((task, role), {}).update(dict.fromkeys(some))
+    for (task, role), distinct in texts.items():
+        encoder.encode_on_all_ranks(list(distinct), task=task, role=role, show_progress=True)
+
+
+def texts_of(dataset: TaskData) -> list[tuple[Sequence[Text], str, Role]]:
+    """Return what has to be encoded for a set: texts, and the task and role they have."""
+    if isinstance(dataset, Dataset):
+        return [
+            (dataset.queries, dataset.task, "query"),
+            (dataset.candidates, dataset.task, "candidate"),
+        ]
+    return [(dataset.texts, dataset.task, "query")]
+
+
+def needs_embeddings(loaded: LoadedSet) -> bool:
+    """Return whether the set's protocol fits or clusters embeddings instead of ranking."""
+    return loaded.benchmark.protocol in EMBEDDING_PROTOCOLS
+
+
+def _outcome(system: System, loaded: LoadedSet) -> Outcome:
+    dataset, protocol = loaded.dataset, loaded.benchmark.protocol
+    if isinstance(dataset, Dataset):
+        return PROTOCOLS[protocol](loaded.benchmark, dataset, system.ranker(dataset))
+    assert isinstance(system, EmbeddingSystem), "checked before"
+    embeddings_ND = system.paper_embeddings(dataset)
+    return EMBEDDING_PROTOCOLS[protocol](loaded.benchmark, dataset, embeddings_ND)
+
+
+def _write_runs(
+    folder: Path, name: str, loaded: LoadedSet, outcome: Outcome, system: System
+) -> None:
+    """Write ranked lists as TREC runs, and embeddings of S2AND as that project reads them."""
+    dataset = loaded.dataset
+    if isinstance(dataset, Dataset):
+        for kind, ranking in outcome.rankings.items():
+            path = folder / "runs" / f"{name}{kind}.run"
+            write_run(path, ranking, dataset.query_ids, dataset.candidate_ids, folder.name)
+    elif isinstance(dataset, Signatures) and isinstance(system, EmbeddingSystem):
+        path = folder / "s2and" / f"{name}.pickle"
+        write_official_input(path, dataset, system.paper_embeddings(dataset))

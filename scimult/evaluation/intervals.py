@@ -10,7 +10,7 @@ from scimult.evaluation.results import Result
 
 
 def with_intervals(result: Result, out: Path, confidence: float) -> Result:
-    """Return the result with a bootstrap interval of every score, from its scores per query.
+    """Return the result with a bootstrap interval of every score that has scores per query.
 
     How they were drawn stands in the provenance: confidence, resamples, and the seed, which is
     null in a result without intervals.
@@ -23,7 +23,10 @@ def with_intervals(result: Result, out: Path, confidence: float) -> Result:
     settings = Settings(baseline=result.system, confidence=confidence)
     sets = {}
     for name, entry in result.sets.items():
-        metrics = list(entry.scores)
+        metrics = entry.resampled_metrics
+        if not metrics:
+            sets[name] = entry
+            continue
         samples = paired_samples(out, [result], name, metrics)
         scores_RM = bootstrap(samples, settings.resamples, set_seed(settings.seed, name))[0]
         intervals = {

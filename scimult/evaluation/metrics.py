@@ -58,6 +58,16 @@ class Metric(Protocol):
 
 METRICS: Registry[Metric] = Registry("metric")
 MACRO_F1 = "macro_f1"
+PROTOCOL_METRICS: dict[str, tuple[str, ...]] = {
+    "classification_coarse": (MACRO_F1,),
+    "classification_linear": (MACRO_F1, "f1", "accuracy"),
+    "regression_linear": ("kendall_tau",),
+    "reviewer_matching": ("mean_precision", "precision_hard", "precision_soft"),
+    "author_clustering": ("b_cubed_f1", "b_cubed_precision", "b_cubed_recall"),
+    "recommendation": ("weighted_ndcg", "weighted_precision@1"),
+}
+"""Protocols that do not score ranked lists by the measures below, and what they compute."""
+SPECIAL = {name for names in PROTOCOL_METRICS.values() for name in names}
 
 
 def judge(ranking: Ranking, qrels: Qrels) -> Judged:
@@ -95,9 +105,10 @@ def parse(name: str) -> tuple[str, int | None]:
     UnknownNameError
         If there is no such metric.
     """
+    if name in SPECIAL:
+        return name, None
     metric, at, cutoff = name.partition("@")
-    if metric != MACRO_F1:
-        METRICS[metric]
+    METRICS[metric]
     if at and not (cutoff.isdecimal() and int(cutoff) > 0):
         raise ConfigError("a cut-off is a positive integer", value=name, fix="write recall@20")
     return metric, int(cutoff) if at else None

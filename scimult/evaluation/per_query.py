@@ -145,6 +145,12 @@ def read_per_query(out: Path, system: str, name: str) -> PerQuery:
     return PerQuery(path, query_ids, columns)
 
 
+def has_per_query(out: Path, system: str, name: str) -> bool:
+    """Return whether the scores per query of one system and data set are there."""
+    packed = _path(out, system, name)
+    return packed.exists() or _plain(packed).exists()
+
+
 def _path(out: Path, system: str, name: str) -> Path:
     return folder_of(out, system) / "per_query" / f"{name}.tsv.gz"
 

@@ -1,4 +1,4 @@
-"""The protocols of SciMult's zero-shot evaluation, each a function of a data set and a ranker.
+"""The protocols that rank candidates, each a function of a data set and a ranker.
 
 Shape legend: Q queries, K listed results per query.
 """
@@ -6,40 +6,22 @@ Shape legend: Q queries, K listed results per query.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from scimult.evaluation.datasets import Dataset
+from scimult.data.ragged import Ragged
+from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.metrics import MACRO_F1, Scores, compute, depth, judge, macro_f1
 from scimult.evaluation.name_matching import match_names, matched_first, words
-from scimult.evaluation.suites import Benchmark
+from scimult.evaluation.outcome import Outcome
 from scimult.evaluation.systems import Ranker, joined
+from scimult.evaluation.task_data import Dataset
 from scimult.registry import Registry
 from scimult.retrieval.runs import Ranking
 
 WITH_NAMES = "+names"
 """Ending of the metrics that are taken after label-name matching."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a protocol found.
-
-    Attributes
-    ----------
-    scores : dict
-        Metric to its value over all queries.
-    per_query : dict
-        Column name to one value per query: every metric that has one, and for coarse
-        classification the label given and predicted.
-    rankings : dict
-        Name of a list (empty, or ``+names``) to the ranked lists.
-    """
-
-    scores: dict[str, float]
-    per_query: dict[str, list[float] | list[str]]
-    rankings: dict[str, Ranking]
 
 
 PROTOCOLS: Registry[Callable[[Benchmark, Dataset, Ranker], Outcome]] = Registry("protocol")
@@ -50,12 +32,19 @@ def classification_fine(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) 
     """Rank all labels for each paper; Recall@k without and with name matching (section 4.1)."""
     rankings = {"": ranker.search(depth(benchmark.metrics))}
     if benchmark.name_matching:
-        normalise = words if benchmark.name_matching == "words" else str.strip
-        texts = [normalise(joined(text)) for text in dataset.queries]
-        names = [[normalise(name) for name in synonyms] for synonyms in dataset.label_names]
-        matched = ranker.rank_listed(match_names(texts, names))
+        matched = ranker.rank_listed(_matches(benchmark, dataset))
         rankings[WITH_NAMES] = matched_first(rankings[""], matched)
     return _scored(benchmark, dataset, rankings)
+
+
+def _matches(benchmark: Benchmark, dataset: Dataset) -> Ragged:
+    """Return the labels whose name matches each paper: found here, or as the data says."""
+    if dataset.matched is not None:
+        return dataset.matched
+    normalise = words if benchmark.name_matching == "words" else str.strip
+    texts = [normalise(joined(text)) for text in dataset.queries]
+    names = [[normalise(name) for name in synonyms] for synonyms in dataset.label_names]
+    return match_names(texts, names)
 
 
 @PROTOCOLS.register("classification_coarse")
@@ -106,4 +95,17 @@ def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]
         scores={name: float(np.mean(scores_Q)) for name, scores_Q in columns.items()},
         per_query={name: scores_Q.tolist() for name, scores_Q in columns.items()},
         rankings=rankings,
+        details=_by_group(dataset, columns),
     )
+
+
+def _by_group(dataset: Dataset, columns: dict[str, Scores]) -> dict[str, Any]:
+    """Return the mean of every metric in each group of queries; empty without groups."""
+    if not dataset.groups:
+        return {}
+    groups = np.array(dataset.groups)
+    means = {
+        metric: {name: float(scores_Q[groups == name].mean()) for name in sorted(set(groups))}
+        for metric, scores_Q in columns.items()
+    }
+    return {"by_group": means}

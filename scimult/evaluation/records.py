@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,11 +20,16 @@ _FIX_LINE = "correct the line or leave it out"
 def by_id(
     path: Path, field_name: str, parse: Callable[[Record], T], rejects: Rejects
 ) -> dict[str, T]:
-    """Parse every record of a JSON lines file under its id; a second one is rejected."""
+    """Parse every record of a JSON lines file under its id; a second one is rejected.
+
+    ``field_name`` may be several, such as ``"query_id|query"``: the first that a record has.
+    """
     found: dict[str, T] = {}
+    first, *others = field_name.split("|")
 
     def keyed(record: Record) -> tuple[str, T]:
-        name = record.identifier(field_name)
+        present = (other for other in (first, *others) if other in record.fields)
+        name = record.identifier(next(present, first))
         if name in found:
             raise record.error("id is used twice", value=name, fix="keep one of the records")
         return name, parse(record)
@@ -95,13 +100,16 @@ def read_pairs(
     return judgments
 
 
-def read_split(path: Path, split: str, papers: Collection[str], rejects: Rejects) -> list[str]:
-    """Return the papers of one split; a paper without a split is rejected.
+def read_split(
+    path: Path, wanted: Sequence[str], papers: Collection[str], rejects: Rejects
+) -> dict[str, list[str]]:
+    """Return the papers of each wanted split, in the order of ``papers``.
 
     Raises
     ------
     DataError
-        If no paper has this split; the message lists the splits there are.
+        If no paper has one of these splits (the message lists the splits there are); and,
+        through ``rejects``, if a paper is unknown, occurs twice or has no split.
     """
     splits: dict[str, str] = {}
 
@@ -118,8 +126,10 @@ def read_split(path: Path, split: str, papers: Collection[str], rejects: Rejects
     for name in papers:
         if name not in splits:
             rejects.reject(DataError("paper has no split", path=path, value=name, fix="add it"))
-    members = [name for name in papers if splits.get(name) == split]
-    if not members:
-        known = ", ".join(sorted(set(splits.values())))
-        raise DataError("no paper has this split", path=path, value=split, fix=f"use {known}")
+    members = {split: [name for name in papers if splits.get(name) == split] for split in wanted}
+    for split, found in members.items():
+        if not found:
+            known = ", ".join(sorted(set(splits.values())))
+            fix = f"use {known}"
+            raise DataError("no paper has this split", path=path, value=split, fix=fix)
     return members

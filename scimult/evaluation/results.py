@@ -25,7 +25,17 @@ from scimult.config import StrictConfig
 from scimult.errors import ConfigError, DataError
 from scimult.files import read_json, write_json
 
-LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "bm25s", "pydantic")
+LIBRARIES = (
+    "torch",
+    "numpy",
+    "transformers",
+    "tokenizers",
+    "bm25s",
+    "pydantic",
+    "scikit-learn",
+)
+
+CostKind = Literal["texts", "tokens", "encode_seconds", "index_bytes"]
 
 
 class SetFacts(StrictConfig):
@@ -33,7 +43,7 @@ class SetFacts(StrictConfig):
 
     Attributes
     ----------
-    task, protocol, mode, main_metric : str
+    task, protocol, mode, main_metric, columns, group
         As in the suite.
     counts : dict
         Queries, candidates and relevant pairs that were scored.
@@ -47,6 +57,8 @@ class SetFacts(StrictConfig):
     protocol: str
     mode: str
     main_metric: str
+    columns: dict[str, list[str]] = {}
+    group: str | None = None
     counts: dict[str, int]
     left_out: dict[str, int]
     files: dict[str, str]
@@ -63,11 +75,41 @@ class SetResult(SetFacts):
         Time to encode and rank.
     intervals : dict
         Metric to the ends of its bootstrap interval; empty unless asked for.
+    cost : dict
+        What the set cost the system, as far as it knows: ``texts`` and ``tokens`` that were
+        encoded, ``encode_seconds``, and ``index_bytes`` that search keeps of the candidates.
+    details : dict
+        What else the protocol found: the C that was chosen, scores by group.
+    resampled : list of str, optional
+        Metrics that scores per query can be resampled for: means over queries, and macro F1 of
+        one label per paper. None in older results, where these are all.
     """
 
     scores: dict[str, float]
     seconds: float
     intervals: dict[str, tuple[float, float]] = {}
+    cost: dict[CostKind, float] = {}
+    details: dict[str, Any] = {}
+    resampled: list[str] | None = None
+
+    @property
+    def resampled_metrics(self) -> list[str]:
+        """Metrics that have scores per query to resample: what intervals and tests need."""
+        return list(self.scores) if self.resampled is None else self.resampled
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether the main metric has scores per query to resample."""
+        return self.main_metric in self.resampled_metrics
+
+    @property
+    def averaged(self) -> list[float]:
+        """What enters averages: the main metric, or one mean of scores per column."""
+        if not self.columns:
+            return [self.scores[self.main_metric]]
+        return [
+            sum(self.scores[name] for name in names) / len(names) for names in self.columns.values()
+        ]
 
     @property
     def facts(self) -> SetFacts:
@@ -83,6 +125,7 @@ class Result(StrictConfig):
     settings: dict[str, Any]
     suite: dict[str, Any]
     sets: dict[str, SetResult]
+    not_scored: dict[str, str] = {}
     averages: dict[str, float]
     provenance: dict[str, Any]
 
@@ -93,13 +136,19 @@ class Result(StrictConfig):
 
 
 def averages(sets: Mapping[str, SetResult]) -> dict[str, float]:
-    """Return the mean main metric of the sets of each task, and over all sets as ``all``."""
+    """Return the mean column of the sets of each task and group, and of all sets as ``all``.
+
+    The column of a set is its main metric, unless the benchmark names others.
+    """
+    tasks: dict[str, list[float]] = {}
     groups: dict[str, list[float]] = {}
     for entry in sets.values():
-        groups.setdefault(entry.task, []).append(entry.scores[entry.main_metric])
-    everything = [score for scores in groups.values() for score in scores]
-    means = {task: sum(scores) / len(scores) for task, scores in groups.items()}
-    return {**means, "all": sum(everything) / len(everything)}
+        tasks.setdefault(entry.task, []).extend(entry.averaged)
+        if entry.group is not None:
+            groups.setdefault(entry.group, []).extend(entry.averaged)
+    everything = [score for scores in tasks.values() for score in scores]
+    parts = {**tasks, **groups, "all": everything}
+    return {name: sum(scores) / len(scores) for name, scores in parts.items()}
 
 
 def provenance() -> dict[str, Any]:

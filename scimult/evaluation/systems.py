@@ -8,15 +8,18 @@ Shape legend: N texts, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
-from scimult.evaluation.datasets import Dataset
+from scimult.evaluation.results import CostKind
+from scimult.evaluation.task_data import Dataset, PaperSet, Signatures
 from scimult.files import sha256
 from scimult.retrieval.bm25 import K1, TOKEN, B, BM25Index
 from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings
@@ -38,9 +41,10 @@ class Ranker(Protocol):
 
 
 class System(Protocol):
-    """Anything that can be evaluated."""
+    """Anything that can be evaluated; ``costs`` has what each data set cost (``SetResult``)."""
 
     name: str
+    costs: dict[str, dict[CostKind, float]]
 
     def describe(self) -> dict[str, Any]:
         """Return what a reader needs to run the same system again."""
@@ -48,6 +52,15 @@ class System(Protocol):
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Prepare the ranking of one data set."""
+        ...
+
+
+@runtime_checkable
+class EmbeddingSystem(System, Protocol):
+    """A system with an embedding for each paper, which linear models and clusters need."""
+
+    def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
+        """Return one row per paper, shape ``(N, D)``."""
         ...
 
 
@@ -77,6 +90,7 @@ class DenseSystem:
         self.name, self.encoder = encoder.name, encoder
         self.settings, self.device, self.show_progress = settings or {}, device, show_progress
         self._known: dict[tuple[str, Role], dict[Text, FloatArray]] = {}
+        self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
         """Return kind, similarity and the settings given."""
@@ -92,13 +106,45 @@ class DenseSystem:
         UnknownNameError
             If the encoder does not know the task of the data set.
         """
+        with self._counting(dataset.name):
+            queries_QD = self.embed(dataset.queries, dataset.task, "query")
+            candidates_CD = self.embed(dataset.candidates, dataset.task, "candidate")
+        self.costs[dataset.name]["index_bytes"] = candidates_CD.nbytes
         return _DenseRanker(
             dataset.candidate_ids,
-            self.embed(dataset.queries, dataset.task, "query"),
-            self.embed(dataset.candidates, dataset.task, "candidate"),
-            self.encoder.similarity,
+            queries_QD,
+            candidates_CD,
+            dataset.similarity or self.encoder.similarity,
             self.device,
         )
+
+    def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
+        """Encode papers as queries of their task: what a linear model is fitted to."""
+        with self._counting(papers.name):
+            return self.embed(papers.texts, papers.task, "query")
+
+    @contextmanager
+    def _counting(self, name: str) -> Iterator[None]:
+        """Note what the encoding inside costs a data set."""
+        known, tokens, start = self._encoded, self._tokens, time.perf_counter()
+        yield
+        cost: dict[CostKind, float] = {
+            "encode_seconds": round(time.perf_counter() - start, 3),
+            "texts": self._encoded - known,
+        }
+        if tokens is not None and self._tokens is not None:
+            cost["tokens"] = self._tokens - tokens
+        self.costs[name] = cost
+
+    @property
+    def _encoded(self) -> int:
+        return sum(len(known) for known in self._known.values())
+
+    @property
+    def _tokens(self) -> int | None:
+        """Tokens that were encoded so far, of encoders that count them."""
+        counted: int | None = getattr(self.encoder, "tokens_encoded", None)
+        return counted
 
     def embed(self, texts: Sequence[Text], task: str, role: Role) -> FloatArray:
         """Return embeddings of shape ``(N, D)``, encoding only texts that are new."""
@@ -121,8 +167,8 @@ class DenseSystem:
 class StoredSystem:
     """Embeddings in files, by ``scimult encode`` or made elsewhere.
 
-    ``<folder>/<data set>/queries`` and ``candidates`` are embedding folders
-    (:mod:`scimult.retrieval.embeddings`), with the ids of the data set in any order.
+    ``<folder>/<data set>/queries`` and ``candidates`` (for linear models and clusters, ``papers``)
+    are embedding folders (:mod:`scimult.retrieval.embeddings`), with the ids in any order.
 
     Parameters
     ----------
@@ -138,6 +184,7 @@ class StoredSystem:
         self.name, self.folder = name, Path(folder)
         self.similarity: Similarity = similarity
         self.device = device
+        self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
         """Return kind, folder, similarity and the digests of the files."""
@@ -162,19 +209,30 @@ class StoredSystem:
             If a file is missing, is not of this form, repeats an id or lacks one.
         """
         folder = self.folder / dataset.name
+        queries_QD = read_embeddings(folder / "queries").rows(dataset.query_ids)
+        candidates_CD = read_embeddings(folder / "candidates").rows(dataset.candidate_ids)
+        self.costs[dataset.name] = {"index_bytes": candidates_CD.nbytes}
         return _DenseRanker(
             dataset.candidate_ids,
-            read_embeddings(folder / "queries").rows(dataset.query_ids),
-            read_embeddings(folder / "candidates").rows(dataset.candidate_ids),
-            self.similarity,
+            queries_QD,
+            candidates_CD,
+            dataset.similarity or self.similarity,
             self.device,
         )
+
+    def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
+        """Look up the rows of the papers in ``<folder>/<data set>/papers``."""
+        ids = papers.ids if isinstance(papers, PaperSet) else papers.paper_ids
+        return read_embeddings(self.folder / papers.name / "papers").rows(ids)
 
 
 class BM25System:
     """BM25 on title and body joined by a space; labels by name and definition."""
 
     name = "BM25"
+
+    def __init__(self) -> None:
+        self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
         """Return the settings of the index."""

@@ -43,6 +43,11 @@ class SciMult:
         Type of the weights and activations; embeddings are returned as float32 in any case.
     max_tokens_per_batch : int
         Token budget of one forward pass.
+
+    Attributes
+    ----------
+    tokens_encoded : int
+        Tokens of all texts encoded so far.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class SciMult:
         self.name = name
         self._pretrained = pretrained
         self._max_tokens = max_tokens_per_batch
+        self.tokens_encoded = 0
         where = _device(device)
         if where.type == "cpu":
             keep_freed_memory()
@@ -163,6 +169,7 @@ class SciMult:
             return np.zeros((0, self.width), dtype=np.float32)
         wanted = [as_text(item, kind, place) for place, item in enumerate(texts)]
         tokens = self._pretrained.tokenizer.encode(wanted, self._pretrained.config.max_length)
+        self.tokens_encoded += sum(map(len, tokens))
         return embed_tokens(
             self._model,
             tokens,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -39,10 +38,3 @@ def info_nce(batch: InBatchScores, temperature: float | Tensor = 1.0) -> Tensor:
     logits_BC = batch.scores_BC / temperature
     logits_BC = logits_BC.masked_fill(batch.masked_BC, float("-inf"))
     return F.cross_entropy(logits_BC, batch.targets_B, reduction="none")
-
-
-@torch.no_grad()
-def in_batch_hits(batch: InBatchScores) -> Tensor:
-    """Return whose positive scores highest among what is not masked, bool, shape ``(B,)``."""
-    scores_BC = batch.scores_BC.masked_fill(batch.masked_BC, float("-inf"))
-    return scores_BC.argmax(1) == batch.targets_B

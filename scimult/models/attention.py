@@ -60,12 +60,25 @@ def attend(
     assert window is None or context is None, "a window has no place for a context"
     if window is not None and plan.longest <= window + 1:
         window = None
-    half = qkv_T3HK.dtype in (torch.float16, torch.bfloat16)
-    in_kernel = context is None and (window is None or _kernel_has_windows())
-    if qkv_T3HK.is_cuda and half and dropout == 0.0 and in_kernel:
+    on, dtype = qkv_T3HK.device, qkv_T3HK.dtype
+    if reads_packed_rows(on, dtype, dropout, window=window, has_context=context is not None):
         return _variable_length(qkv_T3HK, plan, window)
     outputs = [_attend_group(qkv_T3HK[g.tokens], g, dropout, window, context) for g in plan.groups]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def reads_packed_rows(
+    device: torch.device,
+    dtype: torch.dtype,
+    dropout: float,
+    *,
+    window: int | None,
+    has_context: bool,
+) -> bool:
+    """Return whether attention takes the kernel that needs no padding."""
+    half = dtype in (torch.float16, torch.bfloat16)
+    known = not has_context and (window is None or _kernel_has_windows())
+    return device.type == "cuda" and half and dropout == 0.0 and known
 
 
 @cache

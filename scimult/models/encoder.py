@@ -24,6 +24,7 @@ from scimult.models.modern import ModernBlock, ModernEmbeddings, modern_norm
 from scimult.models.packing import PackedTexts, PackingPlan, open_gap
 from scimult.models.pals import PalProjections
 from scimult.models.pooling import mean_of_tokens, state_at
+from scimult.models.recompute import run_block
 from scimult.types import TokenIds
 
 _NEUTRAL_AT_FIRST = (Adapter, Fusion, LowRankUpdate, PalProjections)
@@ -36,11 +37,19 @@ class Encoder(nn.Module):
     ----------
     config : EncoderConfig
         Sizes, pooling, and what differs by route.
+
+    Attributes
+    ----------
+    checkpoints_activations : bool
+        In training, keep the input of each block alone and compute the rest again for the
+        gradients (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016), with
+        the same dropout.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
+        self.checkpoints_activations = False
         modern = config.modern is not None
         self.embeddings = ModernEmbeddings(config) if modern else Embeddings(config)
         block = ModernBlock if modern else Block
@@ -60,6 +69,11 @@ class Encoder(nn.Module):
         assert len(rows) == layout.count, f"{len(rows)} instructions for {layout.count} routes"
         assert max(map(len, rows)) <= self.config.max_positions, "an instruction is too long"
         self._instructions = list(rows)
+
+    @property
+    def instruction_lengths(self) -> list[int]:
+        """Tokens of each route's instruction."""
+        return [len(row) for row in self._instructions]
 
     def forward(
         self,
@@ -112,7 +126,11 @@ class Encoder(nn.Module):
         rows = dict(enumerate(self._instructions)) | dict(instead or {})
         embeddings = reader.embeddings
         assert isinstance(embeddings, Embeddings), "the config refuses instructions elsewhere"
-        return read_instructions(embeddings, blocks, rows, routes)
+        return read_instructions(embeddings, blocks, rows, routes, recompute=self._recomputes)
+
+    @property
+    def _recomputes(self) -> bool:
+        return self.checkpoints_activations and self.training and torch.is_grad_enabled()
 
     def _run_blocks(
         self, texts: PackedTexts, routes: int | Sequence[int], states: InstructionStates | None
@@ -126,7 +144,9 @@ class Encoder(nn.Module):
         x_TD: Tensor = self.embeddings(texts.tokens_T[plan.order_T], plan)
         for number, block in enumerate(self.blocks):
             instruction = None if states is None else states.layers[number]
-            x_TD = block(x_TD, plan, instruction, self.pal_projections)
+            x_TD = run_block(
+                block, x_TD, plan, instruction, self.pal_projections, recompute=self._recomputes
+            )
         return self.final_norm(x_TD), plan
 
     def _pool(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:

@@ -14,6 +14,7 @@ from scimult.models.blocks import Block, InstructionLayer
 from scimult.models.config import EncoderConfig
 from scimult.models.embeddings import Embeddings
 from scimult.models.packing import PackedTexts, PackingPlan, pack
+from scimult.models.recompute import run_block
 from scimult.types import TokenIds
 
 
@@ -42,6 +43,8 @@ def read_instructions(
     blocks: Sequence[nn.Module] | nn.ModuleList,
     instructions: Mapping[int, TokenIds],
     routes: Iterable[int],
+    *,
+    recompute: bool = False,
 ) -> InstructionStates:
     """Run the instructions of ``routes`` through embeddings and blocks, all at once.
 
@@ -53,6 +56,8 @@ def read_instructions(
         Token ids of each route's instruction.
     routes : iterable of int
         Whose instructions are needed; each is read once, however many rows use it.
+    recompute : bool
+        Keep no activations within the blocks: see `recompute.run_block`.
     """
     wanted = sorted(set(routes))
     device = embeddings.words.weight.device
@@ -65,6 +70,6 @@ def read_instructions(
     x_ID: Tensor = embeddings(texts.tokens_T[plan.order_T], plan)
     layers = [InstructionLayer(x_ID, tokens)]
     for block in blocks:
-        x_ID = block(x_ID, plan)
+        x_ID = run_block(block, x_ID, plan, recompute=recompute)
         layers.append(InstructionLayer(x_ID, tokens))
     return InstructionStates(layers)

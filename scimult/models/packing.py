@@ -132,6 +132,17 @@ class PackingPlan:
         )
 
 
+def attention_places(lengths: Sequence[int], routes: int | Sequence[int]) -> int:
+    """Return the token places, padding included, that padded attention over a batch has."""
+    lengths_B = np.asarray(lengths, dtype=np.int64)
+    routes_B = np.broadcast_to(np.asarray(routes, dtype=np.int64), lengths_B.shape)
+    order_B = np.lexsort((lengths_B, routes_B))
+    lengths_B, routes_B = lengths_B[order_B], routes_B[order_B]
+    # Sorted by length, so that the last row of a group is its longest.
+    bounds = _group_bounds(routes_B, lengths_B)
+    return sum((last - first) * int(lengths_B[last - 1]) for first, last in bounds)
+
+
 def _route_slices(routes_B: IntArray, lengths_B: IntArray) -> list[tuple[int, slice]]:
     slices, start = [], 0
     for route, rows in groupby(range(len(routes_B)), key=lambda row: int(routes_B[row])):

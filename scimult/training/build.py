@@ -223,7 +223,7 @@ def build_optimizer(
     """Return AdamW over the parameter groups, and its schedule."""
     section, schedule = config.optimizer, config.schedule
     optimizer = RoutedAdamW(
-        parameter_groups(model, section),
+        parameter_groups(model, section, route_names(TaskSet(config.tasks), config.model.routing)),
         lr=section.lr,
         betas=section.betas,
         eps=section.eps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from typing import Any
 from scimult.files import storage_error, write_text
 from scimult.progress import bar, note
 from scimult.training.loop import Callback, StepReport
+from scimult.training.metrics import means_by_task
+from scimult.training.summary import Window
 
 
 class DevScores(Callback):
@@ -79,7 +82,12 @@ class MetricsFile(Callback):
 
     def on_step(self, report: StepReport) -> None:
         """Write the step's line and flush it."""
-        self._write(vars(report))
+        line = vars(report) | {"by_task": means_by_task(report.sums)}
+        del line["sums"]
+        # JSON has no infinity: the norm of a step that fp16 skipped.
+        if not math.isfinite(report.gradient_norm):
+            line["gradient_norm"] = None
+        self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
@@ -101,36 +109,29 @@ def _step_of(line: str, otherwise: int) -> int:
 
 
 class TensorBoard(Callback):
-    """Writes scalars for TensorBoard."""
+    """Writes scalars for TensorBoard: dev scores, and means over the last ``every`` steps."""
 
-    def __init__(self, folder: Path, every: int) -> None:
+    def __init__(self, folder: Path, every: int, steps: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(str(folder))
-        self._every = every
+        self._every, self._steps = every, steps
+        self._window = Window()
 
     def on_start(self, metrics: dict[str, float]) -> None:
         """Write the scores of the untrained model."""
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, 0)
+        self._write(metrics, 0)
 
     def on_step(self, report: StepReport) -> None:
-        """Write loss by task, accuracy, rate of learning and throughput."""
-        for name, value in report.metrics.items():
-            self._writer.add_scalar(name, value, report.step)
-        if report.step % self._every:
-            return
-        scalars = {
-            "train/loss": report.loss,
-            "train/in_batch_accuracy": report.accuracy,
-            "train/lr": report.lr,
-            "train/gradient_norm": report.gradient_norm,
-            "speed/tokens_per_second": report.tokens / report.seconds,
-        }
-        if len(set(report.tasks)) == 1:
-            scalars[f"train/loss/{report.tasks[0]}"] = report.loss
+        """Write what is new."""
+        self._window.add(report)
+        self._write(report.metrics, report.step)
+        if report.step % self._every == 0 or report.step == self._steps:
+            self._write(self._window.take(), report.step)
+
+    def _write(self, scalars: dict[str, float], step: int) -> None:
         for name, value in scalars.items():
-            self._writer.add_scalar(name, value, report.step)
+            self._writer.add_scalar(name, value, step)
 
     def on_end(self) -> None:
         """Close the event file."""
@@ -143,7 +144,7 @@ class Console(Callback):
     def __init__(self, first_step: int, steps: int, every: int) -> None:
         self._steps, self._every = steps, every
         self._first_step, self._started = first_step, time.perf_counter()
-        self._tokens, self._seconds, self._losses = 0, 0.0, [0.0, 0.0]
+        self._window = Window()
         self._bar = bar("pretrain", total=steps, unit="step", initial=first_step)
 
     def on_start(self, metrics: dict[str, float]) -> None:
@@ -152,29 +153,43 @@ class Console(Callback):
 
     def on_step(self, report: StepReport) -> None:
         """Advance the bar; print a line if it is time."""
-        self._tokens += report.tokens
-        self._seconds += report.seconds
-        self._losses = [self._losses[0] + report.loss, self._losses[1] + 1]
+        self._window.add(report)
         self._bar.update(1)
         _print_scores(report.step, report.metrics)
         if report.step % self._every and report.step != self._steps:
             return
-        elapsed = time.perf_counter() - self._started
-        rate = self._tokens / self._seconds
-        loss = self._losses[0] / self._losses[1]
-        self._losses = [0.0, 0.0]
-        self._bar.set_postfix_str(f"loss {loss:.3f} {rate:,.0f} tok/s")
+        shown = _describe(self._window.take())
+        self._bar.set_postfix_str(shown)
         if not sys.stderr.isatty():
-            done = report.step - self._first_step
-            left = elapsed / done * (self._steps - report.step)
-            note(
-                f"step {report.step}/{self._steps}  loss {loss:.4f}  lr {report.lr:.2e}  "
-                f"grad {report.gradient_norm:.2f}  {rate:,.0f} tok/s  {_clock(left)} left"
-            )
+            elapsed = time.perf_counter() - self._started
+            left = elapsed / (report.step - self._first_step) * (self._steps - report.step)
+            note(f"step {report.step}/{self._steps}  {shown}  {_clock(left)} left")
 
     def on_end(self) -> None:
         """Close the bar."""
         self._bar.close()
+
+
+def _describe(scalars: dict[str, float]) -> str:
+    """Return the numbers of one line: what learns, how fast, and what is out of order."""
+    tasks = {
+        name.removeprefix("train/loss/"): value
+        for name, value in scalars.items()
+        if name.startswith("train/loss/")
+    }
+    by_task = f" ({', '.join(f'{t} {v:.3f}' for t, v in tasks.items())})" if len(tasks) > 1 else ""
+    parts = [
+        f"loss {scalars['train/loss']:.3f}{by_task}",
+        f"acc {scalars['train/in_batch_accuracy']:.2f}",
+        f"lr {scalars['train/lr']:.1e}",
+        f"grad {scalars.get('train/gradient_norm', math.inf):.2f}",
+        f"{scalars['speed/tokens_per_second']:,.0f} tok/s",
+    ]
+    if (utilisation := scalars.get("speed/model_flop_utilisation")) is not None:
+        parts.append(f"MFU {utilisation:.0%}")
+    if skipped := scalars.get("fp16/skipped_steps"):
+        parts.append(f"{skipped:.0f} skipped")
+    return "  ".join(parts)
 
 
 def _print_scores(step: int, metrics: dict[str, float]) -> None:

@@ -256,6 +256,9 @@ class EngineConfig(StrictConfig):
         default_factory=lambda: {"zero_optimization": {"stage": 1}},
         description="path of a DeepSpeed JSON, or its content; 'auto' values are filled in",
     )
+    activation_checkpointing: bool = Field(
+        False, description="keep each block's input alone and compute the rest again for gradients"
+    )
     timeout_minutes: float = Field(30, gt=0)
 
 
@@ -292,11 +295,27 @@ class DevConfig(StrictConfig):
     patience: int | None = Field(None, ge=1)
 
 
+Peak = Annotated[float, Field(gt=0)] | Literal["auto", "measure"]
+
+
 class LogConfig(StrictConfig):
-    """What is reported how often."""
+    """What is reported how often, and where to.
+
+    ``peak_tflops`` is what one device can do at best, which model FLOP utilisation is a share
+    of: ``auto`` knows the data sheets of some GPUs (`hardware.known_peak`) and leaves
+    utilisation out elsewhere; ``measure`` times matrix products before the first step.
+    """
 
     every: int = Field(10, ge=1)
     tensorboard: bool = True
+    tracker: Literal["wandb", "trackio"] | None = Field(
+        None, description="report to this package too, if it is installed"
+    )
+    project: str = Field("scimult", description="of the tracker")
+    peak_tflops: Peak = "auto"
+    gradient_norms: bool = Field(
+        False, description="also of the shared part, of what the variant adds, of each expert"
+    )
 
 
 class PretrainConfig(StrictConfig):

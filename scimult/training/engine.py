@@ -156,7 +156,7 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
     stage = given.get("zero_optimization", {}).get("stage", 0)
     if precision != "fp32" and stage == 0:
         raise ConfigError(
-            f"{precision} under ZeRO stage 0 would train or save without float32 master weights",
+            f"{precision} at ZeRO stage 0 trains without float32 master weights or a scaled loss",
             path=path,
             value={"zero_optimization.stage": stage},
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
@@ -215,8 +215,8 @@ class DeepSpeedEngine:
             # Before DeepSpeed copies, casts and partitions them.
             load_strictly(model, weights, resume)
 
-        device = next(model.parameters()).device
-        if settings["fp16"]["enabled"] and device.type == "cpu":
+        accelerator = deepspeed.accelerator.get_accelerator()
+        if settings["fp16"]["enabled"] and not accelerator.is_fp16_supported():
             raise ConfigError("fp16 needs a GPU", fix="use engine.precision bf16 or fp32")
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         # Between CPU ranks of one machine DeepSpeed would compile an operator of its own at
@@ -320,6 +320,27 @@ class DeepSpeedEngine:
         """Norm of the last update's gradient before clipping; NaN before the first."""
         norm = self._engine.get_global_grad_norm()
         return self._unsharded_norm if norm is None else float(norm)
+
+    def gradient_norms(self) -> dict[str, float]:
+        """Return the norms by part of the last update, before clipping, if they are kept.
+
+        Empty if they are not, or the step was skipped. Every rank must call it.
+        """
+        # The optimizer sees gradients that DeepSpeed has already clipped, by this factor.
+        limit = float(self._engine.gradient_clipping())
+        clipped_by = max(1.0, (self.gradient_norm + 1e-6) / limit) if limit else 1.0
+        norms = self._optimizer.take_norms(sharded=self._engine.zero_optimization_stage() > 0)
+        return {part: norm * clipped_by for part, norm in norms.items()}
+
+    @property
+    def skipped_steps(self) -> int:
+        """Updates left out so far because a gradient overflowed under fp16."""
+        return int(self._engine.skipped_steps)
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What the loss is multiplied with under fp16; ``None`` in other precisions."""
+        return float(self._engine.optimizer.loss_scale) if self.scales_loss else None
 
     def save(self, folder: Path) -> None:
         """Write weights, moments and counters below ``folder``; every rank must call it.

@@ -8,7 +8,7 @@ from typing import Any
 
 from scimult import distributed
 from scimult.checkpoints import Pretrained, save_pretrained
-from scimult.config import read_yaml, save_config
+from scimult.config import load_config, save_config
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import require_room
 from scimult.models import Encoder
@@ -20,6 +20,7 @@ from scimult.training.engine import DeepSpeedEngine, read_full_weights
 from scimult.training.loop import Callback
 from scimult.training.selection import Selection
 from scimult.training.state import Checkpoint, CheckpointStore
+from scimult.training.trackers import Tracker
 
 CONFIG_NAME = "config.yaml"
 MODEL_NAME = "model"
@@ -40,13 +41,16 @@ def has_checkpoint(folder: Path) -> bool:
 def check_same_config(saved: Path, config: PretrainConfig) -> None:
     """Check that ``config`` gives the same batches and numbers as the saved one.
 
+    A key that the saved one has not, because it was written before there was such a key, has
+    its default.
+
     Raises
     ------
     ConfigError
-        Naming the sections that differ.
+        Naming the sections that differ, or a key that is not known any more.
     """
-    before, now = read_yaml(saved), config.model_dump(mode="json")
-    changed = [name for name in _FIXED_AT_RESUME if before.get(name) != now[name]]
+    before = load_config(PretrainConfig, saved)
+    changed = [name for name in _FIXED_AT_RESUME if getattr(before, name) != getattr(config, name)]
     if changed:
         raise ConfigError(
             f"the run here was started with another {', '.join(changed)}",
@@ -165,7 +169,17 @@ class RunFolder:
             callbacks.append(Console(first_step, steps, config.log.every))
             callbacks.append(MetricsFile(self.path / "metrics.jsonl", first_step))
             if config.log.tensorboard:
-                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every))
+                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every, steps))
+            if config.log.tracker is not None:
+                tracker = Tracker(
+                    config.log.tracker,
+                    self.path,
+                    config.log.project,
+                    every=config.log.every,
+                    steps=steps,
+                    config=config.model_dump(mode="json"),
+                )
+                callbacks.append(tracker)
 
         def save(step: int) -> None:
             best = selection.best.step if selection.best and config.checkpoint.keep_best else None

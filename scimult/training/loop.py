@@ -19,14 +19,21 @@ from scimult.data.batches import Unit
 from scimult.errors import SciMultError
 from scimult.losses import Temperature
 from scimult.training.engine import DeepSpeedEngine
+from scimult.training.meter import Meter, usage
+from scimult.training.metrics import Sums, add_sums, total
 from scimult.training.objective import ContrastiveObjective, PartResult
-from scimult.training.passes import UnitTexts, pass_in_chunks, pass_whole
+from scimult.training.passes import Graph, UnitTexts, pass_in_chunks, pass_whole
 from scimult.training.stopping import StoppedError, StopRequest
 
 
 @dataclass
 class StepReport:
-    """What one optimizer step did, over all ranks."""
+    """What one optimizer step did, over all ranks.
+
+    ``sums`` are those of the queries of each task (`metrics.query_statistics`), ``usage`` is
+    what `meter.usage` returns, and ``gradient_norms`` has the parts of the model, where they
+    are kept. ``skipped_steps`` counts the updates that fp16 left out since the run began.
+    """
 
     step: int
     tasks: list[str]
@@ -38,6 +45,11 @@ class StepReport:
     seconds: float
     lr: float
     gradient_norm: float
+    sums: Sums = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
+    gradient_norms: dict[str, float] = field(default_factory=dict)
+    skipped_steps: int = 0
+    loss_scale: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -94,6 +106,8 @@ class Trainer:
         every rank calls it.
     stop_request : StopRequest
         Asked after every step; if any rank was told to stop, all do.
+    meter : Meter
+        Counts the work of every forward pass.
     is_over : callable
         Asked before every step whether enough were made; the same on all ranks.
     accumulation, seed : int
@@ -115,6 +129,7 @@ class Trainer:
         learned: Temperature | None,
         keep_failure: Callable[[FailedStep], Path],
         stop_request: StopRequest,
+        meter: Meter,
         is_over: Callable[[], bool] = lambda: False,
         accumulation: int,
         chunk_tokens: int | None,
@@ -130,6 +145,8 @@ class Trainer:
         self._keep_failure = keep_failure
         self._stop_request = stop_request
         self._is_over = is_over
+        self._meter = meter
+        self._graph = Graph(meter.watching(engine.forward), engine.backward, engine.device)
         self._accumulation = accumulation
         self._chunk_tokens = chunk_tokens
         self._seed = seed
@@ -212,9 +229,9 @@ class Trainer:
 
         if self._chunk_tokens is None:
             torch.manual_seed(seed_of_chunk(0))
-            return pass_whole(self._engine, texts, loss_of, self._learned)
+            return pass_whole(self._graph, texts, loss_of, self._learned)
         return pass_in_chunks(
-            self._engine,
+            self._graph,
             texts,
             loss_of,
             self._learned,
@@ -231,30 +248,33 @@ class Trainer:
         started: float,
     ) -> StepReport:
         norm = self._engine.gradient_norm
-        sums = torch.tensor(
-            [
-                [float(r.loss.detach()), float(r.pairs), float(r.hits), float(r.masked), r.tokens]
-                for r in results
-            ],
-            dtype=torch.float64,
-        ).sum(0)
-        gathered = distributed.all_gather_objects((sums, norm))
-        loss, pairs, hits, masked, tokens = sum(sums for sums, _ in gathered).tolist()
-        norms = [] if self._engine.scales_loss else [value for _, value in gathered]
+        mine = add_sums([result.sums for result in results])
+        counts = sum(r.masked for r in results), sum(r.tokens for r in results)
+        gathered = distributed.all_gather_objects((mine, counts, norm, self._meter.take()))
+        sums = add_sums([sums for sums, *_ in gathered])
+        whole = total(sums)
+        norms = [] if self._engine.scales_loss else [norm for _, _, norm, _ in gathered]
         # DeepSpeed calls some norms that are not finite -1.
-        if not (math.isfinite(loss) and all(math.isfinite(n) and n >= 0 for n in norms)):
-            self._stop(loss, FailedStep(step, units, results, norm))
+        if not (math.isfinite(whole["loss"]) and all(math.isfinite(n) and n >= 0 for n in norms)):
+            self._stop(whole["loss"], FailedStep(step, units, results, norm))
+        gradient_norms = self._engine.gradient_norms()
+        seconds = time.perf_counter() - started
         return StepReport(
             step=step,
             tasks=[result.task for result in results],
             sources=[result.source for result in results],
-            loss=loss / pairs,
-            accuracy=hits / pairs,
-            masked=int(masked),
-            tokens=int(tokens),
-            seconds=time.perf_counter() - started,
+            loss=whole["loss"],
+            accuracy=whole["accuracy"],
+            masked=sum(masked for _, (masked, _), *_ in gathered),
+            tokens=sum(tokens for _, (_, tokens), *_ in gathered),
+            seconds=seconds,
             lr=lr,
             gradient_norm=norm,
+            sums=sums,
+            usage=usage([work for *_, work in gathered], seconds, self._meter.peak),
+            gradient_norms=gradient_norms,
+            skipped_steps=self._engine.skipped_steps,
+            loss_scale=self._engine.loss_scale,
         )
 
     def _stop(self, loss: float, failed: FailedStep) -> NoReturn:

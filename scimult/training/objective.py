@@ -27,8 +27,8 @@ from scimult.losses import (
     similarity_matrix,
     triplet_margin,
 )
-from scimult.losses.info_nce import in_batch_hits
 from scimult.training.config import DistillationConfig, LossConfig
+from scimult.training.metrics import Sums, query_statistics
 from scimult.types import Similarity
 
 # From scores, and the temperature if it is learned, to one loss per row.
@@ -37,15 +37,19 @@ Loss = Callable[[InBatchScores, Tensor | None], Tensor]
 
 @dataclass(frozen=True)
 class PartResult:
-    """What this rank's pairs of one source gave in a unit; ``loss`` is a sum over queries."""
+    """What this rank's pairs of one source gave in a unit.
+
+    ``loss`` is the sum over queries, ``sums`` are those of their task: see
+    `metrics.query_statistics`.
+    """
 
     source: str
     task: str
     pairs: int
     loss: Tensor
-    hits: int
     masked: int
     tokens: int
+    sums: Sums
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class _Comparison:
     targets_R: Tensor
     masked_RK: Tensor
     teacher_RK: Tensor | None = None
+    hard_columns_H: Tensor | None = None
 
     def scores(self, similarity: Similarity, dims: int | None = None) -> InBatchScores:
         """Return the scores by the first ``dims`` dimensions, or by all."""
@@ -133,14 +138,18 @@ class ContrastiveObjective:
         if self.options.distillation is not None:
             assert comparison.teacher_RK is not None, "the batch has no teacher scores"
             losses_B = distilled(losses_B, scores, comparison.teacher_RK, self.options.distillation)
+        assert comparison.hard_columns_H is not None
+        statistics_BS = query_statistics(
+            scores, losses_B.detach(), batch.negative_rows_H, comparison.hard_columns_H
+        )
         return PartResult(
             source=batch.source,
             task=batch.task,
             pairs=len(losses_B),
             loss=losses_B.sum(),
-            hits=int(in_batch_hits(scores).sum()),
             masked=masked,
             tokens=batch.num_tokens,
+            sums={batch.task: statistics_BS.double().sum(0).tolist()},
         )
 
     def _losses(
@@ -176,7 +185,7 @@ class ContrastiveObjective:
             teacher_BC = own_teacher_scores(
                 teacher_B, teacher_H, targets_B, rows_H, columns_H, len(c_CD)
             )
-        return _Comparison(q_BD, c_CD, targets_B, masked_BC, teacher_BC)
+        return _Comparison(q_BD, c_CD, targets_B, masked_BC, teacher_BC, columns_H)
 
     def _positives_to_queries(self, batch: Batch, embeddings_UD: Tensor) -> _Comparison:
         """Return this rank's positives against the queries of all ranks."""

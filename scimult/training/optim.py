@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from scimult import distributed
 from scimult.models import Encoder
 from scimult.models.config import ROUTED
 from scimult.training.config import OptimizerConfig
@@ -20,31 +21,43 @@ _EMBEDDINGS = re.compile(r"(?:^|\.)embeddings\.")
 SHARED = -1
 
 
-def parameter_groups(model: Encoder, section: OptimizerConfig) -> list[dict[str, Any]]:
-    """Split the trainable parameters by (expert, decayed or not, learning rate).
+def parameter_groups(
+    model: Encoder, section: OptimizerConfig, experts: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Split the trainable parameters by (expert, decayed or not, learning rate, added or not).
 
     Biases and LayerNorm weights are not decayed. The entry ``expert`` of a group is the
-    expert that its parameters serve, or ``SHARED``.
+    expert that its parameters serve, or ``SHARED``; ``part`` says the same in words, with the
+    names in ``experts``, and tells what a variant adds for all routes from the plain encoder.
     """
-    groups: dict[tuple[int, bool, float], list[nn.Parameter]] = defaultdict(list)
+    groups: dict[tuple[int, bool, float, bool], list[nn.Parameter]] = defaultdict(list)
     names = dict(model.named_parameters())
-    added = added_names(model) if section.added_lr is not None else frozenset()
+    added = added_names(model)
     for name, parameter in names.items():
         if parameter.requires_grad:
             decayed = name.endswith("weight") and ".norm." not in name
             lr = section.lr * section.layer_decay ** _depth(name, model.config.num_blocks)
             if section.added_lr is not None and name in added:
                 lr = section.added_lr
-            groups[expert_of(name, names), decayed, lr].append(parameter)
+            groups[expert_of(name, names), decayed, lr, name in added].append(parameter)
     return [
         {
             "params": parameters,
             "expert": expert,
+            "part": _part(expert, is_added, experts),
             "weight_decay": section.weight_decay * decayed,
             "lr": lr,
         }
-        for (expert, decayed, lr), parameters in sorted(groups.items(), key=lambda item: item[0])
+        for (expert, decayed, lr, is_added), parameters in sorted(
+            groups.items(), key=lambda item: item[0]
+        )
     ]
+
+
+def _part(expert: int, is_added: bool, experts: Sequence[str]) -> str:
+    if expert == SHARED:
+        return "added" if is_added else "shared"
+    return f"expert/{experts[expert] if experts else expert}"
 
 
 def added_names(model: Encoder) -> frozenset[str]:
@@ -76,22 +89,53 @@ class RoutedAdamW(torch.optim.AdamW):
 
     Sharded optimizers hand every group a gradient, zero where no row was routed, and Adam
     would move those weights by momentum and decay. Skipping the group keeps them
-    bit-identical. ``active`` is set before each step, equal on all ranks.
+    bit-identical. ``active`` is set before each step, equal on all ranks. With
+    ``keeps_norms``, `take_norms` returns those of the gradients that the last step saw.
     """
 
     def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
         super().__init__(groups, **options)
         self.active: frozenset[int] = frozenset()
+        self.keeps_norms = False
+        self._squares: dict[str, Tensor] = {}
+        self._parts = list(dict.fromkeys(group["part"] for group in groups))
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Step the shared groups and those of the active experts."""
         all_groups = self.param_groups
         routed = self.active | {SHARED}
+        if self.keeps_norms:
+            self._add_squares(all_groups)
         self.param_groups = [group for group in all_groups if group["expert"] in routed]
         try:
             return super().step(closure) if self.param_groups else None
         finally:
             self.param_groups = all_groups
+
+    def take_norms(self, *, sharded: bool) -> dict[str, float]:
+        """Return the norm of each part's gradient since norms were last taken.
+
+        Parts are ``shared``, ``added`` and ``expert/NAME``, as `parameter_groups` calls them.
+        Empty if there was no step, or norms are not kept. Where gradients are ``sharded`` over
+        ranks, every rank must call it.
+        """
+        squares, self._squares = self._squares, {}
+        if not squares:
+            return {}
+        zero = torch.zeros_like(next(iter(squares.values())))
+        sums = torch.stack([squares.get(part, zero) for part in self._parts])
+        if sharded and distributed.world_size() > 1:
+            torch.distributed.all_reduce(sums)
+        return dict(zip(self._parts, sums.sqrt().tolist(), strict=True))
+
+    def _add_squares(self, groups: list[dict[str, Any]]) -> None:
+        """Sharded engines call `step` once per group, each rank with its share of gradients."""
+        for group in groups:
+            gradients = [p.grad for p in group["params"] if p.grad is not None]
+            if gradients:
+                norm = torch.nn.utils.get_total_norm(gradients)
+                before = self._squares.get(group["part"], torch.zeros_like(norm))
+                self._squares[group["part"]] = before + norm.square()
 
     def make_moments(self) -> None:
         """Give every parameter its initial moments now; checkpoints expect to find them."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,24 +19,24 @@ from scimult.models import PackedTexts, length_batches, pack
 from scimult.training.objective import PartResult
 from scimult.types import IntArray, TokenIds
 
+Forward = Callable[[PackedTexts, int | list[int]], Tensor]
 # From the embeddings of a unit's texts, and the temperature if it is learned, to the loss.
 UnitLoss = Callable[[Tensor, Tensor | None], tuple[Tensor, list[PartResult]]]
 # One padding token: stands in where a rank has no text of a route that others have.
 _FILLER: TokenIds = np.zeros(1, dtype=np.int64)
 
 
-class Differentiable(Protocol):
-    """The part of the engine that passes need."""
+@dataclass(frozen=True)
+class Graph:
+    """The part of the engine that passes need.
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
+    ``forward`` embeds packed texts, by one route or one per row; ``backward`` adds the gradient
+    of a loss; ``device`` is where the model is.
+    """
 
-    def forward(self, texts: PackedTexts, routes: int | list[int]) -> Tensor:
-        """Embed packed texts, by one route or one per row, shape ``(B, D)``."""
-
-    def backward(self, loss: Tensor) -> None:
-        """Add the gradient of ``loss``."""
+    forward: Forward
+    backward: Callable[[Tensor], None]
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -66,19 +65,19 @@ class UnitTexts:
 
 
 def pass_whole(
-    engine: Differentiable, texts: UnitTexts, loss_of: UnitLoss, learned: Temperature | None
+    graph: Graph, texts: UnitTexts, loss_of: UnitLoss, learned: Temperature | None
 ) -> list[PartResult]:
     """Encode all texts in one forward pass and go back through the loss."""
     absent = sorted(set(texts.every_route) - set(texts.routes))
     rows, routes = texts.rows + [_FILLER] * len(absent), texts.routes + absent
-    embeddings_UD = _embed(engine, rows, routes)[: len(texts.rows)]
+    embeddings_UD = _embed(graph, rows, routes)[: len(texts.rows)]
     loss, results = loss_of(embeddings_UD, None if learned is None else learned())
-    engine.backward(loss)
+    graph.backward(loss)
     return results
 
 
 def pass_in_chunks(
-    engine: Differentiable,
+    graph: Graph,
     texts: UnitTexts,
     loss_of: UnitLoss,
     learned: Temperature | None,
@@ -95,7 +94,7 @@ def pass_in_chunks(
 
     Parameters
     ----------
-    engine : Differentiable
+    graph : Graph
         Adds up the gradients of all chunks.
     texts : UnitTexts
         This rank's texts; every rank calls with the same unit.
@@ -110,19 +109,19 @@ def pass_in_chunks(
     """
     if max(distributed.all_gather_objects(sum(map(len, texts.rows)))) <= chunk_tokens:
         torch.manual_seed(seed_of_chunk(0))
-        return pass_whole(engine, texts, loss_of, learned)
+        return pass_whole(graph, texts, loss_of, learned)
     chunks = list(_chunks(texts, chunk_tokens))
 
     def encode(number: int) -> Tensor:
         rows_U, route = chunks[number]
         torch.manual_seed(seed_of_chunk(number))
         rows = [texts.rows[row] for row in rows_U] or [_FILLER]
-        return _embed(engine, rows, [route])[: len(rows_U)]
+        return _embed(graph, rows, [route])[: len(rows_U)]
 
     with torch.no_grad():
         encoded = torch.cat([encode(number) for number in range(len(chunks))])
         order_U = torch.from_numpy(np.concatenate([rows_U for rows_U, _ in chunks]))
-        embeddings_UD = torch.empty_like(encoded).index_copy_(0, order_U.to(engine.device), encoded)
+        embeddings_UD = torch.empty_like(encoded).index_copy_(0, order_U.to(graph.device), encoded)
         temperature = None if learned is None else learned().requires_grad_()
     embeddings_UD.requires_grad_()
     loss, results = loss_of(embeddings_UD, temperature)
@@ -135,13 +134,13 @@ def pass_in_chunks(
             assert temperature is not None
             assert temperature.grad is not None
             chained = chained + (learned() * temperature.grad).sum()
-        engine.backward(chained)
+        graph.backward(chained)
     return results
 
 
-def _embed(engine: Differentiable, rows: list[TokenIds], routes: list[int]) -> Tensor:
+def _embed(graph: Graph, rows: list[TokenIds], routes: list[int]) -> Tensor:
     route = routes[0] if len(set(routes)) == 1 else routes
-    return engine.forward(pack(rows).to(engine.device), route).float()
+    return graph.forward(pack(rows).to(graph.device), route).float()
 
 
 def _chunks(texts: UnitTexts, chunk_tokens: int) -> Iterator[tuple[IntArray, int]]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from scimult import distributed
 from scimult.checkpoints import Pretrained
 from scimult.data.batches import BatchBuilder, Unit
@@ -24,10 +26,13 @@ from scimult.training.engine import (
 from scimult.training.failure import write_failure
 from scimult.training.folder import RunFolder
 from scimult.training.loop import Trainer
+from scimult.training.meter import Meter, resolve_peak
 from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.plan import RunPlan, build_sampler, plan_run
+from scimult.training.record import recorded
 from scimult.training.selection import Selection
 from scimult.training.stopping import StopRequest
+from scimult.training.trackers import open_tracker
 from scimult.training.watchdog import Watchdog
 
 
@@ -60,6 +65,8 @@ def pretrain(
     StoppedError
         If SIGTERM or SIGINT ended it early; the same call continues it.
     """
+    if config.log.tracker is not None:
+        open_tracker(config.log.tracker)
     plan = plan_run(config)
     data = plan.data
     pretrained = build.build_model(config)
@@ -75,6 +82,9 @@ def pretrain(
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)
         learned = build.add_temperature(config, pretrained.model)
         optimizer, schedule = build.build_optimizer(config, pretrained.model, steps)
+        optimizer.keeps_norms = config.log.gradient_norms
+        meter = _meter(config, pretrained, device)
+        pretrained.model.checkpoints_activations = config.engine.activation_checkpointing
         engine = DeepSpeedEngine(
             pretrained.model.to(device),
             optimizer,
@@ -100,16 +110,26 @@ def pretrain(
             keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
             stop_request=stop_request,
             is_over=lambda: selection.is_over,
+            meter=meter,
             accumulation=config.batch.accumulation,
             chunk_tokens=config.batch.chunk_tokens,
             seed=config.seed,
             callbacks=[*run.callbacks(scores, engine, selection, first_step, steps), watchdog],
         )
-        with stop_request.listening(), watchdog.watching():
-            last_step = trainer.run(first_step, steps)
-        run.export(engine, selection, last_step, pretrained)
+        with recorded(run.path, steps):
+            with stop_request.listening(), watchdog.watching():
+                last_step = trainer.run(first_step, steps)
+            run.export(engine, selection, last_step, pretrained)
         engine.close()
         return run.model
+
+
+def _meter(config: PretrainConfig, pretrained: Pretrained, device: torch.device) -> Meter:
+    """Return what counts the run's work, by the device's peak if it is known."""
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = dtypes[config.engine.precision]
+    peak = resolve_peak(config.log.peak_tflops, device, dtype)
+    return Meter(pretrained.model, device, dtype, peak)
 
 
 def _units(

@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from scimult.benchmarks.data import Library, measure_reading, write_library
+from scimult.benchmarks.search import SHAPES
 from scimult.benchmarks.timing import interleaved, ratio
 from scimult.benchmarks.variants import (
     CASES,
@@ -141,3 +142,23 @@ def test_the_cpu_clock_is_refused_for_a_gpu() -> None:
     result = CliRunner().invoke(app, ["benchmark", "variants", *options])
     assert result.exit_code == 1
     assert "does not see a GPU" in result.output
+
+
+def test_search_reports_the_shapes_that_were_asked_for() -> None:
+    """A process that holds the embeddings cannot have a peak below their size."""
+    arguments = ["search", "cs_conference", "--width", "32", "--k", "10", "--fraction", "0.001"]
+    found = CliRunner().invoke(app, ["benchmark", *arguments])
+    assert found.exit_code == 0, found.output
+    (row,) = json.loads(found.stdout.splitlines()[-1])["rows"]
+    queries, candidates = SHAPES[row["name"]]
+    assert (row["queries"], row["candidates"]) == (queries, candidates)
+    assert row["fraction"] == 262 / queries
+    assert row["whole_seconds"] == pytest.approx(row["seconds"] / row["fraction"])
+    assert row["peak_bytes"] > candidates * 32 * 4
+    assert row["whole_bytes"] - row["peak_bytes"] == (queries - 262) * (32 * 4 + 10 * 12)
+
+
+def test_unknown_shapes_are_named() -> None:
+    found = CliRunner().invoke(app, ["benchmark", "search", "cs_conferences"])
+    assert found.exit_code == 1
+    assert "did you mean 'cs_conference'" in found.output

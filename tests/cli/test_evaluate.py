@@ -12,8 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from scimult.cli.evaluate import MODEL_OPTIONS, parse_system
 from scimult.cli.main import app
+from scimult.cli.systems import MODEL_OPTIONS, parse_system
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.evaluation.suites import Benchmark
 from scimult.retrieval.embeddings import write_embeddings
@@ -183,3 +183,30 @@ def test_a_system_is_a_name_a_folder_and_options() -> None:
     for text in ("base", "=x", "base="):
         with pytest.raises(ConfigError, match="a system is NAME=FOLDER"):
             parse_system(text, MODEL_OPTIONS)
+
+
+def test_encoders_of_others_keep_embeddings_between_runs(suite: Path, minilm: Path) -> None:
+    """A second run finds everything stored, and scores the same; the report says how precisely."""
+    store, out = suite.parent / "store", suite.parent / "out"
+    spec = f"theirs=minilm,model={minilm}"
+    options = ("--sets", "search", "--store", str(store), "--precision", "float16")
+    first = _evaluate(suite, "--encoder", spec, *options)
+    assert first.exit_code == 0, first.output
+    result = json.loads((out / "theirs/result.json").read_text())
+    assert result["settings"]["stored_as"] == "float16"
+    files = {path: path.stat().st_mtime_ns for path in store.rglob("*.npy")}
+    assert len(files) == 4
+    again = _evaluate(suite, "--encoder", spec, *options)
+    assert again.exit_code == 0, again.output
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*.npy")} == files
+    second = json.loads((out / "theirs/result.json").read_text())
+    assert second["sets"]["search"]["scores"] == result["sets"]["search"]["scores"]
+
+
+def test_unknown_encoders_and_keys_are_refused_before_any_work(suite: Path) -> None:
+    unknown = _evaluate(suite, "--encoder", "theirs=scinc")
+    assert unknown.exit_code == 1
+    assert "did you mean 'scincl'" in unknown.stderr
+    wrong = _evaluate(suite, "--encoder", "theirs=scincl,poolng=cls")
+    assert wrong.exit_code == 1
+    assert "unknown key (did you mean 'pooling'?)" in wrong.stderr

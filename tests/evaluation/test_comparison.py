@@ -243,5 +243,18 @@ def test_nothing_in_common(out: Path) -> None:
     for result in load_results(out):
         if result.system == "good":
             save_result(result.model_copy(update={"sets": {}}), out)
-    with pytest.raises(ConfigError, match="no data set has results of base and another system"):
+    with pytest.raises(
+        ConfigError, match="no data set has scores per query of base and another system"
+    ):
         _compare(out, ("good",))
+
+
+def test_a_metric_that_is_no_mean_over_queries_is_named_and_not_tested(out: Path) -> None:
+    for result in load_results(out):
+        if result.system in ("base", "good"):
+            tau = _entry("cisi", "kendall_tau", 0.5, 12).model_copy(update={"resampled": []})
+            save_result(result.model_copy(update={"sets": {**result.sets, "cisi": tau}}), out)
+    comparison = _compare(out, ("good",))
+    assert {row.name for row in comparison.rows} == {"links", "fields"}
+    assert "cisi: kendall_tau is no mean over queries, and is not tested." in comparison.notes
+    assert any("over 2 of " in note for note in comparison.notes)

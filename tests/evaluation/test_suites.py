@@ -8,11 +8,15 @@ import pytest
 
 from scimult.data.synthetic import WorldSettings, make_world, write_world
 from scimult.errors import ConfigError, SciMultError, UnknownNameError
-from scimult.evaluation.harness import evaluate, load_sets
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.datasets import FORMATS
+from scimult.evaluation.harness import EMBEDDING_PROTOCOLS, evaluate, load_sets
 from scimult.evaluation.protocols import PROTOCOLS
+from scimult.evaluation.results import SetResult, averages
 from scimult.evaluation.suites import load_suite, suite_names
 from scimult.evaluation.systems import BM25System
 from scimult.tasks import default_tasks
+from tests.benchmarks import write_search
 
 OWN = """
 name: own
@@ -35,15 +39,51 @@ def test_shipped_suites_load(name: str) -> None:
     assert suite.name == name
     for entry in suite.benchmarks.values():
         assert entry.task in default_tasks()
-        assert entry.protocol in PROTOCOLS
+        assert entry.protocol in {*PROTOCOLS, *EMBEDDING_PROTOCOLS}
         assert entry.source
         assert entry.licence
 
 
-def test_every_protocol_of_the_paper_is_in_the_shipped_suites() -> None:
-    for name in ("first", "demo"):
-        used = {entry.protocol for entry in load_suite(name).benchmarks.values()}
-        assert used == set(PROTOCOLS)
+def test_every_protocol_and_format_is_in_a_shipped_suite() -> None:
+    entries = [entry for name in suite_names() for entry in load_suite(name).benchmarks.values()]
+    assert {entry.protocol for entry in entries} == {*PROTOCOLS, *EMBEDDING_PROTOCOLS}
+    assert {entry.format for entry in entries} == set(FORMATS)
+
+
+def test_scirepeval_averages_the_columns_of_the_paper() -> None:
+    """27 columns, of which 7 in-train; S2AND, the 27th, is a suite of its own."""
+    suite = load_suite("scirepeval")
+    columns = {"in_train": 0, "out_of_train": 0}
+    sets = {}
+    for name, entry in suite.benchmarks.items():
+        endings = [f"+{shot.size}shot" for shot in (entry.probe.few_shot if entry.probe else [])]
+        scores = {metric + ending: 0.5 for metric in entry.metrics for ending in ("", *endings)}
+        sets[name] = _result(entry, scores)
+        assert entry.group is not None
+        columns[entry.group] += len(sets[name].averaged)
+    assert columns == {"in_train": 7, "out_of_train": 19}
+    sets["scidocs_cite"].scores.update(map=0.0, ndcg=1.0)
+    sets["fos"].scores["macro_f1+10shot"] = 0.8
+    means = averages(sets)
+    assert means["in_train"] == pytest.approx((6 * 0.5 + (0.5 + 0.8 + 0.5) / 3) / 7)
+    assert means["out_of_train"] == pytest.approx(0.5)
+    assert means["all"] == pytest.approx((7 * means["in_train"] + 19 * 0.5) / 26)
+
+
+def _result(entry: Benchmark, scores: dict[str, float]) -> SetResult:
+    return SetResult(
+        task=entry.task,
+        protocol=entry.protocol,
+        mode=entry.mode,
+        main_metric=entry.main_metric,
+        columns=entry.columns,
+        group=entry.group,
+        counts={},
+        left_out={},
+        files={},
+        scores=scores,
+        seconds=0,
+    )
 
 
 def test_overrides_and_selection() -> None:
@@ -74,7 +114,7 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_an_unknown_suite_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownNameError, match="demo, first"):
+    with pytest.raises(UnknownNameError, match="did you mean 'first'"):
         load_suite("frist")
 
 
@@ -86,7 +126,9 @@ def test_an_unknown_suite_lists_the_known_ones() -> None:
         ("metrics=[]", ConfigError, "benchmarks.a.metrics"),
         ("metrics=[map@x]", SciMultError, "a cut-off is a positive integer"),
         ("metrics=[nDCG]", SciMultError, "unknown metric"),
-        ("metrics=[macro_f1]", SciMultError, "macro_f1 and classification_coarse go together"),
+        ("metrics=[macro_f1]", SciMultError, "macro_f1 is no metric of search"),
+        ("format=mdcr", SciMultError, "format 'mdcr' has no data for protocol 'search'"),
+        ("probe={costs: [1]}", SciMultError, "probe and the protocols with a linear model"),
         ("name_matching=words", SciMultError, "name_matching is for classification_fine"),
         ("mode=paper", SciMultError, "mode 'paper' is for link_retrieval"),
     ],
@@ -102,4 +144,12 @@ def test_bad_suites(tmp_path: Path, change: str, error: type[SciMultError], mess
 
 def test_the_template_of_a_suite_loads(repository: Path) -> None:
     suite = load_suite(str(repository / "configs/evaluate/template.yaml"))
-    assert list(suite.benchmarks) == ["my_search", "my_labels"]
+    assert list(suite.benchmarks) == ["my_search", "my_labels", "my_classes"]
+
+
+def test_a_beir_folder_is_a_suite(tmp_path: Path) -> None:
+    folder = tmp_path / write_search(tmp_path).folder
+    suite = load_suite(str(folder), ["benchmarks.search.metrics=[map]"])
+    loaded = load_sets(suite, tmp_path / "elsewhere")
+    assert loaded["search"].facts.counts == {"queries": 3, "candidates": 5, "relevant": 4}
+    assert suite.benchmarks["search"].metrics == ["map"]

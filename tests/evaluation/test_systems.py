@@ -9,8 +9,14 @@ import pytest
 
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
-from scimult.evaluation.datasets import Dataset, read_dataset
-from scimult.evaluation.systems import BM25System, DenseSystem, StoredSystem, joined
+from scimult.evaluation.datasets import Dataset, PaperSet, read_dataset
+from scimult.evaluation.systems import (
+    BM25System,
+    DenseSystem,
+    EmbeddingSystem,
+    StoredSystem,
+    joined,
+)
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, Text
@@ -77,6 +83,20 @@ def test_stored_embeddings_must_hold_every_id(tmp_path: Path, links: Dataset) ->
         StoredSystem("mine", tmp_path, "dot").ranker(links)
     with pytest.raises(DataError, match="cannot read embeddings"):
         StoredSystem("mine", tmp_path / "nowhere", "dot").ranker(links)
+
+
+def test_stored_embeddings_of_papers_come_by_id(tmp_path: Path) -> None:
+    """A linear model gets the rows of its papers, whatever the order of the file."""
+    ids = ["a", "b", "c"]
+    texts = [Text("paper", name) for name in ids]
+    rows = np.arange(3)
+    papers = PaperSet("set", "search", ids, texts, rows[:2], rows[2:], [["x"]] * 3, rows * 1.0)
+    stored = np.eye(3, dtype=np.float32)
+    write_embeddings(tmp_path / "set/papers", ["c", "a", "b"], stored, {})
+    system = StoredSystem("mine", tmp_path, "dot")
+    assert isinstance(system, EmbeddingSystem)
+    assert system.paper_embeddings(papers).tolist() == stored[[1, 2, 0]].tolist()
+    assert not isinstance(BM25System(), EmbeddingSystem)
 
 
 class _Broken(WordEncoder):

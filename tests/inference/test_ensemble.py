@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scimult.cli.evaluate import _folders
+from scimult.cli.systems import _folders
 from scimult.errors import ConfigError
 from scimult.inference import Ensemble, SciMult
 from scimult.types import Text

@@ -19,7 +19,6 @@ from scimult.losses import (
     similarity_matrix,
     triplet_margin,
 )
-from scimult.losses.info_nce import in_batch_hits
 
 
 @st.composite
@@ -80,16 +79,6 @@ def test_similarities_against_their_definitions() -> None:
             for name, value in (("dot", dot), ("cosine", dot / norms), ("l2", -distance)):
                 score = float(similarity_matrix(q, c, name)[i, j])  # type: ignore[arg-type]
                 assert score == pytest.approx(value, abs=1e-5)
-
-
-def test_accuracy_ignores_masked_columns() -> None:
-    scores = torch.tensor([[1.0, 5.0, 0.0], [0.0, 1.0, 2.0]])
-    targets = torch.tensor([0, 1])
-    nothing = torch.zeros(2, 3, dtype=torch.bool)
-    assert in_batch_hits(InBatchScores(scores, targets, nothing)).tolist() == [False, False]
-    masked = nothing.clone()
-    masked[0, 1] = True
-    assert in_batch_hits(InBatchScores(scores, targets, masked)).tolist() == [True, False]
 
 
 def naive_triplet(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,13 @@ from scimult.checkpoints import load_pretrained
 from scimult.config import read_yaml
 from scimult.distributed import free_port
 from scimult.errors import ConfigError
+from scimult.files import read_json, write_json
+from scimult.training import curriculum
+from scimult.training.config import PretrainConfig
 from scimult.training.curriculum import run_stages
 from scimult.training.run import pretrain
 from scimult.training.stages import load_stages
+from scimult.training.stopping import StoppedError, StopRequest
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 from tests.training.test_resume import assert_same_run, wait_for_step
@@ -183,6 +188,31 @@ def test_a_stage_whose_base_has_changed_is_refused(folder: Path, finished: Path)
         run_stages(stages)
     (kept / "model.safetensors").write_bytes(weights)
     run_stages(stages)
+
+
+def test_a_finished_stage_of_other_data_is_refused(folder: Path, finished: Path) -> None:
+    manifest = folder / "prepared" / "manifest.json"
+    before = manifest.read_text(encoding="utf-8")
+    write_json(manifest, {**read_json(manifest), "fingerprint": "another"})
+    with pytest.raises(ConfigError, match="finished stage was trained on other data"):
+        run_stages(load_stages(write(folder, "finished")))
+    manifest.write_text(before, encoding="utf-8")
+
+
+def test_a_signal_during_the_last_step_of_a_stage_stops_before_the_next(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[str] = []
+
+    def told_at_its_end(config: PretrainConfig, *, resume: bool, stop_request: StopRequest) -> Path:
+        began.append(Path(config.output).name)
+        stop_request.signal = signal.SIGTERM
+        return Path(config.output)
+
+    monkeypatch.setattr(curriculum, "pretrain", told_at_its_end)
+    with pytest.raises(StoppedError, match="stopped by SIGTERM after step 4"):
+        run_stages(load_stages(write(folder, "told")))
+    assert began == ["vanilla"]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,11 @@ def test_contradictions_are_refused(given: dict[str, Any], message: str) -> None
         resolve_deepspeed({**ZERO, **given}, **RUN)
 
 
+def test_fp16_needs_a_stage_that_scales_the_loss() -> None:
+    with pytest.raises(ConfigError, match=r"fp16 at .* a scaled loss.*stage 1, 2 or 3"):
+        resolve_deepspeed({"zero_optimization": {"stage": 0}}, **{**RUN, "precision": "fp16"})
+
+
 def test_batch_that_ranks_cannot_share_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"48 cannot be split over 5 ranks.*multiple of 10"):
         resolve_deepspeed(ZERO, **{**RUN, "world_size": 5})

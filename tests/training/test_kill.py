@@ -18,7 +18,7 @@ import pytest
 
 from scimult.cli.main import app
 from scimult.config import save_config
-from scimult.data.sampler import Sampler
+from scimult.data.sampler import AlternatingSampler
 from scimult.distributed import free_port
 from scimult.training.config import PretrainConfig
 from scimult.training.state import CheckpointStore
@@ -63,14 +63,14 @@ def rank_of_job(
 
 def before_unit(number: int, trouble: Callable[[], None]) -> None:
     """Let this process meet ``trouble`` before it plans the unit of this number."""
-    plan = Sampler.plan
+    plan = AlternatingSampler.plan
 
-    def troubled(self: Sampler, unit: int) -> Any:
+    def troubled(self: AlternatingSampler, unit: int) -> Any:
         if unit == number:
             trouble()
         return plan(self, unit)
 
-    Sampler.plan = troubled  # type: ignore[method-assign]
+    AlternatingSampler.plan = troubled  # type: ignore[method-assign]
 
 
 def sleep_for_good() -> None:

@@ -24,9 +24,11 @@ from scimult.training import build
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.failure import write_failure
 from scimult.training.loop import NonFiniteError, Trainer
+from scimult.training.meter import Meter
 from scimult.training.objective import ContrastiveObjective, PartResult
 from scimult.training.run import pretrain
 from scimult.training.stopping import StopRequest
+from tests.models.variants import tiny_encoder
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, plan_units, prepare_corpus, run_config
 
@@ -35,6 +37,8 @@ class OnlyNumbers:
     """An engine without a model: remembers what it is told to go down."""
 
     learning_rate = 0.1
+    skipped_steps = 0
+    loss_scale = None
 
     def __init__(self, norm: float, scales_loss: bool) -> None:
         self.gradient_norm, self.scales_loss = norm, scales_loss
@@ -54,6 +58,9 @@ class OnlyNumbers:
 
     def step(self, active: frozenset[int]) -> None:
         pass
+
+    def gradient_norms(self) -> dict[str, float]:
+        return {}
 
 
 def unit_at(unit: int) -> Unit:
@@ -77,7 +84,9 @@ def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
     remaining = iter(losses)
 
     def objective(part: Batch, *_: Any) -> PartResult:
-        return PartResult(part.source, part.task, 1, torch.tensor(next(remaining)), 1, 0, 2)
+        loss = next(remaining)
+        sums = {part.task: [1, loss, 1, 0, 0, 0, 0]}
+        return PartResult(part.source, part.task, 1, torch.tensor(loss), 0, 2, sums)
 
     def ids_at(rows: Any) -> list[str]:
         return [f"text{row}" for row in rows]
@@ -91,6 +100,7 @@ def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
         keep_failure=lambda failed: write_failure(folder, failed, ids_at),
         stop_request=StopRequest(),
         learned=None,
+        meter=Meter(tiny_encoder("vanilla"), torch.device("cpu"), torch.float32, None),
         accumulation=2,
         chunk_tokens=None,
         seed=0,

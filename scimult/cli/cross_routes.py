@@ -1,0 +1,58 @@
+"""``scimult cross-routes``: every benchmark encoded with every task's route."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from scimult.cli.common import Device, Model, SkipBad
+
+
+def cross_routes(
+    model: Model,
+    data: Annotated[
+        Path, typer.Option(help="Folder that holds the suite's data sets.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the results.", show_default=False)],
+    suite: Annotated[str, typer.Option(help="Name of a suite, or a YAML file.")] = "first",
+    sets: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer evaluates it on Python 3.10
+        typer.Option(help="Only this data set (repeatable)."),
+    ] = None,
+    device: Device = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Evaluate a model once per task's route and print a table of sets by routes."""
+    from scimult.cli.tables import print_with_notes
+    from scimult.evaluation.harness import evaluate, load_sets
+    from scimult.evaluation.report import check_comparable
+    from scimult.evaluation.reporting.grid import to_rich
+    from scimult.evaluation.results import folder_of, load_results
+    from scimult.evaluation.routes import FixedRoute, cross_tables
+    from scimult.evaluation.suites import load_suite
+    from scimult.evaluation.systems import DenseSystem
+    from scimult.inference import SciMult
+    from scimult.progress import note
+
+    chosen = load_suite(suite)
+    loaded = load_sets(chosen, data, sets or [], skip_bad=skip_bad)
+    encoder = SciMult.from_pretrained(model, device=device)
+    routed = [FixedRoute(encoder, task) for task in encoder.tasks.names]
+    names = [route.name for route in routed]
+    others = [result for result in load_results(out) if result.system not in names]
+    check_comparable(others, chosen.name, {name: entry.facts for name, entry in loaded.items()})
+    for name in names:
+        folder_of(out, name)
+    settings = {"folder": str(model), "fingerprint": encoder.fingerprint}
+    for route in routed:
+        note(route.name)
+        system = DenseSystem(
+            route, {**settings, **route.settings()}, device=device or "cpu", show_progress=True
+        )
+        evaluate(system, chosen, loaded, out)
+    written = [result for result in load_results(out) if result.system in names]
+    for grid in cross_tables(written):
+        print_with_notes(to_rich(grid), grid.notes)
+    typer.echo(f"results in {out}; scimult report shows this table too")

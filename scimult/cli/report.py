@@ -1,0 +1,93 @@
+"""``scimult report``: results as a page, tables for papers, and JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from scimult.errors import ConfigError, UnknownNameError
+
+if TYPE_CHECKING:
+    from scimult.retrieval.embeddings import StoredEmbeddings
+
+
+def report(
+    results: Annotated[
+        list[Path], typer.Argument(help="Folders that scimult evaluate wrote.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder for report.html, .md, .tex and .json.", show_default=False)
+    ],
+    data: Annotated[
+        Optional[list[Path]],  # noqa: UP045 - typer evaluates it on Python 3.10
+        typer.Option(help="Folder of data sets that were scored, for texts (repeatable)."),
+    ] = None,
+    baseline: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="The system that others are compared with; default: the oldest result."),
+    ] = None,
+    map_: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--map", help="NAME=FOLDER: embeddings of the papers of a coarse set, to draw a map of."
+        ),
+    ] = None,
+    examples: Annotated[
+        int, typer.Option(min=0, help="Won and lost queries shown per data set and system.")
+    ] = 3,
+    resamples: Annotated[
+        int, typer.Option(min=100, help="Draws of the bootstrap and of the test.")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Where all draws start.")] = 0,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.999, help="Of intervals; tests use 1 minus this.")
+    ] = 0.95,
+) -> None:
+    """Leaderboard, tests, curves, examples and costs: one HTML page, Markdown, LaTeX and JSON."""
+    from rich.console import Console
+
+    from scimult.cli.tables import print_with_notes
+    from scimult.evaluation.reporting.chapter import make_chapter
+    from scimult.evaluation.reporting.grid import to_rich
+    from scimult.evaluation.reporting.page import write_page
+    from scimult.evaluation.reporting.parts import Options
+    from scimult.progress import note
+
+    options = Options(
+        data=data or [],
+        baseline=baseline,
+        maps=_embeddings(map_ or []),
+        examples=examples,
+        resamples=resamples,
+        seed=seed,
+        confidence=confidence,
+    )
+    chapters = [make_chapter(folder, options, note) for folder in results]
+    known = {system for chapter in chapters for system in chapter.systems}
+    for name in options.maps:
+        if name not in known:
+            raise UnknownNameError("system of a map", name, known)
+    for chapter in chapters:
+        for table in chapter.tables:
+            print_with_notes(to_rich(table), table.notes)
+        for gap in chapter.missing:
+            line = f"not shown: {gap.section}: {gap.why}. Fix: {gap.fix}"
+            Console().print(line, highlight=False, markup=False, soft_wrap=True)
+    path = write_page(chapters, out)
+    typer.echo(f"page in {path}; report.md, report.tex and report.json beside it")
+
+
+def _embeddings(specs: list[str]) -> dict[str, StoredEmbeddings]:
+    from scimult.retrieval.embeddings import read_embeddings
+
+    found: dict[str, StoredEmbeddings] = {}
+    for spec in specs:
+        name, separator, folder = spec.partition("=")
+        if not (name and separator and folder):
+            raise ConfigError("a map is NAME=FOLDER", value=spec, fix="write mymodel=embeddings")
+        if name in found:
+            raise ConfigError("two maps have the same name", value=name, fix="rename one")
+        found[name] = read_embeddings(folder)
+    return found

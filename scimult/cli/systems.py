@@ -1,0 +1,217 @@
+"""The systems that ``scimult evaluate`` is asked for: options of the command line to encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from scimult.errors import ConfigError, UnknownNameError
+
+if TYPE_CHECKING:
+    from scimult.evaluation.systems import System
+    from scimult.inference.ensemble import Combination
+    from scimult.inference.sentence_encoder import EncoderSpec, SentenceEncoder
+    from scimult.types import Similarity, TextEncoder
+
+SIMILARITIES = ("dot", "cosine", "l2")
+COMBINATIONS = ("mean", "concatenation")
+STORED_OPTIONS = {"similarity": SIMILARITIES}
+MODEL_OPTIONS = {
+    "pooling": ("cls", "mean"),
+    "similarity": SIMILARITIES,
+    "dtype": ("float32", "bfloat16", "float16"),
+    "combine": COMBINATIONS,
+}
+COMBINE = "combine"
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where embeddings are kept, and how precisely."""
+
+    folder: Path
+    precision: Literal["float32", "float16", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class SystemSpec:
+    """``NAME=FOLDER,key=value``, taken apart."""
+
+    name: str
+    folder: Path
+    options: dict[str, str]
+
+
+def make_systems(
+    bm25: bool,
+    stored: Sequence[str],
+    models: Sequence[str],
+    encoders: Sequence[str],
+    device: str | None,
+    store: Store | None,
+) -> dict[str, Callable[[], System]]:
+    """Return a function per system that makes it, so that one model is in memory at a time.
+
+    Raises
+    ------
+    ConfigError
+        If an option has another form, two systems have one name, or there is none.
+    """
+    makers: dict[str, Callable[[], System]] = {}
+    if bm25:
+        from scimult.evaluation.systems import BM25System
+
+        makers[BM25System.name] = BM25System
+    for spec in stored:
+        chosen = parse_system(spec, STORED_OPTIONS)
+        _add(makers, chosen.name, partial(_stored, chosen, device))
+    for spec in models:
+        chosen = parse_system(spec, MODEL_OPTIONS)
+        _add(makers, chosen.name, partial(_model, chosen, device, store))
+    for spec in encoders:
+        name, others = _encoder_specs(spec)
+        _add(makers, name, partial(_encoder, name, others, _combination(spec), device, store))
+    if not makers:
+        fix = "pass --model, --encoder, --embeddings or --bm25"
+        raise ConfigError("nothing to evaluate", fix=fix)
+    return makers
+
+
+def parse_system(spec: str, allowed: Mapping[str, Collection[str]]) -> SystemSpec:
+    """Parse ``NAME=FOLDER[,key=value]...``.
+
+    Raises
+    ------
+    ConfigError
+        If the text has another form.
+    UnknownNameError
+        If an option or its value is unknown.
+    """
+    name, folder, rest = _taken_apart(spec)
+    options = {}
+    for item in rest:
+        key, _, value = item.partition("=")
+        if key not in allowed:
+            raise UnknownNameError("option of a system", key, allowed)
+        if value not in allowed[key]:
+            raise UnknownNameError(key, value, allowed[key])
+        options[key] = value
+    return SystemSpec(name, Path(folder), options)
+
+
+def _taken_apart(spec: str) -> tuple[str, str, list[str]]:
+    first, *rest = spec.split(",")
+    name, separator, folder = first.partition("=")
+    if not (name and separator and folder):
+        raise ConfigError("a system is NAME=FOLDER", value=spec, fix="write mymodel=runs/mymodel")
+    return name, folder, rest
+
+
+def _add(makers: dict[str, Callable[[], System]], name: str, make: Callable[[], System]) -> None:
+    if name in makers:
+        raise ConfigError("two systems have the same name", value=name, fix="rename one")
+    makers[name] = make
+
+
+def _stored(spec: SystemSpec, device: str | None) -> System:
+    from scimult.evaluation.systems import StoredSystem
+
+    similarity = cast("Similarity", spec.options.get("similarity", "dot"))
+    return StoredSystem(spec.name, spec.folder, similarity, device=device or "cpu")
+
+
+def _model(spec: SystemSpec, device: str | None, store: Store | None) -> System:
+    """Make a model of ours, or the ensemble of several."""
+    from scimult.inference import SciMult
+
+    options: dict[str, Any] = dict(spec.options)
+    combine, folders = options.pop(COMBINE, "mean"), _folders(spec.folder)
+    if COMBINE in spec.options and len(folders) == 1:
+        raise ConfigError(
+            "combine is for several models", value=spec.name, fix="name them as FOLDER+FOLDER"
+        )
+    members = [
+        SciMult.from_pretrained(folder, name=spec.name, device=device, **options)
+        for folder in folders
+    ]
+    prints = [member.fingerprint for member in members]
+    settings = {"folder": str(spec.folder), **spec.options}
+    return _dense(spec.name, members, prints, combine, settings, device, store)
+
+
+def _folders(spec: Path) -> list[Path]:
+    """Return the folders of an ensemble, ``A+B``; a folder that exists is one of its own."""
+    return [spec] if spec.exists() else [Path(part) for part in str(spec).split("+")]
+
+
+def _encoder_specs(spec: str) -> tuple[str, list[EncoderSpec]]:
+    """Read the encoders of ``NAME=PRESET[+PRESET][,key=value]``; the keys change all of them."""
+    from scimult.inference.sentence_encoder import check_keys, load_spec
+    from scimult.tasks import default_tasks
+
+    name, presets, rest = _taken_apart(spec)
+    overrides = [item for item in rest if item.partition("=")[0] != COMBINE]
+    found = [load_spec(preset, overrides) for preset in presets.split("+")]
+    for one in found:
+        check_keys(one, default_tasks().names)
+    return name, found
+
+
+def _combination(spec: str) -> Combination:
+    chosen = parse_system(
+        ",".join(
+            item
+            for place, item in enumerate(spec.split(","))
+            if place == 0 or item.partition("=")[0] == COMBINE
+        ),
+        {COMBINE: COMBINATIONS},
+    )
+    return cast("Combination", chosen.options.get(COMBINE, "mean"))
+
+
+def _encoder(
+    name: str,
+    specs: Sequence[EncoderSpec],
+    combine: Combination,
+    device: str | None,
+    store: Store | None,
+) -> System:
+    """Make an encoder of others, or the ensemble of several."""
+    from scimult.inference.sentence_encoder import SentenceEncoder
+
+    members: list[SentenceEncoder] = [
+        SentenceEncoder(spec, name=name, device=device) for spec in specs
+    ]
+    prints = [member.fingerprint for member in members]
+    settings = {"encoders": [spec.model_dump(mode="json") for spec in specs]}
+    return _dense(name, members, prints, combine, settings, device, store)
+
+
+def _dense(
+    name: str,
+    members: Sequence[TextEncoder],
+    fingerprints: Sequence[str],
+    combine: Combination,
+    settings: dict[str, Any],
+    device: str | None,
+    store: Store | None,
+) -> System:
+    """Make the system of one encoder or of an ensemble, with a store if there is one."""
+    from scimult.evaluation.systems import DenseSystem
+    from scimult.inference import Ensemble
+    from scimult.retrieval.store import StoringEncoder
+
+    if store is not None:
+        members = [
+            StoringEncoder(member, store.folder, fingerprint, store.precision)
+            for member, fingerprint in zip(members, fingerprints, strict=True)
+        ]
+        settings = {**settings, "stored_as": store.precision}
+    if len(members) > 1:
+        settings = {**settings, COMBINE: combine}
+    encoder = members[0] if len(members) == 1 else Ensemble(members, name=name, combine=combine)
+    settings = {"fingerprint": "+".join(fingerprints), **settings}
+    return DenseSystem(encoder, settings, device=device or "cpu", show_progress=True)

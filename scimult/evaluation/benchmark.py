@@ -1,0 +1,241 @@
+"""What a benchmark is, as data: its files, its protocol, its metrics, and where it comes from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from scimult.config import StrictConfig
+from scimult.errors import ConfigError
+from scimult.evaluation.metrics import PROTOCOL_METRICS, SPECIAL, parse
+from scimult.types import Similarity
+
+Protocol = Literal[
+    "classification_fine",
+    "classification_coarse",
+    "classification_linear",
+    "regression_linear",
+    "link_retrieval",
+    "rerank",
+    "search",
+    "reviewer_matching",
+    "author_clustering",
+    "recommendation",
+]
+Format = Literal[
+    "house", "scirepeval", "scirepeval_training", "scidocs", "scimult", "mdcr", "s2and"
+]
+
+_FITTED = ("classification_linear", "regression_linear")
+_FORMAT_PROTOCOLS: dict[str, tuple[str, ...]] = {
+    "scirepeval": (*_FITTED, "rerank", "reviewer_matching"),
+    "scirepeval_training": (*_FITTED, "rerank"),
+    "scidocs": ("classification_linear", "rerank", "recommendation"),
+    "scimult": (
+        "classification_fine",
+        "classification_coarse",
+        "link_retrieval",
+        "rerank",
+        "search",
+    ),
+    "mdcr": ("rerank",),
+    "s2and": ("author_clustering",),
+    "house": (
+        "classification_fine",
+        "classification_coarse",
+        *_FITTED,
+        "link_retrieval",
+        "rerank",
+        "search",
+    ),
+}
+
+
+class Expected(StrictConfig):
+    """Counts that show whether the data is the edition the benchmark means.
+
+    Only those given are compared; ``train`` counts the papers a linear model is fitted to.
+    """
+
+    queries: int | None = None
+    candidates: int | None = None
+    relevant: int | None = None
+    train: int | None = None
+
+    @property
+    def given(self) -> dict[str, int]:
+        """The counts that are compared."""
+        counts: dict[str, int] = self.model_dump(exclude_none=True)
+        return counts
+
+
+class FewShot(StrictConfig):
+    """One few-shot version: fits on samples of the training papers, scored on the same test.
+
+    Attributes
+    ----------
+    size : int
+        Papers of a sample; with several labels per paper, papers drawn for each label.
+    iterations : int
+        Number of samples; the score is the mean over them.
+    """
+
+    size: int = Field(ge=1)
+    iterations: int = Field(ge=1)
+
+
+class Probe(StrictConfig):
+    """The linear model that is fitted to embeddings, which stay as they are.
+
+    Attributes
+    ----------
+    costs : list of float
+        Grid of C, the inverse strength of regularisation.
+    folds : int
+        Folds of the cross-validation that chooses C.
+    model : {"svm", "logistic"}
+        Linear support vectors, or logistic regression.
+    intercept : bool
+        Whether the model has one. The solvers behind the published SciRepEval numbers had none,
+        scikit-learn's have one by default.
+    multi_label : bool
+        One model per label, each with its own grid.
+    few_shot : list
+        Further versions on samples of the training papers.
+    target : str
+        Field (or table column) with the label, the labels or the number.
+    held_out : float, optional
+        Share of papers that is held out where the data has no split: those whose ids have the
+        smallest SHA-256.
+    """
+
+    costs: list[float] = Field(min_length=1)
+    folds: int = Field(default=3, ge=2)
+    model: Literal["svm", "logistic"] = "svm"
+    intercept: bool = False
+    multi_label: bool = False
+    few_shot: list[FewShot] = []
+    target: str = "labels"
+    held_out: float | None = Field(default=None, gt=0, lt=1)
+
+
+class HubFile(StrictConfig):
+    """The part of a data set of the Hugging Face hub that becomes one file of a benchmark."""
+
+    repo: str
+    config: str | None = None
+    split: str
+
+
+class Benchmark(StrictConfig):
+    """One data set and the way it is scored.
+
+    Attributes
+    ----------
+    task : str
+        Name of the task that routes a multi-task encoder.
+    protocol, format : str
+        How candidates are ranked or predictions made, and how the files are laid out; see
+        ``docs/evaluation.md``.
+    folder : str
+        Where the files are, relative to the folder given on the command line.
+    texts, queries, labels, matched : str, optional
+        Files of papers or of all texts, of queries, of labels and of labels whose names match,
+        relative to that folder, where the format does not name them itself. A classification
+        set of format ``house`` without label file has the names that the papers carry.
+    split : str
+        Which judgments (``qrels/<split>.tsv``) or papers (``split.csv``) are scored; several,
+        joined by ``+``, are scored as one.
+    link : str, optional
+        Field with the linked papers, in format ``scimult``.
+    fields : list of str
+        What a document's text is made of: the first is its title, the others its body.
+    label_text : {"name_and_definition", "name"}
+        What of a label is encoded (Table A8 of the SciMult paper).
+    similarity : {"dot", "cosine", "l2"}, optional
+        Replaces the encoder's own where the benchmark prescribes one.
+    metrics : list of str
+        The first one is the main metric.
+    columns : dict
+        Column of the averages to the scores whose mean it is; empty: the main metric. SciRepEval
+        averages MAP and nDCG of SciDocs as two columns, and few-shot versions as one.
+    group : str, optional
+        Further average that the columns enter, beside those of the task and of all.
+    name_matching : {"words", "tokens", "file"}, optional
+        Also score fine classification with label-name matching; ``words`` normalises raw text,
+        ``tokens`` takes text and names as they are, already tokenised, ``file`` reads what
+        matched.
+    mode : {"default", "paper"}
+        In link retrieval a query paper that is a candidate is left out of its own list;
+        ``paper`` leaves it in, as the code of the SciMult paper does.
+    hub : dict
+        File of the folder to the data set of the hub that it is downloaded from.
+    """
+
+    task: str
+    protocol: Protocol
+    format: Format = "house"
+    folder: str
+    texts: str | None = None
+    queries: str | None = None
+    labels: str | None = None
+    matched: str | None = None
+    split: str = "test"
+    link: str | None = None
+    fields: list[str] = ["title", "abstract"]
+    label_text: Literal["name_and_definition", "name"] = "name_and_definition"
+    similarity: Similarity | None = None
+    metrics: list[str] = Field(min_length=1)
+    columns: dict[str, list[str]] = {}
+    group: str | None = None
+    name_matching: Literal["words", "tokens", "file"] | None = None
+    mode: Literal["default", "paper"] = "default"
+    probe: Probe | None = None
+    source: str
+    licence: str
+    hub: dict[str, HubFile] = {}
+    expected: Expected | None = None
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_metrics(cls, names: list[str]) -> list[str]:
+        for name in names:
+            parse(name)
+        return names
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Benchmark:
+        own = PROTOCOL_METRICS.get(self.protocol)
+        for name in self.metrics:
+            if (name in SPECIAL) if own is None else (name not in own):
+                fix = f"use {', '.join(own)}" if own else "use a measure of ranked lists"
+                raise ConfigError(f"{name} is no metric of {self.protocol}", fix=fix)
+        if self.protocol not in _FORMAT_PROTOCOLS[self.format]:
+            known = ", ".join(_FORMAT_PROTOCOLS[self.format])
+            problem = f"format {self.format!r} has no data for protocol {self.protocol!r}"
+            raise ConfigError(problem, fix=f"use one of {known}")
+        if (self.probe is not None) != (self.protocol in _FITTED):
+            raise ConfigError("probe and the protocols with a linear model go together")
+        if self.name_matching and self.protocol != "classification_fine":
+            raise ConfigError("name_matching is for classification_fine")
+        if (self.name_matching == "file") != (self.matched is not None):
+            raise ConfigError("name_matching: file and matched go together")
+        if self.mode == "paper" and self.protocol != "link_retrieval":
+            raise ConfigError("mode 'paper' is for link_retrieval")
+        return self
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether candidates are labels."""
+        return self.protocol in ("classification_fine", "classification_coarse")
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that averages use."""
+        return self.metrics[0]
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that are scored as one."""
+        return self.split.split("+")

@@ -1,0 +1,1 @@
+"""Readers of benchmark files, one module per layout."""

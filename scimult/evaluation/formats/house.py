@@ -1,0 +1,225 @@
+"""Our own layout: BEIR folders, and papers with labels or numbers.
+
+``corpus.jsonl``, ``queries.jsonl`` and ``qrels/<split>.tsv`` (with ``candidates.tsv`` for
+reranking), or ``papers.jsonl`` with a label file and ``split.csv``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from scimult.data.lines import Record, Rejects, read_table
+from scimult.errors import DataError
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.formats.checks import (
+    Targets,
+    hold_out,
+    paper_set,
+    qrels_of,
+    ranked_set,
+    scorable,
+    single_label,
+)
+from scimult.evaluation.records import (
+    Judgments,
+    by_id,
+    label_with_names,
+    labelled_paper,
+    paper,
+    query_paper,
+    read_pairs,
+    read_split,
+    request,
+)
+from scimult.evaluation.task_data import Dataset, PaperSet
+from scimult.files import packed_or_plain
+from scimult.types import Text
+
+
+def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+    """Return the files that the benchmark cannot do without."""
+    if benchmark.is_classification or benchmark.probe:
+        names = ["papers.jsonl", *([benchmark.labels] if benchmark.labels else [])]
+    else:
+        qrels = [f"qrels/{split}.tsv" for split in benchmark.splits]
+        names = ["corpus.jsonl", "queries.jsonl", *qrels]
+    if benchmark.protocol == "rerank":
+        names.append("candidates.tsv")
+    return [packed_or_plain(root / benchmark.folder / name) for name in names]
+
+
+def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset | PaperSet:
+    """Read a folder of our own layout."""
+    if benchmark.probe:
+        return _read_probe(name, benchmark, root, rejects)
+    if benchmark.is_classification:
+        return _read_labelled(name, benchmark, root, rejects)
+    return _read_retrieval(name, benchmark, root, rejects)
+
+
+def _read_retrieval(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+    """Read a folder in BEIR layout, with ``candidates.tsv`` for reranking."""
+    paths = needed(benchmark, root)
+    corpus = by_id(paths[0], "_id", lambda record: paper(record, "text"), rejects)
+    is_search = benchmark.protocol == "search"
+    queries = by_id(paths[1], "_id", request if is_search else query_paper, rejects)
+    qrels, lists = paths[2 : 2 + len(benchmark.splits)], paths[2 + len(benchmark.splits) :]
+    judgments = _merged(qrels, queries, corpus, rejects)
+    elsewhere = _judged_elsewhere(qrels, rejects)
+    queries = {
+        query: text for query, text in queries.items() if judgments[query] or query not in elsewhere
+    }
+    listed = read_pairs(lists[0], queries, corpus, rejects) if lists else None
+    return ranked_set(
+        name,
+        benchmark,
+        queries,
+        corpus,
+        judgments,
+        rejects,
+        files=paths,
+        judged_in=qrels[0],
+        listed=listed,
+        listed_in=lists[0] if lists else None,
+    )
+
+
+def _merged(
+    paths: Sequence[Path], queries: Collection[str], corpus: Collection[str], rejects: Rejects
+) -> Judgments:
+    """Return the judgments of several splits as one."""
+    merged: Judgments = {query: {} for query in queries}
+    for path in paths:
+        for query, judged in read_pairs(path, queries, corpus, rejects).items():
+            for document in judged.keys() & merged[query].keys():
+                fix = "keep the pair in one split"
+                value = (query, document)
+                rejects.reject(DataError("pair is in two splits", path=path, value=value, fix=fix))
+            merged[query].update(judged)
+    return merged
+
+
+def _judged_elsewhere(paths: Sequence[Path], rejects: Rejects) -> set[str]:
+    """Return the queries of the other splits, which this one need not judge."""
+    there = sorted(paths[0].parent.glob("*.tsv*"))
+    return {
+        record.identifier("query-id")
+        for path in there
+        if path not in paths and path.name.removesuffix(".gz").endswith(".tsv")
+        for record in read_table(path, ["query-id"], rejects)
+    }
+
+
+def _read_labelled(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+    """Read ``papers.jsonl`` with label ids, ``split.csv`` if there is one, and the label file."""
+    paths = needed(benchmark, root)
+    papers = by_id(paths[0], "id", labelled_paper, rejects)
+    names = [label for _, labels in papers.values() for label in labels]
+    labels = {label: [label] for label in sorted(set(names))}
+    texts = {label: Text("label", label) for label in labels}
+    if benchmark.labels:
+        found = by_id(paths[1], "id", label_with_names, rejects)
+        labels = {label: synonyms for label, (_, synonyms) in found.items()}
+        texts = {label: text for label, (text, _) in found.items()}
+    split = packed_or_plain(root / benchmark.folder / "split.csv")
+    if split.exists():
+        paths = [*paths, split]
+        splits = read_split(split, benchmark.splits, papers, rejects)
+        papers = {paper: papers[paper] for part in benchmark.splits for paper in splits[part]}
+    judgments = {
+        paper: dict.fromkeys(_known_labels(paper, given, labels, paths, rejects), 1)
+        for paper, (_, given) in papers.items()
+    }
+    kept = scorable(papers, judgments, paths[0], rejects)
+    if benchmark.protocol == "classification_coarse":
+        kept = single_label(kept, judgments, paths[0], rejects)
+    rows = {label: row for row, label in enumerate(labels)}
+    return Dataset(
+        name=name,
+        task=benchmark.task,
+        query_ids=kept,
+        queries=[papers[paper][0] for paper in kept],
+        candidate_ids=list(labels),
+        candidates=[label_text(texts[label], benchmark) for label in labels],
+        qrels=qrels_of([judgments[paper] for paper in kept], rows),
+        label_names=list(labels.values()),
+        files=paths,
+        similarity=benchmark.similarity,
+    )
+
+
+def label_text(text: Text, benchmark: Benchmark) -> Text:
+    """Return what of a label is encoded: with its definition, or the name alone."""
+    return Text("label", text.title) if benchmark.label_text == "name" else text
+
+
+def _known_labels(
+    paper: str,
+    given: Sequence[str],
+    labels: Collection[str],
+    paths: Sequence[Path],
+    rejects: Rejects,
+) -> list[str]:
+    for label in given:
+        if label not in labels:
+            rejects.reject(
+                DataError(
+                    "paper has a label that the label file does not name",
+                    path=paths[0],
+                    value=(paper, label),
+                    fix=f"add it to {paths[1]}",
+                )
+            )
+    return [label for label in given if label in labels]
+
+
+def _read_probe(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> PaperSet:
+    """Read ``papers.jsonl`` with labels or numbers, and ``split.csv`` if there is one."""
+    probe, paths = benchmark.probe, needed(benchmark, root)
+    assert probe is not None
+    found = by_id(
+        paths[0],
+        "id",
+        lambda record: (paper(record, "abstract"), _target(record, benchmark)),
+        rejects,
+    )
+    texts = {paper: text for paper, (text, _) in found.items()}
+    targets: Targets = {paper: target for paper, (_, target) in found.items()}
+    if probe.held_out is not None:
+        return paper_set(name, benchmark, texts, *hold_out(targets, probe.held_out), paths)
+    split = packed_or_plain(root / benchmark.folder / "split.csv")
+    members = read_split(split, ["train", *benchmark.splits], texts, rejects)
+    train = {paper: targets[paper] for paper in members["train"]}
+    test = {paper: targets[paper] for part in benchmark.splits for paper in members[part]}
+    return paper_set(name, benchmark, texts, train, test, [*paths, split])
+
+
+def _target(record: Record, benchmark: Benchmark) -> tuple[list[str], float]:
+    assert benchmark.probe is not None
+    field = benchmark.probe.target
+    if benchmark.protocol == "regression_linear":
+        return [], record.number(field)
+    return labels_of(record, field, benchmark.probe.multi_label), 0.0
+
+
+def labels_of(record: Record, field: str, multi_label: bool) -> list[str]:
+    """Return the labels of a record: one name, or a list of names.
+
+    Raises
+    ------
+    DataError
+        If there is none, or several where one is wanted.
+    """
+    value = record.fields.get(field)
+    if isinstance(value, list):
+        labels = [str(item) for item in value]
+    else:
+        labels = [record.identifier(field)]
+    if not labels and not multi_label:
+        raise record.error("paper has no label", fix="label it or leave it out")
+    if len(labels) > 1 and not multi_label:
+        raise record.error(
+            "paper has several labels", value=labels, fix="set probe.multi_label: true"
+        )
+    return labels

@@ -1,0 +1,100 @@
+"""S2AND: author mentions (signatures) in blocks of similar names, and who is who.
+
+``<folder>/<split>_papers.json``, ``_signatures.json`` and ``_clusters.json`` are JSON objects by
+id, as the S2AND project has them for each of its sources (``split`` is the source's name).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scimult.data.lines import Rejects
+from scimult.errors import DataError
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.formats.scidocs import read_papers
+from scimult.evaluation.task_data import Signatures
+from scimult.files import packed_or_plain, read_json
+
+
+def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+    """Return papers, signatures and clusters of every source."""
+    folder = root / benchmark.folder
+    return [
+        packed_or_plain(folder / f"{source}_{what}.json")
+        for source in benchmark.splits
+        for what in ("papers", "signatures", "clusters")
+    ]
+
+
+def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Signatures:
+    """Read all sources; ids and blocks carry the name of theirs."""
+    paths = needed(benchmark, root)
+    texts: dict[str, Any] = {}
+    rows: list[tuple[str, str, str, str]] = []
+    for source, place in zip(benchmark.splits, range(0, len(paths), 3), strict=True):
+        papers = read_papers(paths[place], benchmark, rejects)
+        texts.update({f"{source}/{paper}": text for paper, text in papers.items()})
+        persons = _persons(paths[place + 2])
+        for signature, fields in _objects(paths[place + 1]).items():
+            problem = _problem(fields, papers, signature in persons)
+            if problem:
+                fix = "correct the entry or leave it out"
+                error = DataError(problem, path=paths[place + 1], value=signature, fix=fix)
+                rejects.reject(error)
+                continue
+            paper, block = str(fields["paper_id"]), fields["author_info"]["block"]
+            where = f"{source}/"
+            rows.append((where + signature, where + paper, where + block, persons[signature]))
+    if not rows:
+        raise DataError("no signature is left", path=paths[1], fix="check that the ids agree")
+    used = list(dict.fromkeys(paper for _, paper, _, _ in rows))
+    row_of = {paper: row for row, paper in enumerate(used)}
+    return Signatures(
+        name=name,
+        task=benchmark.task,
+        ids=[signature for signature, _, _, _ in rows],
+        paper_ids=used,
+        texts=[texts[paper] for paper in used],
+        paper_rows=np.array([row_of[paper] for _, paper, _, _ in rows], dtype=np.int64),
+        blocks=[block for _, _, block, _ in rows],
+        persons=[person for _, _, _, person in rows],
+        files=paths,
+    )
+
+
+def _objects(path: Path) -> dict[str, Any]:
+    entries = read_json(path)
+    if not isinstance(entries, dict):
+        raise DataError("not a JSON object by id", path=path, fix='write {"id": {...}}')
+    return entries
+
+
+def _persons(path: Path) -> dict[str, str]:
+    """Return the cluster of every signature.
+
+    Raises
+    ------
+    DataError
+        If a signature is in two clusters.
+    """
+    persons: dict[str, str] = {}
+    for cluster, fields in _objects(path).items():
+        for signature in fields["signature_ids"]:
+            if persons.setdefault(str(signature), cluster) != cluster:
+                fix = "keep it in one"
+                problem = "signature is in two clusters"
+                raise DataError(problem, path=path, value=signature, fix=fix)
+    return persons
+
+
+def _problem(fields: Any, papers: dict[str, Any], has_person: bool) -> str | None:
+    if not isinstance(fields, dict) or "paper_id" not in fields:
+        return "signature names no paper"
+    if not isinstance(fields.get("author_info"), dict) or "block" not in fields["author_info"]:
+        return "signature has no block"
+    if str(fields["paper_id"]) not in papers:
+        return "signature's paper has no text"
+    return None if has_person else "signature is in no cluster"

@@ -1,0 +1,217 @@
+"""SciDocs' own layout: dictionaries of metadata, qrels, label tables and clicks.
+
+``paper_metadata_*.json`` maps ids to papers; ``<task>/<split>.qrel`` has lines ``query 0 paper
+grade``; ``<task>/{train,val,test}.csv`` give a label per paper; ``recomm/<split>.csv`` has a query,
+the clicked paper and all that were shown, and ``propensity_scores.json`` how likely a click on
+each place was, whatever stood there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scimult.data.lines import Record, Rejects, read_table
+from scimult.errors import DataError
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.formats.checks import (
+    Targets,
+    known_documents,
+    paper_set,
+    ranked_set,
+)
+from scimult.evaluation.formats.scirepeval import text_of
+from scimult.evaluation.records import Judgments
+from scimult.evaluation.task_data import Dataset, PaperSet
+from scimult.files import packed_or_plain, read_json
+from scimult.types import Text
+
+PROPENSITIES = "propensity_scores.json"
+
+
+def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+    """Return the files that the benchmark cannot do without."""
+    folder = root / benchmark.folder
+    texts = benchmark.texts or "paper_metadata.json"
+    if benchmark.probe:
+        names = ["train.csv", *(f"{split}.csv" for split in benchmark.splits), texts]
+    elif benchmark.protocol == "recommendation":
+        names = [f"{benchmark.split}.csv", PROPENSITIES, texts]
+    else:
+        names = [f"{benchmark.split}.qrel", texts]
+    return [packed_or_plain(folder / name) for name in names]
+
+
+def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset | PaperSet:
+    """Read papers, then labels, judgments or clicks."""
+    paths = needed(benchmark, root)
+    papers = read_papers(paths[-1], benchmark, rejects)
+    if benchmark.probe:
+        return _read_probe(name, benchmark, papers, paths, rejects)
+    if benchmark.protocol == "recommendation":
+        return _read_clicks(name, benchmark, papers, paths, rejects)
+    judgments = _qrel(paths[0], papers, rejects)
+    judgments = known_documents(judgments, papers, paths[0], rejects)
+    queries = {query: papers[query] for query in judgments}
+    listed = {paper for judged in judgments.values() for paper in judged}
+    documents = {paper: text for paper, text in papers.items() if paper in listed}
+    return ranked_set(
+        name,
+        benchmark,
+        queries,
+        documents,
+        judgments,
+        rejects,
+        files=paths,
+        judged_in=paths[0],
+        listed=judgments,
+    )
+
+
+def read_papers(path: Path, benchmark: Benchmark, rejects: Rejects) -> dict[str, Text]:
+    """Read a dictionary of papers by id; papers without a text are rejected."""
+    entries = read_json(path)
+    if not isinstance(entries, dict):
+        raise DataError("not a JSON object of papers by id", path=path, fix='write {"id": {...}}')
+    papers = {}
+    for place, (name, fields) in enumerate(entries.items(), start=1):
+        record = Record(path, place, fields if isinstance(fields, dict) else {})
+        try:
+            papers[str(name)] = text_of(record, benchmark)
+        except DataError as error:
+            rejects.reject(error)
+    return papers
+
+
+def _qrel(path: Path, papers: Mapping[str, Text], rejects: Rejects) -> Judgments:
+    """Read ``query 0 paper grade`` lines, separated by white space."""
+    judgments: Judgments = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        columns = line.split()
+        record = Record(path, number, {"grade": columns[-1] if columns else ""})
+        if not columns:
+            continue
+        try:
+            if len(columns) != 4:
+                fix = "write 'query 0 paper grade'"
+                raise record.error("wrong number of values", value=line, fix=fix)
+            query, _, paper, _ = columns
+            if query not in papers:
+                fix = "get its text, or leave the judgment out"
+                raise record.error("judged query has no text", value=query, fix=fix)
+            if paper in judgments.get(query, {}):
+                value = (query, paper)
+                raise record.error("pair occurs twice", value=value, fix="keep one of the lines")
+            judgments.setdefault(query, {})[paper] = record.integer("grade")
+        except DataError as error:
+            rejects.reject(error)
+    return judgments
+
+
+def _read_probe(
+    name: str,
+    benchmark: Benchmark,
+    papers: Mapping[str, Text],
+    paths: list[Path],
+    rejects: Rejects,
+) -> PaperSet:
+    """Read a label per paper. The original scores a paper without a text as a zero vector."""
+    train = _labels(paths[:1], papers, rejects)
+    test = _labels(paths[1:-1], papers, rejects)
+    return paper_set(name, benchmark, papers, train, test, paths)
+
+
+def _labels(paths: list[Path], papers: Mapping[str, Text], rejects: Rejects) -> Targets:
+    targets: Targets = {}
+
+    def parse(record: Record) -> tuple[str, str]:
+        paper = record.identifier("pid")
+        if paper not in papers:
+            raise record.error("paper has no text", value=paper, fix="get its text or leave it out")
+        if paper in targets:
+            raise record.error("paper occurs twice", value=paper, fix="keep one of the lines")
+        return paper, record.identifier("class_label")
+
+    for path in paths:
+        records = read_table(path, ["pid|paper_id|id", "class_label|label"], rejects)
+        for paper, label in rejects.keep(records, parse):
+            targets[paper] = ([label], 0.0)
+    return targets
+
+
+def _read_clicks(
+    name: str,
+    benchmark: Benchmark,
+    papers: Mapping[str, Text],
+    paths: list[Path],
+    rejects: Rejects,
+) -> Dataset:
+    """Read one query per click; it weighs the more, the less likely a click there was."""
+    propensities = _propensities(paths[1])
+    queries: dict[str, Text] = {}
+    judgments: Judgments = {}
+    weights: dict[str, float] = {}
+
+    def parse(record: Record) -> tuple[str, str, list[str], int]:
+        query, clicked = record.identifier("query"), record.identifier("clicked")
+        shown = [paper.strip() for paper in record.text("shown").split(",") if paper.strip()]
+        if clicked not in shown:
+            raise record.error("clicked paper was not shown", value=clicked, fix="correct the line")
+        if len(set(shown)) < len(shown):
+            raise record.error("a paper is shown twice", value=shown, fix="correct the line")
+        if len(shown) > len(propensities):
+            fix = f"there are {len(propensities)} propensity scores"
+            raise record.error("more papers are shown than places known", value=len(shown), fix=fix)
+        for paper in (query, *shown):
+            if paper not in papers:
+                fix = "get its text or leave the click out"
+                raise record.error("paper has no text", value=paper, fix=fix)
+        return query, clicked, shown, record.line
+
+    for query, clicked, shown, line in rejects.keep(_click_table(paths[0], rejects), parse):
+        click = f"{query}@{line}"
+        queries[click] = papers[query]
+        judgments[click] = {paper: int(paper == clicked) for paper in shown}
+        weights[click] = 1 / propensities[shown.index(clicked)]
+    documents = {
+        paper: papers[paper] for paper in dict.fromkeys(p for j in judgments.values() for p in j)
+    }
+    dataset = ranked_set(
+        name,
+        benchmark,
+        queries,
+        documents,
+        judgments,
+        rejects,
+        files=paths,
+        judged_in=paths[0],
+        listed=judgments,
+    )
+    return replace(dataset, weights_Q=np.array([weights[query] for query in dataset.query_ids]))
+
+
+def _click_table(path: Path, rejects: Rejects) -> list[Record]:
+    """Return the rows of a click file, whose three columns are known by their order."""
+    rows = list(read_table(path, [], rejects))
+    if rows and len(rows[0].fields) != 3:
+        fix = "write query, clicked paper and papers shown (quoted, separated by commas)"
+        value = list(rows[0].fields)
+        raise DataError("a click file has three columns", path=path, line=1, value=value, fix=fix)
+    columns = ("query", "clicked", "shown")
+    return [
+        Record(row.path, row.line, dict(zip(columns, row.fields.values(), strict=True)))
+        for row in rows
+    ]
+
+
+def _propensities(path: Path) -> list[float]:
+    entries: Any = read_json(path)
+    scores = entries.get("scores") if isinstance(entries, dict) else None
+    if not isinstance(scores, list) or not scores or not all(score > 0 for score in scores):
+        fix = 'write {"scores": [...]}, one positive number per place'
+        raise DataError("not propensity scores", path=path, fix=fix)
+    return [float(score) for score in scores]

@@ -1,0 +1,207 @@
+"""The JSON lines files that the released SciMult evaluation reads.
+
+Papers have ``paper`` (or ``patient``, ``article``), ``title``, ``abstract`` and ``label`` (a list
+of label ids; in coarse sets the row of the label file) or lists of linked papers under
+``benchmark.link``; labels have ``label``, ``name`` and ``definition``; what matched, ``paper`` and
+``candidate``. In reranking and search a query holds a ``score`` dictionary of document ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scimult.data.lines import Record, Rejects
+from scimult.data.ragged import Ragged
+from scimult.errors import ConfigError, DataError
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.formats.checks import (
+    known_documents,
+    lists_of,
+    qrels_of,
+    ranked_set,
+    scorable,
+    single_label,
+)
+from scimult.evaluation.formats.house import label_text
+from scimult.evaluation.records import Judgments, by_id, paper
+from scimult.evaluation.task_data import Dataset
+from scimult.files import packed_or_plain
+from scimult.types import Text
+
+DOCUMENT_ID = "paper|patient|article"
+QUERY_ID = "query_id|query|paper"
+
+
+def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+    """Return the files that the benchmark names: papers, then labels or queries, then matches."""
+    if benchmark.texts is None:
+        raise ConfigError("format 'scimult' needs a file of papers", fix="name it as texts")
+    names = [benchmark.texts, benchmark.labels, benchmark.queries, benchmark.matched]
+    return [packed_or_plain(root / benchmark.folder / name) for name in names if name]
+
+
+def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+    """Read papers, then labels, links or scored lists."""
+    paths = needed(benchmark, root)
+    if benchmark.is_classification:
+        return _read_labelled(name, benchmark, paths, rejects)
+    if benchmark.protocol == "link_retrieval":
+        return _read_links(name, benchmark, paths, rejects)
+    return _read_lists(name, benchmark, paths, rejects)
+
+
+def _read_labelled(name: str, benchmark: Benchmark, paths: list[Path], rejects: Rejects) -> Dataset:
+    labels = by_id(paths[1], "label", _label, rejects)
+    order = list(labels)
+    coarse = benchmark.protocol == "classification_coarse"
+    found = by_id(
+        paths[0],
+        DOCUMENT_ID,
+        lambda record: (_paper(record), _labels(record, order, coarse)),
+        rejects,
+    )
+    judgments: Judgments = {}
+    for identity, (_, given) in found.items():
+        for label in given:
+            if label not in labels:
+                problem = "paper has a label that the label file does not name"
+                value, fix = (identity, label), f"add it to {paths[1]}"
+                rejects.reject(DataError(problem, path=paths[0], value=value, fix=fix))
+        judgments[identity] = dict.fromkeys((label for label in given if label in labels), 1)
+    kept = scorable(found, judgments, paths[0], rejects)
+    if coarse:
+        kept = single_label(kept, judgments, paths[0], rejects)
+    rows = {label: row for row, label in enumerate(labels)}
+    matched = None
+    if benchmark.matched:
+        matched = _matches(paths[-1], kept, rows, rejects)
+    return Dataset(
+        name=name,
+        task=benchmark.task,
+        query_ids=kept,
+        queries=[found[identity][0] for identity in kept],
+        candidate_ids=order,
+        candidates=[label_text(text, benchmark) for text, _ in labels.values()],
+        qrels=qrels_of([judgments[identity] for identity in kept], rows),
+        label_names=[names for _, names in labels.values()],
+        files=paths,
+        similarity=benchmark.similarity,
+        matched=matched,
+    )
+
+
+def _paper(record: Record) -> Text:
+    return paper(record, "abstract")
+
+
+def _label(record: Record) -> tuple[Text, list[str]]:
+    """Return a label's text, by its first name, and all its names."""
+    name = record.fields.get("name")
+    names = [name] if isinstance(name, str) else record.strings("name")
+    if not names or not names[0].strip():
+        raise record.error("field 'name' is empty", fix="name the label")
+    return Text("label", names[0], record.text("definition", "")), names
+
+
+def _labels(record: Record, order: Sequence[str], coarse: bool) -> list[str]:
+    """Return label ids; a coarse paper has the row of its label in the label file."""
+    value = record.fields.get("label")
+    if coarse and isinstance(value, int) and not isinstance(value, bool):
+        if not 0 <= value < len(order):
+            fix = f"use a row from 0 to {len(order) - 1}"
+            raise record.error("no label has this row", value=value, fix=fix)
+        return [order[value]]
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return [record.identifier("label")]
+
+
+def _matches(
+    path: Path, papers: Sequence[str], rows: Mapping[str, int], rejects: Rejects
+) -> Ragged:
+    """Return the rows of the labels that match each paper, by id: the file has its own order."""
+    listed = by_id(path, "paper", lambda record: record.fields.get("candidate") or [], rejects)
+    for identity in papers:
+        if identity not in listed:
+            fix = "write a line with an empty list if nothing matches"
+            problem = "paper has no line of matches"
+            rejects.reject(DataError(problem, path=path, value=identity, fix=fix))
+        for label in listed.get(identity, []):
+            if str(label) not in rows:
+                problem = "matched label is not in the label file"
+                value = (identity, label)
+                rejects.reject(DataError(problem, path=path, value=value, fix="correct the line"))
+    chosen = [
+        dict.fromkeys(str(label) for label in listed.get(identity, []) if str(label) in rows)
+        for identity in papers
+    ]
+    return lists_of(chosen, rows)
+
+
+def _read_links(name: str, benchmark: Benchmark, paths: list[Path], rejects: Rejects) -> Dataset:
+    """Read papers that name the papers linked to them; those that name none are not asked."""
+    field = benchmark.link
+    if field is None:
+        raise ConfigError("link_retrieval in format 'scimult' needs the field of the links")
+    documents = by_id(paths[0], DOCUMENT_ID, _paper, rejects)
+    asked = by_id(
+        paths[-1],
+        QUERY_ID if benchmark.queries else DOCUMENT_ID,
+        lambda record: (_paper(record), [str(item) for item in record.fields.get(field) or []]),
+        rejects,
+    )
+    queries = {identity: text for identity, (text, links) in asked.items() if links}
+    judgments = {identity: dict.fromkeys(asked[identity][1], 1) for identity in queries}
+    judgments = known_documents(judgments, documents, paths[-1], rejects)
+    return ranked_set(
+        name,
+        benchmark,
+        queries,
+        documents,
+        judgments,
+        rejects,
+        files=paths,
+        judged_in=paths[-1],
+    )
+
+
+def _read_lists(name: str, benchmark: Benchmark, paths: list[Path], rejects: Rejects) -> Dataset:
+    """Read queries with scored documents, which are the candidates in reranking.
+
+    Without a file of queries these are papers of the first file; those with no scores are
+    candidates only.
+    """
+    documents = by_id(paths[0], DOCUMENT_ID, _paper, rejects)
+    own_file = benchmark.queries is not None
+    asked = by_id(paths[-1], QUERY_ID if own_file else DOCUMENT_ID, _asked, rejects)
+    asked = {identity: found for identity, found in asked.items() if found[1] or own_file}
+    queries = {identity: text for identity, (text, _) in asked.items()}
+    judgments = {identity: scores for identity, (_, scores) in asked.items()}
+    judgments = known_documents(judgments, documents, paths[-1], rejects)
+    return ranked_set(
+        name,
+        benchmark,
+        queries,
+        documents,
+        judgments,
+        rejects,
+        files=paths,
+        judged_in=paths[-1],
+        listed=judgments if benchmark.protocol == "rerank" else None,
+    )
+
+
+def _asked(record: Record) -> tuple[Text, dict[str, int]]:
+    """Return a query, in words or a paper, and its graded documents."""
+    scores = record.fields.get("score")
+    if not isinstance(scores, dict):
+        raise record.error("query has no scores", value=scores, fix='write {"id": grade, ...}')
+    graded = {str(key): Record(record.path, record.line, {"score": scores[key]}) for key in scores}
+    grades = {key: entry.integer("score") for key, entry in graded.items()}
+    if "query" not in record.fields:
+        return _paper(record), grades
+    query = record.text("query")
+    if not query.strip():
+        raise record.error("field 'query' is empty", fix="write the query or leave it out")
+    return Text("query", query), grades

@@ -1,0 +1,318 @@
+"""SciRepEval's local layout: texts in one JSON lines file, targets or judgments in a folder.
+
+Texts are documents (``doc_id``, ``title``, ``abstract``, ...) or, for ranking, records of a
+``query`` with its ``candidates``. Targets are ``train`` and ``test`` tables (``paper_id``,
+``label``; ``.csv``, or ``.jsonl`` for lists of labels), judgments ``test_qrel.jsonl``
+(``query_id``, ``cand_id``, ``score``). Unlike the original, a paper without a text ends the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from scimult.data.lines import Record, Rejects, read_jsonl, read_table
+from scimult.data.ragged import Ragged
+from scimult.errors import DataError
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.formats.checks import (
+    Targets,
+    keep,
+    known_documents,
+    paper_set,
+    qrels_of,
+    ranked_set,
+)
+from scimult.evaluation.formats.house import labels_of
+from scimult.evaluation.records import Judgments
+from scimult.evaluation.task_data import Dataset, PaperSet, Reviewers
+from scimult.files import packed_or_plain
+from scimult.types import Text
+
+_SEPARATOR = " [SEP] "
+_TOP = 3
+"""The score of a reviewer whom all judges recommend."""
+
+
+def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+    """Return the files that the benchmark cannot do without."""
+    folder = root / benchmark.folder
+    if benchmark.probe:
+        names = [_table(folder, "train"), _table(folder, benchmark.split)]
+    elif benchmark.protocol == "reviewer_matching":
+        names = ["test_hard_qrel.jsonl", "test_soft_qrel.jsonl", "reviewer_metadata.jsonl"]
+    else:
+        names = [f"{benchmark.split}_qrel.jsonl"]
+    texts = benchmark.texts or "meta.jsonl"
+    return [packed_or_plain(folder / name) for name in (*names, texts)]
+
+
+def _table(folder: Path, split: str) -> str:
+    lines = packed_or_plain(folder / f"{split}.jsonl")
+    return f"{split}.jsonl" if lines.exists() else f"{split}.csv"
+
+
+def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset | PaperSet:
+    """Read texts, then targets or judgments."""
+    *paths, texts = needed(benchmark, root)
+    if benchmark.probe:
+        documents, _ = read_texts(texts, benchmark, rejects)
+        train, test = (_targets(path, benchmark, documents, rejects) for path in paths)
+        return paper_set(name, benchmark, documents, train, test, [*paths, texts])
+    documents, queries = read_texts(texts, benchmark, rejects)
+    if benchmark.protocol == "reviewer_matching":
+        return _reviewers(name, benchmark, documents, paths, texts, rejects)
+    queries = queries or documents
+    judgments = _judgments(paths[0], queries, rejects)
+    judgments = known_documents(judgments, documents, paths[0], rejects)
+    asked = {query: queries[query] for query in judgments}
+    return ranked_set(
+        name,
+        benchmark,
+        asked,
+        documents,
+        judgments,
+        rejects,
+        files=[*paths, texts],
+        judged_in=paths[0],
+        listed=judgments,
+    )
+
+
+def read_texts(
+    path: Path, benchmark: Benchmark, rejects: Rejects
+) -> tuple[dict[str, Text], dict[str, Text]]:
+    """Return documents and queries by id; without records of queries there are none.
+
+    A document that several queries list is read once; the same id with two texts is rejected.
+    """
+    documents: dict[str, Text] = {}
+    queries: dict[str, Text] = {}
+    for record in read_jsonl(path, rejects):
+        if "query" not in record.fields:
+            add_text(documents, record, benchmark, rejects)
+            continue
+        add_text(queries, query_record(record), benchmark, rejects)
+        for candidate in candidate_records(record, rejects):
+            add_text(documents, candidate, benchmark, rejects)
+    return documents, queries
+
+
+def query_record(record: Record) -> Record:
+    """Return the query of a ranking record as a record of its own."""
+    query = record.fields["query"]
+    fields = query if isinstance(query, dict) else {**record.fields, "query": query}
+    return Record(record.path, record.line, fields)
+
+
+def candidate_records(record: Record, rejects: Rejects) -> list[Record]:
+    """Return the candidates of a ranking record as records; without any it is rejected."""
+    candidates = record.fields.get("candidates")
+    if not isinstance(candidates, list) or not candidates:
+        fix = "list its candidates or leave the query out"
+        rejects.reject(record.error("query has no candidates", fix=fix))
+        return []
+    return [Record(record.path, record.line, fields) for fields in candidates]
+
+
+def document_id(record: Record) -> str:
+    """Return ``doc_id``, or ``corpus_id`` as the training files have it."""
+    return record.identifier("corpus_id" if "doc_id" not in record.fields else "doc_id")
+
+
+def add_text(
+    found: dict[str, Text], record: Record, benchmark: Benchmark, rejects: Rejects
+) -> None:
+    """File a text under its id; the same id with another text is rejected."""
+    try:
+        name, text = document_id(record), text_of(record, benchmark)
+        if found.setdefault(name, text) != text:
+            raise record.error("id is used for two texts", value=name, fix="keep one of them")
+    except DataError as error:
+        rejects.reject(error)
+
+
+def text_of(record: Record, benchmark: Benchmark) -> Text:
+    """Return a query in words, or a document made of the benchmark's fields."""
+    if isinstance(record.fields.get("query"), str):
+        query = record.text("query")
+        if not query.strip():
+            raise record.error("field 'query' is empty", fix="write the query or leave it out")
+        return Text("query", query)
+    first, *others = benchmark.fields
+    parts = [part for field in others if (part := _plain(record.fields.get(field)))]
+    text = Text("paper", record.text(first, ""), _SEPARATOR.join(parts))
+    if not (text.title.strip() or text.body.strip()):
+        names = ", ".join(benchmark.fields)
+        raise record.error(f"{names} are all empty", fix="add a text or leave the record out")
+    return text
+
+
+def _plain(value: Any) -> str:
+    """Return a field as text; numbers such as years without a decimal point."""
+    if value is None:
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _targets(
+    path: Path, benchmark: Benchmark, documents: Mapping[str, Text], rejects: Rejects
+) -> Targets:
+    """Read ``paper_id`` and ``label`` of one split."""
+    probe = benchmark.probe
+    assert probe is not None
+    targets: Targets = {}
+
+    def parse(record: Record) -> tuple[str, tuple[list[str], float]]:
+        name = record.identifier("paper_id")
+        if name not in documents:
+            raise record.error("paper has no text", value=name, fix="get its text or leave it out")
+        if name in targets:
+            raise record.error("paper occurs twice", value=name, fix="keep one of the lines")
+        if benchmark.protocol == "regression_linear":
+            return name, ([], record.number("label"))
+        return name, (_labels(record, probe.multi_label), 0.0)
+
+    is_table = not path.name.removesuffix(".gz").endswith(".jsonl")
+    columns = ["paper_id", "label"]
+    records = read_table(path, columns, rejects) if is_table else read_jsonl(path, rejects)
+    for name, target in rejects.keep(records, parse):
+        targets[name] = target
+    return targets
+
+
+def _labels(record: Record, multi_label: bool) -> list[str]:
+    """Return the labels; a list of 0 and 1 names those at its positions of 1."""
+    value = record.fields.get("label")
+    if multi_label and isinstance(value, list) and all(item in (0, 1) for item in value):
+        return [str(place) for place, item in enumerate(value) if item]
+    return labels_of(record, "label", multi_label)
+
+
+def _judgments(path: Path, queries: Mapping[str, Text], rejects: Rejects) -> Judgments:
+    """Read ``query_id``, ``cand_id`` and ``score``."""
+    judgments: Judgments = {}
+
+    def parse(record: Record) -> tuple[str, str, int]:
+        query, document = record.identifier("query_id"), record.identifier("cand_id")
+        if query not in queries:
+            fix = "get its text, or leave the judgment out"
+            raise record.error("judged query has no text", value=query, fix=fix)
+        if document in judgments.get(query, {}):
+            value = (query, document)
+            raise record.error("pair occurs twice", value=value, fix="keep one of the lines")
+        return query, document, grade_of(record)
+
+    for query, document, grade in rejects.keep(read_jsonl(path, rejects), parse):
+        judgments.setdefault(query, {})[document] = grade
+    return judgments
+
+
+def grade_of(record: Record) -> int:
+    """Return the score of a pair, which is a whole number.
+
+    Raises
+    ------
+    DataError
+        If it is not.
+    """
+    score = record.number("score")
+    if not score.is_integer():
+        raise record.error("field 'score' is not whole", value=score, fix="grade in whole numbers")
+    return int(score)
+
+
+def _reviewers(
+    name: str,
+    benchmark: Benchmark,
+    documents: Mapping[str, Text],
+    paths: list[Path],
+    texts: Path,
+    rejects: Rejects,
+) -> Dataset:
+    """Read reviewers with their papers, and merge hard and soft judgments into grades.
+
+    A reviewer relevant in both files gets 3, in the soft file only 2, else the lower grade.
+    """
+    members = dict(_members(paths[2], documents, rejects))
+    hard, soft = (_reviewer_grades(path, documents, members, rejects) for path in paths[:2])
+    if hard.keys() != soft.keys():
+        differing = min(hard.keys() ^ soft.keys())
+        problem = "query is in one of the hard and soft judgments only"
+        raise DataError(problem, path=paths[1], value=differing, fix="get both files again")
+    merged: Judgments = {
+        query: {
+            reviewer: _TOP if hard[query].get(reviewer, 0) > 0 else 2 * (grade > 0)
+            for reviewer, grade in judged.items()
+        }
+        for query, judged in soft.items()
+    }
+    kept = keep(
+        merged,
+        lambda query: None if merged[query] else "query has no judgment",
+        paths[1],
+        rejects,
+        "judge it or leave the query out",
+    )
+    rows = {paper: row for row, paper in enumerate(documents)}
+    reviewer_rows = {reviewer: row for row, reviewer in enumerate(members)}
+    papers = Ragged.from_lists([rows[paper] for paper in owned] for owned in members.values())
+    lists = [sorted({rows[p] for r in merged[query] for p in members[r]}) for query in kept]
+    nothing = Ragged.empty(len(kept))
+    return Dataset(
+        name=name,
+        task=benchmark.task,
+        query_ids=kept,
+        queries=[documents[query] for query in kept],
+        candidate_ids=list(documents),
+        candidates=list(documents.values()),
+        qrels=qrels_of([{} for _ in kept], rows),
+        lists=Ragged.from_lists(lists) if lists else nothing,
+        files=[*paths, texts],
+        similarity=benchmark.similarity,
+        reviewers=Reviewers(
+            list(members), papers, qrels_of([merged[query] for query in kept], reviewer_rows)
+        ),
+    )
+
+
+def _members(
+    path: Path, documents: Mapping[str, Text], rejects: Rejects
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield every reviewer with the papers that have a text; the others are rejected."""
+    seen: set[str] = set()
+
+    def parse(record: Record) -> tuple[str, list[str]]:
+        name = record.identifier("r_id")
+        papers = [str(paper) for paper in record.fields.get("papers") or []]
+        if name in seen:
+            raise record.error("reviewer occurs twice", value=name, fix="keep one of the lines")
+        if not papers:
+            raise record.error("reviewer has no papers", value=name, fix="leave the reviewer out")
+        seen.add(name)
+        for paper in papers:
+            if paper not in documents:
+                fix = "get its text or leave it out"
+                problem = "reviewer's paper has no text"
+                rejects.reject(record.error(problem, value=(name, paper), fix=fix))
+        return name, [paper for paper in dict.fromkeys(papers) if paper in documents]
+
+    yield from rejects.keep(read_jsonl(path, rejects), parse)
+
+
+def _reviewer_grades(
+    path: Path,
+    documents: Mapping[str, Text],
+    members: Mapping[str, list[str]],
+    rejects: Rejects,
+) -> Judgments:
+    grades = _judgments(path, documents, rejects)
+    for query, judged in grades.items():
+        for reviewer in [name for name in judged if not members.get(name)]:
+            fix = "add the reviewer's papers, or leave the judgment out"
+            problem = "judged reviewer has no papers"
+            value = (query, reviewer)
+            rejects.reject(DataError(problem, path=path, value=value, fix=fix))
+            del judged[reviewer]
+    return grades

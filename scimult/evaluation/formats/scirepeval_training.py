@@ -1,0 +1,131 @@
+"""Rows of SciRepEval's training files: one JSON array or JSON lines file with everything.
+
+``classification`` and ``regression`` rows hold a paper and its target (``probe.target`` names
+the field); ``ir`` rows hold a ``query`` and ``candidates`` with a ``score`` each; ``triplet``
+rows hold ``query``, ``pos`` and ``neg``. The files have no split: part is held out by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.errors import DataError
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.formats.checks import (
+    Targets,
+    hold_out,
+    paper_set,
+    ranked_set,
+)
+from scimult.evaluation.formats.house import labels_of
+from scimult.evaluation.formats.scirepeval import (
+    add_text,
+    candidate_records,
+    document_id,
+    grade_of,
+    query_record,
+)
+from scimult.evaluation.records import Judgments
+from scimult.evaluation.task_data import Dataset, PaperSet
+from scimult.files import packed_or_plain, read_json
+from scimult.types import Text
+
+
+def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+    """Return the one file of the benchmark."""
+    return [packed_or_plain(root / benchmark.folder / (benchmark.texts or "train.jsonl"))]
+
+
+def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset | PaperSet:
+    """Read papers with targets, or queries with scored candidates."""
+    path = needed(benchmark, root)[0]
+    if benchmark.probe:
+        return _read_targets(name, benchmark, path, rejects)
+    return _read_rankings(name, benchmark, path, rejects)
+
+
+def _records(path: Path, rejects: Rejects) -> Iterator[Record]:
+    """Yield the objects of a JSON array (``line`` counts them) or of a JSON lines file."""
+    if not path.name.endswith(".json"):
+        yield from read_jsonl(path, rejects)
+        return
+    rows = read_json(path)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError("not a JSON array of objects", path=path, fix="write [{...}, {...}]")
+    for number, row in enumerate(rows, start=1):
+        yield Record(path, number, row)
+
+
+def _read_targets(name: str, benchmark: Benchmark, path: Path, rejects: Rejects) -> PaperSet:
+    probe = benchmark.probe
+    assert probe is not None
+    papers: dict[str, Text] = {}
+    targets: Targets = {}
+    for record in _records(path, rejects):
+        try:
+            paper = document_id(record)
+            if paper in targets:
+                raise record.error("paper occurs twice", value=paper, fix="keep one of the rows")
+            if benchmark.protocol == "regression_linear":
+                target: tuple[list[str], float] = ([], record.number(probe.target))
+            else:
+                target = (labels_of(record, probe.target, probe.multi_label), 0.0)
+            add_text(papers, record, benchmark, rejects)
+        except DataError as error:
+            rejects.reject(error)
+        else:
+            targets[paper] = target
+    targets = {paper: target for paper, target in targets.items() if paper in papers}
+    if probe.held_out is None:
+        raise DataError("the file has no split", path=path, fix="set probe.held_out, such as 0.3")
+    return paper_set(name, benchmark, papers, *hold_out(targets, probe.held_out), [path])
+
+
+def _read_rankings(name: str, benchmark: Benchmark, path: Path, rejects: Rejects) -> Dataset:
+    documents: dict[str, Text] = {}
+    queries: dict[str, Text] = {}
+    judgments: Judgments = {}
+    for record in _records(path, rejects):
+        query = query_record(record)
+        if not isinstance(record.fields["query"], dict):
+            query.fields.setdefault("doc_id", f"query-{record.line}")
+        identity = document_id(query)
+        if identity in judgments:
+            rejects.reject(record.error("query occurs twice", value=identity, fix="keep one"))
+            continue
+        add_text(queries, query, benchmark, rejects)
+        judged = judgments.setdefault(identity, {})
+        for document, grade in _judged(record, documents, benchmark, rejects):
+            if judged.setdefault(document, grade) != grade:
+                fix = "keep one of its grades"
+                rejects.reject(record.error("candidate has two grades", value=document, fix=fix))
+    judgments = {query: judged for query, judged in judgments.items() if query in queries}
+    return ranked_set(
+        name,
+        benchmark,
+        queries,
+        documents,
+        judgments,
+        rejects,
+        files=[path],
+        judged_in=path,
+        listed=judgments,
+    )
+
+
+def _judged(
+    record: Record, documents: dict[str, Text], benchmark: Benchmark, rejects: Rejects
+) -> Iterable[tuple[str, int]]:
+    """Yield the id and grade of every candidate of a row; a triplet's are 1 and 0."""
+    if "pos" in record.fields and "neg" in record.fields:
+        sides = [(record.fields["pos"], 1), (record.fields["neg"], 0)]
+        for fields, grade in sides:
+            candidate = Record(record.path, record.line, fields)
+            add_text(documents, candidate, benchmark, rejects)
+            yield document_id(candidate), grade
+        return
+    for candidate in candidate_records(record, rejects):
+        add_text(documents, candidate, benchmark, rejects)
+        yield document_id(candidate), grade_of(candidate)

@@ -1,0 +1,38 @@
+"""What a protocol found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from scimult.evaluation.metrics import MACRO_F1
+from scimult.retrieval.runs import Ranking
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Scores of one system on one data set.
+
+    Attributes
+    ----------
+    scores : dict
+        Metric to its value over all queries.
+    per_query : dict
+        Column name to one value per query: every metric that is a mean over queries, and
+        where labels or numbers are predicted what was given and predicted.
+    rankings : dict
+        Name of a list (empty, or ``+names``) to the ranked lists.
+    details : dict
+        What a reader should know beside the scores: the C that was chosen, scores by group.
+    """
+
+    scores: dict[str, float]
+    per_query: dict[str, list[float] | list[str]]
+    rankings: dict[str, Ranking] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def resampled(self) -> list[str]:
+        """Metrics that scores per query can be resampled for."""
+        known = {*self.per_query, *([MACRO_F1] if "correct" in self.per_query else [])}
+        return [name for name in self.scores if name in known]

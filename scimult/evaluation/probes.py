@@ -1,0 +1,330 @@
+"""Linear models on frozen embeddings: the classification and regression of SciRepEval and SciDocs.
+
+C is chosen by cross-validation on the training papers, by accuracy or R²; the model with the
+best C (the smallest of equals) is fitted to all of them. The solvers are scikit-learn's.
+
+Shape legend: N papers, T test papers, D width, S labels.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, f1_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.svm import LinearSVC, LinearSVR
+
+from scimult.errors import DataError
+from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
+from scimult.evaluation.outcome import Outcome
+from scimult.evaluation.task_data import PaperSet
+from scimult.types import FloatArray, IntArray
+
+SEED = 42
+"""Seed of the solvers and, plus the number of the sample, of few-shot samples (SciRepEval's)."""
+SHOT = "+{}shot"
+"""Ending of the metrics of a few-shot version."""
+_ITERATIONS = 10_000
+_FEW_SHOT_COST = 1.0
+
+Flags = NDArray[np.int64]
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Embeddings of the two sides of a set, shapes ``(N, D)`` and ``(T, D)``."""
+
+    train_ND: Numbers
+    test_TD: Numbers
+
+
+def classification_linear(
+    benchmark: Benchmark, papers: PaperSet, embeddings_ND: FloatArray
+) -> Outcome:
+    """Predict the labels of the test papers; macro or binary F1, few-shot versions too."""
+    probe = benchmark.probe
+    assert probe is not None
+    split = _split(papers, embeddings_ND)
+    if probe.multi_label:
+        return _multi_label(benchmark, probe, papers, split)
+    return _single_label(benchmark, probe, papers, split)
+
+
+def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: FloatArray) -> Outcome:
+    """Predict the numbers of the test papers with linear support vectors; Kendall's τ-b.
+
+    Raises
+    ------
+    DataError
+        If all predictions or all true numbers are equal: they have no rank correlation.
+    """
+    probe = benchmark.probe
+    assert probe is not None
+    split = _split(papers, embeddings_ND)
+    model = LinearSVR(
+        epsilon=0.0,
+        fit_intercept=probe.intercept,
+        random_state=SEED,
+        max_iter=_ITERATIONS,
+        dual="auto",
+    )
+    gold_T = papers.values_N[papers.test_rows]
+    fitted = _search(model, probe, split.train_ND, papers.values_N[papers.train_rows])
+    predicted_T = fitted.model.predict(split.test_TD)
+    return Outcome(
+        scores={"kendall_tau": rank_correlation(gold_T, predicted_T)},
+        per_query={"gold": gold_T.tolist(), "predicted": predicted_T.tolist()},
+        details={**_settings(probe, "linear support vector regression"), **fitted.details},
+    )
+
+
+def rank_correlation(gold_T: Numbers, predicted_T: Numbers) -> float:
+    """Return Kendall's τ-b of two rows of numbers.
+
+    Raises
+    ------
+    DataError
+        If one of them is constant.
+    """
+    for what, values in (("true numbers", gold_T), ("predictions", predicted_T)):
+        if np.ptp(values) == 0:
+            problem = f"all {what} are equal, so there is no rank correlation"
+            raise DataError(problem, value=float(values[0]), fix="check the embeddings")
+    return float(kendalltau(gold_T, predicted_T).statistic)
+
+
+def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Split) -> Outcome:
+    labels_N = np.array([labels[0] for labels in papers.labels])
+    train_N, gold_T = labels_N[papers.train_rows], labels_N[papers.test_rows]
+    fitted = _search(_classifier(probe), probe, split.train_ND, train_N)
+    predicted_T = fitted.model.predict(split.test_TD)
+    scores = _label_scores(benchmark.metrics, gold_T, predicted_T)
+    for shot in probe.few_shot:
+        found = []
+        for rows in held_out_folds(train_N, shot):
+            model = _classifier(probe, _FEW_SHOT_COST)
+            model.fit(split.train_ND[rows], train_N[rows])
+            found.append(_label_scores(benchmark.metrics, gold_T, model.predict(split.test_TD)))
+        scores.update(_means(found, shot))
+    return Outcome(
+        scores=scores,
+        per_query={
+            "correct": (gold_T == predicted_T).astype(float).tolist(),
+            "gold": gold_T.tolist(),
+            "predicted": predicted_T.tolist(),
+        },
+        details={**_settings(probe, probe.model), **fitted.details},
+    )
+
+
+def _multi_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Split) -> Outcome:
+    labels = sorted({label for given in papers.labels for label in given})
+    flags_NS = indicators(papers.labels, labels)
+    train_NS, gold_TS = flags_NS[papers.train_rows], flags_NS[papers.test_rows]
+    predicted_TS, details = _one_vs_rest(probe, split, train_NS)
+    scores = _flag_scores(benchmark.metrics, gold_TS, predicted_TS)
+    for shot in probe.few_shot:
+        found = []
+        for rows in label_samples(train_NS, shot, labels):
+            part = Split(split.train_ND[rows], split.test_TD)
+            sampled_TS, _ = _one_vs_rest(probe, part, train_NS[rows])
+            found.append(_flag_scores(benchmark.metrics, gold_TS, sampled_TS))
+        scores.update(_means(found, shot))
+    return Outcome(
+        scores=scores,
+        per_query={
+            "gold": [_names(row, labels) for row in gold_TS],
+            "predicted": [_names(row, labels) for row in predicted_TS],
+        },
+        details={**_settings(probe, probe.model), **details},
+    )
+
+
+def indicators(given: Sequence[Sequence[str]], labels: Sequence[str]) -> Flags:
+    """Return which of S labels each of N papers has, 0 or 1, shape ``(N, S)``."""
+    places = {label: place for place, label in enumerate(labels)}
+    flags_NS = np.zeros((len(given), len(labels)), dtype=np.int64)
+    for row, names in enumerate(given):
+        flags_NS[row, [places[name] for name in names]] = 1
+    return flags_NS
+
+
+def held_out_folds(labels_N: NDArray[Any], shot: FewShot) -> Iterator[IntArray]:
+    """Yield the rows of each held-out fold of ceil(N / size) stratified folds: the samples."""
+    folds = StratifiedKFold(n_splits=math.ceil(len(labels_N) / shot.size))
+    with warnings.catch_warnings():
+        # A rare class need not be in every sample; SciRepEval samples that way.
+        warnings.simplefilter("ignore", UserWarning)
+        samples = [rows for _, rows in folds.split(labels_N, labels_N)]
+    yield from samples[: shot.iterations]
+
+
+def label_samples(flags_NS: Flags, shot: FewShot, labels: Sequence[str]) -> Iterator[IntArray]:
+    """Yield samples with ``size`` papers drawn for each label, with seed 42 + k.
+
+    Raises
+    ------
+    DataError
+        If a label has fewer papers than are drawn for it.
+    """
+    for label, count in zip(labels, flags_NS.sum(axis=0), strict=True):
+        if count < shot.size:
+            problem = f"label has {count} training papers, {shot.size} are drawn for each"
+            raise DataError(problem, value=label, fix="use a smaller few-shot size")
+    for k in range(shot.iterations):
+        draw = np.random.RandomState(SEED + k)
+        chosen = [
+            draw.choice(np.flatnonzero(flags_NS[:, place]), shot.size, replace=False)
+            for place in range(len(labels))
+        ]
+        yield np.unique(np.concatenate(chosen))
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    model: Any
+    details: dict[str, Any]
+
+
+def _search(model: Any, probe: Probe, x_ND: Numbers, y_N: NDArray[Any]) -> _Fitted:
+    """Choose C on a grid and fit to all rows; threads share the embeddings."""
+    grid = GridSearchCV(model, {"C": sorted(probe.costs)}, cv=probe.folds, n_jobs=None)
+    with warnings.catch_warnings(record=True) as met:
+        warnings.simplefilter("always")
+        with _threads():
+            grid.fit(x_ND, y_N)
+    details = {
+        "C": float(grid.best_params_["C"]),
+        "cross_validated": round(float(grid.best_score_), 6),
+        "fits_not_converged": _unconverged(met),
+    }
+    return _Fitted(grid.best_estimator_, details)
+
+
+def _one_vs_rest(probe: Probe, split: Split, train_NS: Flags) -> tuple[Flags, dict[str, Any]]:
+    """Fit one model per label, each with its own grid, and predict the test papers.
+
+    A label with fewer examples on one side than folds cannot be cross-validated and gets C = 1;
+    one that all or no training papers have is predicted as such.
+    """
+    with warnings.catch_warnings(record=True) as met:
+        warnings.simplefilter("always")
+        found = Parallel(n_jobs=os.cpu_count(), backend="threading")(
+            delayed(_one_label)(probe, split, train_NS[:, place])
+            for place in range(train_NS.shape[1])
+        )
+    costs = [cost for _, cost in found]
+    details = {
+        "C": costs,
+        "labels_without_grid": costs.count(None),
+        "fits_not_converged": _unconverged(met),
+    }
+    return np.stack([predicted for predicted, _ in found], axis=1), details
+
+
+def _one_label(probe: Probe, split: Split, flags_N: Flags) -> tuple[Flags, float | None]:
+    rarest = int(min(flags_N.sum(), len(flags_N) - flags_N.sum()))
+    if rarest == 0:
+        return np.full(len(split.test_TD), flags_N[0]), None
+    if rarest < probe.folds:
+        model = _classifier(probe, _FEW_SHOT_COST).fit(split.train_ND, flags_N)
+        return model.predict(split.test_TD), None
+    grid = GridSearchCV(_classifier(probe), {"C": sorted(probe.costs)}, cv=probe.folds)
+    grid.fit(split.train_ND, flags_N)
+    return grid.predict(split.test_TD), float(grid.best_params_["C"])
+
+
+def _classifier(probe: Probe, cost: float = 1.0) -> Any:
+    """Return the classifier; the loss is squared hinge, or hinge for several labels."""
+    if probe.model == "logistic":
+        return LogisticRegression(C=cost, fit_intercept=probe.intercept, max_iter=_ITERATIONS)
+    return LinearSVC(
+        C=cost,
+        loss="hinge" if probe.multi_label else "squared_hinge",
+        dual=True if probe.multi_label else "auto",
+        fit_intercept=probe.intercept,
+        random_state=SEED,
+        max_iter=_ITERATIONS,
+    )
+
+
+def _threads() -> Any:
+    """Let scikit-learn use a thread per core: liblinear releases the interpreter's lock."""
+    from joblib import parallel_config
+
+    return parallel_config(backend="threading", n_jobs=os.cpu_count())
+
+
+def _settings(probe: Probe, model: str) -> dict[str, Any]:
+    return {"model": model, "intercept": probe.intercept, "folds": probe.folds}
+
+
+def _unconverged(met: Sequence[warnings.WarningMessage]) -> int:
+    return sum(issubclass(entry.category, ConvergenceWarning) for entry in met)
+
+
+def _split(papers: PaperSet, embeddings_ND: FloatArray) -> Split:
+    if embeddings_ND.ndim != 2 or len(embeddings_ND) != len(papers.ids):
+        problem = f"embeddings of shape {embeddings_ND.shape} for {len(papers.ids)} papers"
+        raise DataError(problem, fix="return one row per paper")
+    if not np.isfinite(embeddings_ND).all():
+        bad = int((~np.isfinite(embeddings_ND).all(axis=1)).sum())
+        problem = f"embeddings of {bad} of {len(papers.ids)} papers of {papers.name} are not finite"
+        raise DataError(problem, fix="check the model: its weights or activations overflowed")
+    # liblinear computes in float64; converting once spares a copy per fit.
+    x_ND = np.ascontiguousarray(embeddings_ND, dtype=np.float64)
+    return Split(x_ND[papers.train_rows], x_ND[papers.test_rows])
+
+
+def _label_scores(
+    metrics: Sequence[str], gold_T: NDArray[Any], predicted_T: NDArray[Any]
+) -> dict[str, float]:
+    """Return F1 and accuracy; binary F1 is that of the greater of two labels (1 of 0 and 1)."""
+    computed = {}
+    for metric in metrics:
+        if metric == "accuracy":
+            computed[metric] = float(accuracy_score(gold_T, predicted_T))
+        elif metric == "f1":
+            names = np.unique(np.concatenate([gold_T, predicted_T]))
+            if len(names) > 2:
+                fix = "use macro_f1"
+                raise DataError("f1 is for two labels", value=names.tolist(), fix=fix)
+            positive = max(names)
+            score = f1_score(gold_T, predicted_T, pos_label=positive, zero_division=0)
+            computed[metric] = float(score)
+        else:
+            score = f1_score(gold_T, predicted_T, average="macro", zero_division=0)
+            computed[metric] = float(score)
+    return computed
+
+
+def _flag_scores(metrics: Sequence[str], gold_TS: Flags, predicted_TS: Flags) -> dict[str, float]:
+    """Return the mean F1 of the labels, and the share of papers with all labels right."""
+    known = {
+        "macro_f1": lambda: f1_score(gold_TS, predicted_TS, average="macro", zero_division=0),
+        "accuracy": lambda: accuracy_score(gold_TS, predicted_TS),
+    }
+    if "f1" in metrics:
+        raise DataError("f1 is for two labels, not for several per paper", fix="use macro_f1")
+    return {metric: float(known[metric]()) for metric in metrics}
+
+
+def _means(found: Sequence[dict[str, float]], shot: FewShot) -> dict[str, float]:
+    ending = SHOT.format(shot.size)
+    return {name + ending: float(np.mean([one[name] for one in found])) for name in found[0]}
+
+
+def _names(flags_S: Flags, labels: Sequence[str]) -> str:
+    return "|".join(labels[int(place)] for place in np.flatnonzero(flags_S))

@@ -1,0 +1,188 @@
+"""Everything a report says about the results of one suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scimult.errors import DataError, UnknownNameError
+from scimult.evaluation.comparison import Settings
+from scimult.evaluation.report import set_order
+from scimult.evaluation.reporting.costs import costs
+from scimult.evaluation.reporting.curves import RecallCurves
+from scimult.evaluation.reporting.gaps import (
+    missing_sections,
+    without_queries,
+    without_samples,
+)
+from scimult.evaluation.reporting.grid import Grid
+from scimult.evaluation.reporting.leaderboard import (
+    Tested,
+    leaderboard,
+    relative_changes,
+    significance,
+    standing,
+)
+from scimult.evaluation.reporting.maps import PaperMap
+from scimult.evaluation.reporting.parts import Options, SetPart, make_part
+from scimult.evaluation.reporting.published import beside_ours, publications
+from scimult.evaluation.reporting.sources import Missing
+from scimult.evaluation.reporting.wins import Duel, counts
+from scimult.evaluation.results import Result, averages, load_results
+from scimult.evaluation.routes import cross_tables
+
+
+@dataclass(frozen=True)
+class Group:
+    """Average main scores of one task, one per system, in the order of the chapter."""
+
+    task: str
+    sets: list[str]
+    scores: list[float]
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """The sections of one folder of results."""
+
+    suite: str
+    description: str
+    folder: str
+    systems: list[str]
+    baseline: str
+    sets: int
+    queries: int
+    dates: tuple[str, str]
+    commits: list[str]
+    groups: list[Group]
+    tables: list[Grid]
+    curves: list[RecallCurves]
+    frequencies: list[Grid]
+    duels: list[Duel]
+    maps: list[PaperMap]
+    missing: list[Missing]
+
+
+def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Chapter:
+    """Read a folder of results and make its sections.
+
+    Parameters
+    ----------
+    out : Path
+        Folder that ``scimult evaluate`` wrote.
+    options : Options
+        How.
+    tell : callable
+        Is told what is being done.
+
+    Raises
+    ------
+    DataError
+        If there are no results, or files are damaged or do not belong together.
+    UnknownNameError
+        If the baseline has no result.
+    """
+    results = load_results(out)
+    if not results:
+        raise DataError("no results in this folder", path=out, fix="run scimult evaluate first")
+    names = [result.system for result in results]
+    baseline = options.baseline or names[0]
+    if baseline not in names:
+        raise UnknownNameError("system", baseline, names, path=out)
+    # The table refuses results that do not belong together, before anything else is read.
+    plain = leaderboard(results, None)
+    order = set_order(results)
+    lacking = without_queries(out, results, order)
+    settings = Settings(
+        baseline=baseline,
+        resamples=options.resamples,
+        seed=options.seed,
+        confidence=options.confidence,
+    )
+    tell(f"{out}: intervals and tests")
+    tested = None if lacking else significance(out, results, settings)
+    ranked = [
+        name
+        for name in order
+        if all(result.sets[name].has_samples for result in results if name in result.sets)
+    ]
+    parts = []
+    for name in [] if lacking else ranked:
+        tell(f"{out}: {name}")
+        parts.append(make_part(out, results, name, baseline, options))
+    return Chapter(
+        suite=results[-1].suite["name"],
+        description=results[-1].suite["description"],
+        folder=out.name,
+        systems=names,
+        baseline=baseline,
+        sets=len(order),
+        queries=_queries(results, order),
+        dates=_dates(results),
+        commits=_commits(results),
+        groups=_groups(results, order),
+        tables=_tables(results, plain, tested, parts),
+        curves=[part.curves for part in parts if part.curves],
+        frequencies=[part.frequency for part in parts if part.frequency],
+        duels=[duel for part in parts for duel in part.duels],
+        maps=[entry for part in parts for entry in part.maps],
+        missing=[
+            *lacking,
+            *without_samples([name for name in order if name not in ranked]),
+            *missing_sections(results, tested, parts, options),
+        ],
+    )
+
+
+def _tables(
+    results: Sequence[Result], plain: Grid, tested: Tested | None, parts: Sequence[SetPart]
+) -> list[Grid]:
+    tables = [leaderboard(results, tested) if tested else plain]
+    if tested and tested.comparison:
+        tables.insert(0, standing(tested.comparison))
+        tables.append(relative_changes(tested.comparison))
+    found = [duel for part in parts for duel in part.duels]
+    if found:
+        tables.append(counts(found))
+    crossed = cross_tables(results)
+    return [*tables, *crossed, *beside_ours(results, publications()), costs(results)]
+
+
+def _groups(results: Sequence[Result], order: Sequence[str]) -> list[Group]:
+    """Return averages over the sets that every system has; none if they share nothing."""
+    shared = [name for name in order if all(name in result.sets for result in results)]
+    if not shared:
+        return []
+    facts = {name: results[0].sets[name] for name in shared}
+    means = [averages({name: result.sets[name] for name in shared}) for result in results]
+    return [
+        Group(
+            task,
+            [name for name in shared if task in (facts[name].task, facts[name].group, "all")],
+            [mean[task] for mean in means],
+        )
+        for task in means[0]
+    ]
+
+
+def _queries(results: Sequence[Result], order: Sequence[str]) -> int:
+    return sum(
+        next(result.sets[name].counts["queries"] for result in results if name in result.sets)
+        for name in order
+    )
+
+
+def _dates(results: Sequence[Result]) -> tuple[str, str]:
+    days = sorted(str(result.provenance.get("date", ""))[:10] for result in results)
+    return days[0], days[-1]
+
+
+def _commits(results: Sequence[Result]) -> list[str]:
+    """Return the commits of the code that wrote the results, marked where files differed."""
+    found = []
+    for result in results:
+        git = result.provenance.get("git")
+        modified = " and changes" if git and git["modified"] else ""
+        found.append(f"{git['commit'][:10]}{modified}" if git else "unknown")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,91 @@
+"""Geometry of the report's pictures; the templates draw them as SVG."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scimult.evaluation.reporting.curves import RecallCurves
+from scimult.evaluation.reporting.maps import PaperMap
+
+WIDTH, HEIGHT = 340, 230
+LEFT, RIGHT, TOP, BOTTOM = 34, 10, 10, 34
+MARGIN = 8
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A place on an axis and its text."""
+
+    place: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve: its system's number and name, the places of its points, and what they say."""
+
+    index: int
+    system: str
+    points: list[tuple[float, float, str]]
+
+    @property
+    def path(self) -> str:
+        """The points as a polyline has them."""
+        return " ".join(f"{x},{y}" for x, y, _ in self.points)
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """Curves with axes, in units of the SVG's view box."""
+
+    name: str
+    source: str
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    lines: list[Line]
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A paper on a map: place, field and title."""
+
+    x: float
+    y: float
+    field: int
+    title: str
+
+
+def line_chart(curves: RecallCurves, systems: list[str]) -> LineChart:
+    """Place recall curves: length of the list on a logarithmic axis, recall from 0 to 1."""
+    low, high = math.log(curves.depths[0]), math.log(curves.depths[-1])
+
+    def x(k: int) -> float:
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * (math.log(k) - low) / (high - low), 1)
+
+    def y(recall: float) -> float:
+        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * recall, 1)
+
+    lines = []
+    for curve in curves.curves:
+        points = [
+            (x(k), y(recall), f"{curve.system}: recall@{k} {100 * recall:.2f}")
+            for k, recall in zip(curves.depths, curve.recalls, strict=True)
+        ]
+        lines.append(Line(systems.index(curve.system), curve.system, points))
+    return LineChart(
+        curves.name,
+        curves.source,
+        [Tick(x(k), str(k)) for k in curves.depths],
+        [Tick(y(share / 4), f"{25 * share}") for share in range(5)],
+        lines,
+    )
+
+
+def dots(found: PaperMap) -> list[Dot]:
+    """Place the papers of a map in the view box."""
+    span = WIDTH - 2 * MARGIN
+    return [
+        Dot(round(MARGIN + span * p.x, 1), round(MARGIN + span * p.y, 1), p.field, p.title)
+        for p in found.points
+    ]

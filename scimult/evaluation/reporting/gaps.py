@@ -1,0 +1,82 @@
+"""What a report cannot show: every gap is named, with what would fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from scimult.evaluation.per_query import has_per_query
+from scimult.evaluation.reporting.costs import missing_costs
+from scimult.evaluation.reporting.leaderboard import Tested
+from scimult.evaluation.reporting.maps import can_map
+from scimult.evaluation.reporting.parts import Options, SetPart
+from scimult.evaluation.reporting.sources import Missing
+from scimult.evaluation.results import Result
+
+NEEDS_QUERIES = "Intervals, tests, wins and losses, recall curves, label frequency, maps"
+GIVE_DATA = "pass --data FOLDER, the folder that scimult evaluate read"
+SAVE_RUNS = "evaluate with --save-runs, and pass --data FOLDER"
+
+
+def without_queries(out: Path, results: Sequence[Result], order: Sequence[str]) -> list[Missing]:
+    """Name the systems and sets whose scores per query are not there."""
+    absent = [
+        f"{result.system} on {name}"
+        for result in results
+        for name in order
+        if name in result.sets and not has_per_query(out, result.system, name)
+    ]
+    why = f"no scores per query of {', '.join(absent)}"
+    return [Missing(NEEDS_QUERIES, why, "evaluate these systems again")] if absent else []
+
+
+def without_samples(names: Sequence[str]) -> list[Missing]:
+    """Name the sets whose main metric is no mean over queries."""
+    why = f"the main metric is no mean over queries: {', '.join(names)}"
+    fix = "nothing: a correlation, or F1 of several labels, belongs to the whole set"
+    return [Missing(NEEDS_QUERIES, why, fix)] if names else []
+
+
+def missing_sections(
+    results: Sequence[Result],
+    tested: Tested | None,
+    parts: Sequence[SetPart],
+    options: Options,
+) -> list[Missing]:
+    """Name every section, or part of one, that results and options do not allow."""
+    found = []
+    if tested and tested.comparison is None:
+        fix = "evaluate another system into the same folder"
+        why = "no other system shares a data set with the baseline"
+        found.append(Missing("Significance marks, wins and losses", why, fix))
+    textless = [part for part in parts if not part.has_texts]
+    listless = [part for part in parts if not part.has_lists and not part.is_coarse]
+    flat = [part for part in parts if part.curves is None and not part.is_coarse]
+    fine = [part for part in textless if part.protocol == "classification_fine"]
+    gaps = [
+        ("Texts of won and lost queries", "no texts", textless, GIVE_DATA),
+        ("Label frequency", "no labels of the papers", fine, GIVE_DATA),
+        ("What each system ranked first", "no ranked lists of all systems", listless, SAVE_RUNS),
+        ("Recall curves", "neither ranked lists nor recall at two cut-offs", flat, SAVE_RUNS),
+    ]
+    for section, why, sets, fix in gaps:
+        if sets:
+            found.append(Missing(section, f"{why}: {', '.join(p.name for p in sets)}", fix))
+    systems = [result.system for result in results]
+    return [*found, *_without_map(parts, systems, options), *missing_costs(results)]
+
+
+def _without_map(
+    parts: Sequence[SetPart], systems: Sequence[str], options: Options
+) -> list[Missing]:
+    section = "Map of papers"
+    if not can_map():
+        return [Missing(section, "scikit-learn is not installed", "pip install scikit-learn")]
+    given = [name for name in options.maps if name in systems]
+    if not given:
+        fix = "encode the papers of a set with one field each, and pass --map NAME=FOLDER"
+        return [Missing(section, "no embeddings were given", fix)]
+    drawn = {entry.system for part in parts for entry in part.maps}
+    why = "the embeddings of {} do not have all papers of a set with one field each"
+    fix = "scimult encode the papers.jsonl of such a set"
+    return [Missing(section, why.format(name), fix) for name in given if name not in drawn]

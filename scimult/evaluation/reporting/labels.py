@@ -1,0 +1,110 @@
+"""How scores depend on how often a label occurs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scimult.evaluation.metrics import MACRO_F1
+from scimult.evaluation.reporting.grid import Cell, Grid, label, percent
+from scimult.evaluation.reporting.sources import ScoredSet
+from scimult.types import IntArray
+
+BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Where ranges of frequencies start; each ends before the next."""
+
+
+def by_frequency(scored: ScoredSet) -> Grid | None:
+    """Return scores by label frequency in the papers that were scored; None if not known.
+
+    Coarse sets have the F1 of every class. Of fine sets, papers are grouped by the frequency of
+    their rarest label, which needs the papers' labels, that is, the data. Other sets have none.
+    """
+    if scored.facts.main_metric == MACRO_F1:
+        return _classes(scored)
+    fine = scored.facts.protocol == "classification_fine"
+    return _rarest(scored) if fine and scored.dataset else None
+
+
+def _classes(scored: ScoredSet) -> Grid:
+    tables = scored.tables
+    gold = np.array(next(iter(tables.values())).column("gold"))
+    names = _label_names(scored)
+    frequency = {name: int((gold == name).sum()) for name in dict.fromkeys(gold.tolist())}
+    rows = []
+    for name in sorted(frequency, key=lambda name: (-frequency[name], name)):
+        scores = [
+            class_f1(gold, np.array(table.column("predicted")), name) for table in tables.values()
+        ]
+        shown = names.get(name, name)
+        rows.append([label(shown), Cell(f"{frequency[name]:,}", frequency[name]), *_best(scores)])
+    return Grid(
+        f"{scored.name}: F1 of each class",
+        ["class", "papers", *tables],
+        1,
+        rows,
+        ["Classes by the number of papers that have them, the most frequent first."],
+    )
+
+
+def class_f1(gold: NDArray[np.str_], predicted: NDArray[np.str_], name: str) -> float:
+    """Return the F1 of one class, which occurs among the gold labels."""
+    hits = ((gold == name) & (predicted == name)).sum()
+    return float(2 * hits / ((gold == name).sum() + (predicted == name).sum()))
+
+
+def _rarest(scored: ScoredSet) -> Grid:
+    assert scored.dataset is not None, "only called with data"
+    rarest_Q = rarest_label(scored.dataset.qrels.rows.values, scored.dataset.qrels.rows.owners)
+    rows = []
+    for low, high in zip(BINS, (*BINS[1:], None), strict=True):
+        chosen_Q = (rarest_Q >= low) & (rarest_Q < (high or np.inf))
+        if not chosen_Q.any():
+            continue
+        scores = [
+            float(table.scores([scored.column])[chosen_Q, 0].mean())
+            for table in scored.tables.values()
+        ]
+        name = f"{low} and more" if high is None else str(low) if high == low + 1 else None
+        papers = int(chosen_Q.sum())
+        shown = name or f"{low} to {(high or 0) - 1}"
+        rows.append([label(shown), Cell(f"{papers:,}", papers), *_best(scores)])
+    return Grid(
+        f"{scored.name}: {scored.column} by label frequency",
+        ["papers with the rarest label", "papers", *scored.tables],
+        1,
+        rows,
+        [
+            "Papers are grouped by their rarest label: how many of the scored papers have it. The "
+            "first row has papers with a label that no other paper has."
+        ],
+    )
+
+
+def rarest_label(labels_P: IntArray, papers_P: IntArray) -> IntArray:
+    """Return, for each paper, the frequency of the rarest of its labels.
+
+    Parameters
+    ----------
+    labels_P, papers_P : IntArray
+        Label row and paper row of P pairs; every paper has a pair.
+    """
+    frequency_P = np.bincount(labels_P)[labels_P]
+    rarest_Q = np.full(int(papers_P.max(initial=-1)) + 1, len(labels_P), dtype=np.int64)
+    np.minimum.at(rarest_Q, papers_P, frequency_P)
+    return rarest_Q
+
+
+def _label_names(scored: ScoredSet) -> dict[str, str]:
+    if scored.dataset is None:
+        return {}
+    return {
+        name: text.title
+        for name, text in zip(scored.dataset.candidate_ids, scored.dataset.candidates, strict=True)
+    }
+
+
+def _best(scores: list[float]) -> list[Cell]:
+    top = f"{100 * max(scores):.2f}"
+    several = len(scores) > 1
+    return [percent(score, bold=several and f"{100 * score:.2f}" == top) for score in scores]

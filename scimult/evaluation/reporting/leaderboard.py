@@ -1,0 +1,169 @@
+"""The main table: every score with its interval and the mark of its test against the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scimult.evaluation.comparison import (
+    Comparison,
+    Difference,
+    Settings,
+    compare,
+    paired_samples,
+    set_seed,
+)
+from scimult.evaluation.report import Row, make_report
+from scimult.evaluation.reporting.grid import SIGNS, Cell, Grid, Mark, change, label, percent
+from scimult.evaluation.resampling import bootstrap, interval
+from scimult.evaluation.results import Result
+
+Interval = tuple[float, float]
+Intervals = dict[tuple[str, str, str], Interval]
+"""Set, metric and system to the ends of the interval; main metrics only."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Intervals of main metrics, and tests against the baseline if there is another system."""
+
+    intervals: Intervals
+    comparison: Comparison | None
+
+    def mark(self, name: str, metric: str, system: str) -> Mark:
+        """Return what the corrected test says of one score."""
+        for row in self.comparison.rows if self.comparison else ():
+            if (row.name, row.metric, row.system) == (name, metric, system):
+                return mark_of(row, self.comparison.settings.level if self.comparison else 0)
+        return ""
+
+
+def mark_of(row: Difference, level: float) -> Mark:
+    """Return ``better`` or ``worse`` if the corrected p-value is at most ``level``."""
+    if row.p_holm is None or row.p_holm > level or row.difference == 0:
+        return ""
+    return "better" if row.difference > 0 else "worse"
+
+
+def significance(out: Path, results: Sequence[Result], settings: Settings) -> Tested:
+    """Draw intervals of all main metrics, and compare every system with the baseline.
+
+    Raises
+    ------
+    DataError
+        If scores per query are damaged or of other queries.
+    """
+    intervals: Intervals = {}
+    for name in dict.fromkeys(name for result in results for name in result.sets):
+        present = [result for result in results if name in result.sets]
+        if not all(result.sets[name].has_samples for result in present):
+            continue
+        metric = present[0].sets[name].main_metric
+        samples = paired_samples(out, present, name, [metric])
+        scores_SRM = bootstrap(samples, settings.resamples, set_seed(settings.seed, name))
+        for result, scores_RM in zip(present, scores_SRM, strict=True):
+            intervals[name, metric, result.system] = interval(scores_RM[:, 0], settings.confidence)
+    baseline = next(result for result in results if result.system == settings.baseline)
+    others = [result for result in results if result is not baseline]
+    sampled = {name for name, entry in baseline.sets.items() if entry.has_samples}
+    comparable = any(sampled & result.sets.keys() for result in others)
+    return Tested(intervals, compare(out, settings) if comparable else None)
+
+
+def leaderboard(results: Sequence[Result], tested: Tested | None) -> Grid:
+    """Return all scores, systems as columns, the main metric of a set first."""
+    report = make_report(results)
+    rows = [_row(row, report.systems, tested) for row in report.rows]
+    notes = list(report.notes)
+    if tested:
+        notes += _notes(tested)
+    main = {name: entry.main_metric for result in results for name, entry in result.sets.items()}
+    minor = [
+        place
+        for place, row in enumerate(report.rows)
+        if row.name in main and row.metric != main[row.name]
+    ]
+    headings = ["task", "set", "metric", *report.systems]
+    averages = sum(row.name not in main for row in report.rows)
+    return Grid("Leaderboard", headings, 3, rows, notes, minor, averages)
+
+
+def relative_changes(comparison: Comparison) -> Grid:
+    """Return the relative change of average scores per task (SciMult, Table 9)."""
+    tasks = dict.fromkeys(row.task for row in comparison.averages)
+    changes = {(row.task, row.system): row.relative_change for row in comparison.averages}
+    baseline = comparison.settings.baseline
+    return Grid(
+        f"Relative change of average scores, compared with {baseline}",
+        ["task", *comparison.systems],
+        1,
+        [
+            [label(task), *(change(changes[task, system]) for system in comparison.systems)]
+            for task in tasks
+        ],
+        [
+            f"(average of the system − average of {baseline}) / average of {baseline}; averages "
+            "of main metrics over the sets that every system has.",
+        ],
+    )
+
+
+def standing(comparison: Comparison) -> Grid:
+    """Count the data sets on which each system is better or worse than the baseline."""
+    level = comparison.settings.level
+    averages = {row.system: row for row in comparison.averages if row.task == "all"}
+    main = _main_rows(comparison)
+    rows = []
+    for system in comparison.systems:
+        marks = [mark_of(row, level) for row in main if row.system == system]
+        average = averages.get(system)
+        cells = [percent(average.score if average else None)]
+        cells += [percent(average.baseline_score if average else None)]
+        counts = [marks.count("better"), marks.count("worse"), marks.count("")]
+        cells += [Cell(str(count), count) for count in counts]
+        rows.append([label(system), *cells])
+    baseline = comparison.settings.baseline
+    headings = ["system", "average", f"average of {baseline}", "better", "worse", "undecided"]
+    notes = [
+        f"Data sets on which a system is better or worse than {baseline}, by the corrected test "
+        f"at level {level:g}; on the others the difference can be chance."
+    ]
+    return Grid(f"Compared with {baseline}", headings, 1, rows, notes)
+
+
+def _main_rows(comparison: Comparison) -> list[Difference]:
+    """Return one row per set and system: the first metric listed is the main one."""
+    first: dict[str, str] = {}
+    for row in comparison.rows:
+        first.setdefault(row.name, row.metric)
+    return [row for row in comparison.rows if row.metric == first[row.name]]
+
+
+def _row(row: Row, systems: Sequence[str], tested: Tested | None) -> list[Cell]:
+    cells = []
+    for system, score, best in zip(systems, row.scores, row.best, strict=True):
+        mark: Mark = tested.mark(row.name, row.metric, system) if tested else ""
+        ends = tested.intervals.get((row.name, row.metric, system)) if tested else None
+        cells.append(percent(score, bold=best, mark=mark, note=_ends(ends)))
+    name = f"average ({row.task})" if row.name == "average" else row.name
+    return [label(row.task), label(name), label(row.metric), *cells]
+
+
+def _ends(ends: Interval | None) -> str:
+    return "" if ends is None else f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f}"
+
+
+def _notes(tested: Tested) -> list[str]:
+    comparison = tested.comparison
+    if comparison is None:
+        return ["One system: nothing is tested."]
+    settings = comparison.settings
+    better, worse = SIGNS["better"], SIGNS["worse"]
+    return [
+        f"{better} better and {worse} worse than {settings.baseline}: paired randomisation test on "
+        f"the main metric, {settings.resamples:,} draws, corrected for {len(comparison.rows)} "
+        f"comparisons (Holm), p ≤ {settings.level:g}.",
+        f"Small numbers: {100 * settings.confidence:g}% bootstrap interval over queries, seed "
+        f"{settings.seed}. Neither knows about chance in training.",
+    ]

@@ -1,0 +1,135 @@
+"""Maps of papers: embeddings in two dimensions, coloured by field.
+
+Shape legend: N papers, D width.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+
+from scimult.errors import DataError
+from scimult.evaluation.metrics import MACRO_F1
+from scimult.evaluation.reporting.sources import ScoredSet
+from scimult.evaluation.reporting.wins import named
+from scimult.retrieval.embeddings import StoredEmbeddings
+from scimult.types import FloatArray
+
+MOST_PAPERS = 1000
+MOST_FIELDS = 8
+OTHER = "other fields"
+FEWEST = 10
+"""Below this number of papers there is nothing to see."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One paper: its place in [0, 1]², the index of its field, and its name."""
+
+    x: float
+    y: float
+    field: int
+    title: str
+
+
+@dataclass(frozen=True)
+class PaperMap:
+    """Papers of one data set as one system places them."""
+
+    system: str
+    name: str
+    fields: list[str]
+    points: list[Point]
+    note: str
+
+
+def can_map() -> bool:
+    """Return whether scikit-learn, which has t-SNE, is installed."""
+    return find_spec("sklearn") is not None
+
+
+def takes(scored: ScoredSet, stored: StoredEmbeddings) -> bool:
+    """Return whether papers of a set have one field each and all of them an embedding."""
+    one_field = scored.facts.main_metric == MACRO_F1
+    return one_field and set(scored.query_ids) <= set(stored.ids)
+
+
+def paper_map(scored: ScoredSet, system: str, stored: StoredEmbeddings, seed: int) -> PaperMap:
+    """Place a sample of papers by t-SNE (van der Maaten and Hinton 2008).
+
+    Parameters
+    ----------
+    scored : ScoredSet
+        A set of coarse classification; its gold labels are the fields.
+    system : str
+        Whose embeddings these are.
+    stored : StoredEmbeddings
+        Embeddings of all papers of the set.
+    seed : int
+        Of the sample and of t-SNE.
+
+    Raises
+    ------
+    DataError
+        If there are too few papers, or embeddings that are not finite.
+    """
+    gold = next(iter(scored.tables.values())).column("gold")
+    if len(gold) < FEWEST:
+        raise DataError(f"a map needs {FEWEST} papers", path=stored.path, value=len(gold))
+    generator = np.random.default_rng(seed)
+    kept = min(len(gold), MOST_PAPERS)
+    rows = np.sort(generator.choice(len(gold), kept, replace=False)).tolist()
+    embeddings_ND = stored.rows([scored.query_ids[row] for row in rows])
+    if not np.isfinite(embeddings_ND).all():
+        raise DataError(
+            "embeddings are not finite numbers", path=stored.path, fix="encode the papers again"
+        )
+    places_N2 = project(embeddings_ND, seed)
+    names, fields = _fields([gold[row] for row in rows], scored)
+    titles = [scored.query_ids[row] for row in rows]
+    if scored.dataset:
+        titles = [named(scored.dataset.queries[row]) for row in rows]
+    points = [
+        Point(round(float(x), 4), round(float(y), 4), field, title)
+        for (x, y), field, title in zip(places_N2, fields, titles, strict=True)
+    ]
+    return PaperMap(
+        system,
+        scored.name,
+        names,
+        points,
+        f"{kept:,} of {len(gold):,} papers, t-SNE of cosine distances, seed {seed}.",
+    )
+
+
+def project(embeddings_ND: FloatArray, seed: int) -> FloatArray:
+    """Return places in the unit square, shape ``(N, 2)``; near each other if embeddings are."""
+    from sklearn.manifold import TSNE
+
+    rows_ND = np.asarray(embeddings_ND, dtype=np.float32)
+    norms_N1 = np.linalg.norm(rows_ND, axis=1, keepdims=True)
+    # On the unit sphere Euclidean neighbours are cosine neighbours, and PCA can start.
+    unit_ND = rows_ND / np.maximum(norms_N1, 1e-12)
+    perplexity = min(30.0, (len(unit_ND) - 1) / 3)
+    model = TSNE(perplexity=perplexity, init="pca", random_state=seed)
+    places_N2 = model.fit_transform(unit_ND)
+    low_2, high_2 = places_N2.min(axis=0), places_N2.max(axis=0)
+    scaled_N2: FloatArray = (places_N2 - low_2) / np.maximum(high_2 - low_2, 1e-12)
+    return scaled_N2
+
+
+def _fields(gold: list[str], scored: ScoredSet) -> tuple[list[str], list[int]]:
+    """Return the names of the most frequent fields and, for each paper, the index of its own."""
+    common = [name for name, _ in sorted(Counter(gold).items(), key=lambda item: (-item[1], item))]
+    shown = common[:MOST_FIELDS]
+    index = {name: place for place, name in enumerate(shown)}
+    names = shown
+    if scored.dataset:
+        titles = dict(zip(scored.dataset.candidate_ids, scored.dataset.candidates, strict=True))
+        names = [titles[name].title for name in shown]
+    if len(common) > len(shown):
+        names = [*names, OTHER]
+    return names, [index.get(name, len(shown)) for name in gold]

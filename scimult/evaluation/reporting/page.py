@@ -1,0 +1,87 @@
+"""The report's files: one self-contained HTML page, Markdown, LaTeX and JSON."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from scimult.evaluation.reporting import charts
+from scimult.evaluation.reporting.chapter import Chapter
+from scimult.evaluation.reporting.grid import SIGNS, Grid, to_latex, to_markdown
+from scimult.evaluation.results import provenance
+from scimult.files import write_json, write_text
+
+FORMAT = "scimult-report/1"
+PACKAGE = "scimult.evaluation.reporting"
+COLOURS = 8
+"""Systems and fields beyond these share the last colour; names stand beside every colour."""
+
+
+def write_page(chapters: Sequence[Chapter], out: Path) -> Path:
+    """Write ``report.html``, ``.md``, ``.tex`` and ``.json``; return the path of the page."""
+    written = provenance()
+    write_json(
+        out / "report.json",
+        {"format": FORMAT, "chapters": [asdict(c) for c in chapters], "provenance": written},
+    )
+    write_text(out / "report.md", "\n".join(map(_markdown, chapters)))
+    write_text(out / "report.tex", "\n".join(map(_latex, chapters)))
+    write_text(out / "report.html", to_html(chapters, written))
+    return out / "report.html"
+
+
+def to_html(chapters: Sequence[Chapter], written: dict[str, Any]) -> str:
+    """Return the page; every text is escaped, and only its own script may run."""
+    environment = Environment(
+        loader=PackageLoader(PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = _asset("report.js")
+    # The page allows the script with this hash alone: a text that got past escaping cannot run.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("report.html").render(
+        chapters=chapters,
+        written=written,
+        style=Markup(_asset("report.css")),
+        script=Markup(script),
+        digest=digest,
+        charts=charts,
+        signs=SIGNS,
+        colours=COLOURS,
+    )
+
+
+def _asset(name: str) -> str:
+    folder = resources.files(PACKAGE) / "templates"
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def _grids(chapter: Chapter) -> list[Grid]:
+    return [*chapter.tables, *chapter.frequencies]
+
+
+def _markdown(chapter: Chapter) -> str:
+    parts = [f"# {chapter.suite}: {chapter.description}\n"]
+    parts += [to_markdown(grid) for grid in _grids(chapter)]
+    if chapter.missing:
+        gaps = [f"* {gap.section}: {gap.why}. Fix: {gap.fix}." for gap in chapter.missing]
+        parts.append("\n".join(["## Not shown", "", *gaps]) + "\n")
+    return "\n".join(parts)
+
+
+def _latex(chapter: Chapter) -> str:
+    heading = "% Suite {}. Needs the package booktabs; + better, - worse than {}.\n"
+    return "\n".join(
+        [heading.format(chapter.suite, chapter.baseline), *map(to_latex, _grids(chapter))]
+    )

@@ -1,0 +1,101 @@
+"""The sections of one data set, made while its texts and lists are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scimult.evaluation.reporting.curves import RecallCurves, recall_curves
+from scimult.evaluation.reporting.grid import Grid
+from scimult.evaluation.reporting.labels import by_frequency
+from scimult.evaluation.reporting.maps import PaperMap, can_map, paper_map, takes
+from scimult.evaluation.reporting.sources import read_scored_set
+from scimult.evaluation.reporting.wins import Duel, duels
+from scimult.evaluation.results import Result
+from scimult.retrieval.embeddings import StoredEmbeddings
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a report is made.
+
+    Attributes
+    ----------
+    data : sequence of Path
+        Folders of data sets, for texts; the first one that has a set is read.
+    baseline : str, optional
+        The system that others are compared with; the oldest result if not given.
+    maps : mapping
+        System to embeddings of the papers of a coarse classification set.
+    examples : int
+        Won and lost queries shown per data set and system.
+    resamples, seed, confidence
+        See :class:`scimult.evaluation.comparison.Settings`.
+    """
+
+    data: Sequence[Path] = ()
+    baseline: str | None = None
+    maps: Mapping[str, StoredEmbeddings] = field(default_factory=dict)
+    examples: int = 3
+    resamples: int = 10_000
+    seed: int = 0
+    confidence: float = 0.95
+
+
+@dataclass(frozen=True)
+class SetPart:
+    """What a report shows of one data set, and what it read of it.
+
+    Attributes
+    ----------
+    name, protocol : str
+        Of the data set.
+    has_texts, has_lists : bool
+        Whether its texts were read, and ranked lists of every system.
+    curves, frequency, duels, maps
+        Sections; None or empty where they cannot be made.
+    """
+
+    name: str
+    protocol: str
+    has_texts: bool
+    has_lists: bool
+    curves: RecallCurves | None
+    frequency: Grid | None
+    duels: list[Duel]
+    maps: list[PaperMap]
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether each query is a paper with one label, for which nothing is listed."""
+        return self.protocol == "classification_coarse"
+
+
+def make_part(
+    out: Path, results: Sequence[Result], name: str, baseline: str, options: Options
+) -> SetPart:
+    """Read one data set and make its sections.
+
+    Raises
+    ------
+    DataError
+        If a file is damaged, or the data is not what was scored.
+    """
+    present = [result for result in results if name in result.sets]
+    scored = read_scored_set(out, present, name, options.data)
+    maps = [
+        paper_map(scored, system, stored, options.seed)
+        for system, stored in options.maps.items()
+        if can_map() and system in scored.tables and takes(scored, stored)
+    ]
+    return SetPart(
+        name=name,
+        protocol=scored.facts.protocol,
+        has_texts=scored.dataset is not None,
+        has_lists=scored.runs.keys() == scored.tables.keys(),
+        curves=recall_curves(scored, present),
+        frequency=by_frequency(scored),
+        duels=duels(scored, baseline, options.examples),
+        maps=maps,
+    )

@@ -1,0 +1,97 @@
+"""What sections read of one data set: scores per query, texts and ranked lists, as far as there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scimult.errors import DataError
+from scimult.evaluation.datasets import Dataset, missing_files
+from scimult.evaluation.harness import load_sets
+from scimult.evaluation.metrics import MACRO_F1
+from scimult.evaluation.per_query import PerQuery, read_per_query
+from scimult.evaluation.results import Result, SetFacts, folder_of
+from scimult.evaluation.suites import Suite
+from scimult.retrieval.runs import Ranking, read_run
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A section, or a part of one, that cannot be shown, why, and what would show it."""
+
+    section: str
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class ScoredSet:
+    """One data set as systems answered it.
+
+    Attributes
+    ----------
+    name, facts
+        Its name and what was scored.
+    tables : dict
+        System to its scores per query, the queries of all in the same order.
+    dataset : Dataset, optional
+        Texts and judgments, queries in the order of the tables; None without ``--data``.
+    runs : dict
+        System to its ranked lists, for systems whose run was saved.
+    """
+
+    name: str
+    facts: SetFacts
+    tables: dict[str, PerQuery]
+    dataset: Dataset | None = None
+    runs: dict[str, Ranking] = field(default_factory=dict)
+
+    @property
+    def query_ids(self) -> list[str]:
+        """Ids of the Q queries."""
+        return next(iter(self.tables.values())).query_ids
+
+    @property
+    def column(self) -> str:
+        """The column of the tables that has a score per query."""
+        return "correct" if self.facts.main_metric == MACRO_F1 else self.facts.main_metric
+
+
+def read_scored_set(
+    out: Path, results: Sequence[Result], name: str, data: Sequence[Path]
+) -> ScoredSet:
+    """Read the scores of systems that have the set, and texts and lists if they are there.
+
+    Raises
+    ------
+    DataError
+        If a file is damaged, or the data is not what was scored.
+    """
+    dataset = _dataset(results[-1], name, data)
+    tables = {result.system: read_per_query(out, result.system, name) for result in results}
+    order = dataset.query_ids if dataset else next(iter(tables.values())).query_ids
+    tables = {system: table.in_order_of(order) for system, table in tables.items()}
+    runs = {}
+    for system in tables:
+        path = folder_of(out, system) / "runs" / f"{name}.run"
+        if dataset and path.exists():
+            runs[system] = read_run(path, dataset.query_ids, dataset.candidate_ids)
+    return ScoredSet(name, results[-1].facts[name], tables, dataset, runs)
+
+
+def _dataset(result: Result, name: str, data: Sequence[Path]) -> Dataset | None:
+    """Read the set as the result's suite has it; None if its files are nowhere."""
+    suite, facts = Suite.model_validate(result.suite), result.facts[name]
+    for folder in data:
+        if missing_files(suite.benchmarks[name], folder):
+            continue
+        loaded = load_sets(suite, folder, [name], skip_bad=bool(facts.left_out))[name]
+        if loaded.facts.files != facts.files:
+            raise DataError(
+                f"the files of {name} are not those that were scored",
+                path=folder,
+                fix="pass the data that scimult evaluate read, or evaluate again",
+            )
+        return loaded.dataset if isinstance(loaded.dataset, Dataset) else None
+    return None

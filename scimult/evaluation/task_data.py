@@ -1,0 +1,194 @@
+"""What a benchmark's files become: texts with ids, and what is known about them.
+
+Shape legend: Q queries, C candidates, N papers, P judged (query, reviewer) pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scimult.data.ragged import Ragged
+from scimult.retrieval.runs import Qrels
+from scimult.types import IntArray, Similarity, Text
+
+
+@dataclass(frozen=True)
+class Reviewers:
+    """Authors who are ranked by their papers.
+
+    Attributes
+    ----------
+    ids : list of str
+        One per reviewer.
+    papers : Ragged
+        Candidate rows of each reviewer's papers.
+    qrels : Qrels
+        Judgments, 0 to 3, of every query over the reviewers.
+    """
+
+    ids: list[str]
+    papers: Ragged
+    qrels: Qrels
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Queries, candidates and judgments of one benchmark.
+
+    Attributes
+    ----------
+    name, task : str
+        Name of the benchmark and task of the encoder.
+    query_ids, queries : list
+        Ids and texts of the Q queries (papers to be labelled are queries too).
+    candidate_ids, candidates : list
+        Ids and texts of the C candidates (documents, papers or labels).
+    qrels : Qrels
+        Judgments of every query over these candidates.
+    lists : Ragged, optional
+        The candidate rows that each query ranks; None where it ranks all.
+    label_names : list of list of str
+        All names of each label; empty unless candidates are labels.
+    files : list of Path
+        Everything that was read.
+    similarity : {"dot", "cosine", "l2"}, optional
+        Prescribed by the benchmark; None: the encoder's own.
+    groups : list of str
+        A group of each query (a field of study), whose scores are kept apart too; may be empty.
+    weights_Q : array, optional
+        How much each query counts, where they do not count the same.
+    matched : Ragged, optional
+        Label rows whose name matches each paper, where the data says so.
+    reviewers : Reviewers, optional
+        The authors of the candidates, where these are ranked.
+    """
+
+    name: str
+    task: str
+    query_ids: list[str]
+    queries: list[Text]
+    candidate_ids: list[str]
+    candidates: list[Text]
+    qrels: Qrels
+    lists: Ragged | None = None
+    label_names: list[list[str]] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    similarity: Similarity | None = None
+    groups: list[str] = field(default_factory=list)
+    weights_Q: NDArray[np.float64] | None = None
+    matched: Ragged | None = None
+    reviewers: Reviewers | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of queries, candidates and relevant pairs."""
+        judged = self.qrels if self.reviewers is None else self.reviewers.qrels
+        return {
+            "queries": len(self.query_ids),
+            "candidates": len(self.candidate_ids),
+            "relevant": int(judged.relevant_Q.sum()),
+        }
+
+    @property
+    def own_rows(self) -> IntArray:
+        """For each query, the row of the candidate with the same id; -1 if there is none."""
+        rows = {name: row for row, name in enumerate(self.candidate_ids)}
+        return np.array([rows.get(name, -1) for name in self.query_ids], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class PaperSet:
+    """Papers with labels or numbers, for a linear model on their embeddings.
+
+    Attributes
+    ----------
+    name, task : str
+        Name of the benchmark and task of the encoder.
+    ids, texts : list
+        Ids and texts of the N papers.
+    train_rows, test_rows : IntArray
+        Rows of the papers a model is fitted to, and of those it is scored on.
+    labels : list of list of str
+        Labels of each paper; empty for numbers.
+    values_N : array
+        Number of each paper; empty for labels.
+    files : list of Path
+        Everything that was read.
+    """
+
+    name: str
+    task: str
+    ids: list[str]
+    texts: list[Text]
+    train_rows: IntArray
+    test_rows: IntArray
+    labels: list[list[str]]
+    values_N: NDArray[np.float64]
+    files: list[Path] = field(default_factory=list)
+
+    @property
+    def query_ids(self) -> list[str]:
+        """Ids of the papers that are scored."""
+        return [self.ids[row] for row in self.test_rows]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of scored papers, of classes, of labels to be found and of training papers."""
+        return {
+            "queries": len(self.test_rows),
+            "candidates": len({label for labels in self.labels for label in labels}),
+            "relevant": sum(len(self.labels[row]) for row in self.test_rows) if self.labels else 0,
+            "train": len(self.train_rows),
+        }
+
+
+@dataclass(frozen=True)
+class Signatures:
+    """Author mentions (an author of a paper), in blocks of similar names, by person.
+
+    Attributes
+    ----------
+    name, task : str
+        Name of the benchmark and task of the encoder.
+    ids : list of str
+        One per signature.
+    paper_ids, texts : list
+        Ids and texts of the N papers.
+    paper_rows : IntArray
+        Row of each signature's paper.
+    blocks, persons : list of str
+        Block and true person of each signature.
+    files : list of Path
+        Everything that was read.
+    """
+
+    name: str
+    task: str
+    ids: list[str]
+    paper_ids: list[str]
+    texts: list[Text]
+    paper_rows: IntArray
+    blocks: list[str]
+    persons: list[str]
+    files: list[Path] = field(default_factory=list)
+
+    @property
+    def query_ids(self) -> list[str]:
+        """Ids of the signatures."""
+        return self.ids
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of signatures, of papers and of persons."""
+        return {
+            "queries": len(self.ids),
+            "candidates": len(self.texts),
+            "relevant": len(set(zip(self.blocks, self.persons, strict=True))),
+        }
+
+
+TaskData = Dataset | PaperSet | Signatures

@@ -1,0 +1,152 @@
+"""Our models as encoders of MTEB 2: its tasks are routed to ours by type, name and side.
+
+Shape legend: N texts, M texts of the other side, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scimult.errors import DataError
+from scimult.inference.encoder import SciMult
+from scimult.types import FloatArray, Kind, Role, Text
+
+if TYPE_CHECKING:
+    from mteb.models.model_meta import ModelMeta
+
+# What MTEB calls its types of tasks, and the task of ours whose embeddings suit them. Those not
+# named compare papers with papers, as link prediction does.
+ROUTES: Mapping[str, str] = {
+    "Classification": "classification",
+    "MultilabelClassification": "classification",
+    "Regression": "classification",
+    "Retrieval": "search",
+    "InstructionRetrieval": "search",
+}
+OTHERWISE = "link_prediction"
+_METRICS = {"dot": "dot", "cosine": "cosine", "l2": "euclidean"}
+
+
+class MtebEncoder:
+    """A SciMult model for ``mteb.evaluate``.
+
+    Parameters
+    ----------
+    model : SciMult
+        The model.
+    routes : mapping, optional
+        MTEB task name or type to the name of one of the model's tasks, on top of ``ROUTES``; a
+        name counts before a type.
+
+    Raises
+    ------
+    UnknownNameError
+        If the model does not know a task that is routed to.
+    """
+
+    def __init__(self, model: SciMult, routes: Mapping[str, str] | None = None) -> None:
+        self._model = model
+        self._routes = {**ROUTES, **(routes or {})}
+        for task in {*(routes or {}).values()}:
+            model.kind(task, "query")
+
+    def route(self, task_metadata: Any, prompt_type: Any = None) -> tuple[str, Role]:
+        """Return task and side for an MTEB task and the side that it asks for.
+
+        Documents are candidates; everything else, papers to be classified too, is a query.
+        """
+        by_type = self._routes.get(task_metadata.type, OTHERWISE)
+        task = self._routes.get(task_metadata.name, by_type)
+        side = getattr(prompt_type, "value", prompt_type)
+        return task, "candidate" if side in ("document", "passage") else "query"
+
+    def encode(
+        self,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: Any,
+        hf_split: str = "",
+        hf_subset: str = "",
+        prompt_type: Any = None,
+        **kwargs: Any,
+    ) -> FloatArray:
+        """Return float32 embeddings of all batches, shape ``(N, D)``.
+
+        Raises
+        ------
+        DataError
+            If a batch has no text, or a text is empty.
+        """
+        task, role = self.route(task_metadata, prompt_type)
+        kind = self._model.kind(task, role)
+        texts = [text for batch in inputs for text in _texts(batch, kind)]
+        return self._model.encode(texts, task=task, role=role)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
+        """Compare all pairs as the model does, shape ``(N, M)``."""
+        x_ND, y_MD = _tensor(embeddings1), _tensor(embeddings2)
+        x_ND, y_MD = (x if x.ndim > 1 else x[None] for x in (x_ND, y_MD))
+        if self._model.similarity == "l2":
+            return -torch.cdist(x_ND, y_MD)
+        if self._model.similarity == "cosine":
+            x_ND, y_MD = _normalised(x_ND), _normalised(y_MD)
+        return x_ND @ y_MD.T
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
+        """Compare row with row as the model does, shape ``(N,)``."""
+        x_ND, y_ND = _tensor(embeddings1), _tensor(embeddings2)
+        if self._model.similarity == "l2":
+            distances_N: Tensor = torch.linalg.vector_norm(x_ND - y_ND, dim=-1)
+            return -distances_N
+        if self._model.similarity == "cosine":
+            x_ND, y_ND = _normalised(x_ND), _normalised(y_ND)
+        return (x_ND * y_ND).sum(dim=-1)
+
+    @property
+    def mteb_model_meta(self) -> ModelMeta:
+        """What MTEB writes into its results."""
+        from mteb.models.model_meta import ModelMeta, ScoringFunction
+
+        return ModelMeta(
+            loader=None,
+            name=f"scimult/{self._model.name}",
+            revision=self._model.fingerprint,
+            release_date=None,
+            languages=None,
+            n_parameters=None,
+            memory_usage_mb=None,
+            max_tokens=None,
+            embed_dim=self._model.width,
+            license=None,
+            open_weights=None,
+            public_training_code=None,
+            public_training_data=None,
+            framework=["PyTorch"],
+            similarity_fn_name=ScoringFunction(_METRICS[self._model.similarity]),
+            use_instructions=None,
+            training_datasets=None,
+        )
+
+
+def _texts(batch: Mapping[str, Any], kind: Kind) -> list[Text]:
+    """Return the texts of a batch; papers keep title and body apart where MTEB has them so."""
+    if kind == "paper" and batch.get("title") and batch.get("body"):
+        pairs: Sequence[tuple[str, str]] = list(zip(batch["title"], batch["body"], strict=True))
+        return [Text(kind, title or "", body or "") for title, body in pairs]
+    if "text" not in batch:
+        fix = "evaluate tasks whose inputs are texts"
+        raise DataError("a batch of MTEB has no text", value=sorted(batch), fix=fix)
+    return [Text(kind, text) for text in batch["text"]]
+
+
+def _tensor(values: Any) -> Tensor:
+    return torch.as_tensor(np.asarray(values), dtype=torch.float32)
+
+
+def _normalised(x_ND: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(x_ND, dim=-1)

@@ -1,0 +1,244 @@
+"""Encoders of others: any sentence-transformers or Hugging Face model, as a file describes it.
+
+``presets/`` has the baselines of the papers. What differs between encoders is data: how a text is
+written down (separator, prefixes), which token embeddings are pooled, how embeddings are
+compared, and which adapter serves which task and side.
+
+Shape legend: N texts, D width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from scimult.config import StrictConfig, load_config
+from scimult.errors import CheckpointError, ConfigError, UnknownNameError
+from scimult.types import FloatArray, Role, Similarity, Text
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+SEPARATOR_TOKEN = "sep_token"
+_NOT_KNOWN = ""
+
+
+class EncoderSpec(StrictConfig):
+    """One encoder, as data.
+
+    Keys of ``prefixes`` and ``adapters`` are ``task/role`` (``search/query``), a task, a role or
+    ``default``; the first that is there counts.
+
+    Attributes
+    ----------
+    model : str
+        A folder, or a name on the hub.
+    revision : str, optional
+        Commit or tag of the hub.
+    pooling : {"own", "cls", "mean", "max", "lasttoken"}
+        ``own``: what the model's own sentence-transformers files say, and ``mean`` without them.
+    similarity : {"dot", "cosine", "l2"}
+        How two embeddings are compared.
+    separator : str
+        Between title and body; ``sep_token`` stands for the tokenizer's own.
+    prefixes : dict
+        Text written before every text.
+    adapters : dict
+        PEFT adapter (folder or hub name) that is switched on.
+    max_length : int, optional
+        Tokens; None: the model's own.
+    normalise : bool
+        Whether embeddings are scaled to length 1.
+    batch_size : int
+        Texts per forward pass.
+    paper : str
+        Where the encoder and these settings are described.
+    """
+
+    model: str
+    revision: str | None = None
+    pooling: Literal["own", "cls", "mean", "max", "lasttoken"] = "own"
+    similarity: Similarity = "cosine"
+    separator: str = SEPARATOR_TOKEN
+    prefixes: dict[str, str] = {}
+    adapters: dict[str, str] = {}
+    max_length: int | None = Field(default=None, ge=8)
+    normalise: bool = False
+    batch_size: int = Field(default=32, ge=1)
+    paper: str = ""
+
+
+def preset_names() -> list[str]:
+    """Return the names of the encoders that come with the toolkit."""
+    return sorted(path.name.removesuffix(".yaml") for path in _presets().iterdir())
+
+
+def load_spec(name_or_path: str, overrides: Sequence[str] = ()) -> EncoderSpec:
+    """Read an encoder's description: a preset by name, or a YAML file.
+
+    Raises
+    ------
+    ConfigError
+        If the file is no such description.
+    UnknownNameError
+        If there is no preset of that name.
+    """
+    if name_or_path.endswith((".yaml", ".yml")):
+        return load_config(EncoderSpec, name_or_path, overrides)
+    if name_or_path not in preset_names():
+        raise UnknownNameError("encoder", name_or_path, preset_names())
+    with resources.as_file(_presets() / f"{name_or_path}.yaml") as path:
+        return load_config(EncoderSpec, path, overrides)
+
+
+class SentenceEncoder:
+    """A ``TextEncoder`` around a sentence-transformers model.
+
+    Parameters
+    ----------
+    spec : EncoderSpec
+        What it is.
+    name : str
+        Name that reports show.
+    device : str, optional
+        Defaults to the first GPU, else the CPU.
+
+    Raises
+    ------
+    CheckpointError
+        If the model or an adapter cannot be loaded.
+    """
+
+    def __init__(self, spec: EncoderSpec, *, name: str, device: str | None = None) -> None:
+        self.name, self.spec = name, spec
+        self._model = _load(spec, device)
+        # Loading an adapter switches it on, so what is on is not known before the first switch.
+        self._active: str | None = _NOT_KNOWN
+        for place, adapter in enumerate(dict.fromkeys(spec.adapters.values())):
+            self._load_adapter(adapter, place)
+
+    @property
+    def similarity(self) -> Similarity:
+        """How two embeddings are compared."""
+        return self.spec.similarity
+
+    def encode(
+        self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
+    ) -> FloatArray:
+        """Return float32 embeddings of shape ``(N, D)``."""
+        if self.spec.adapters:
+            self._switch(_chosen(self.spec.adapters, task, role))
+        prefix = _chosen(self.spec.prefixes, task, role) or ""
+        written = [prefix + self._write(text) for text in texts]
+        embeddings_ND = self._model.encode(
+            written,
+            batch_size=self.spec.batch_size,
+            normalize_embeddings=self.spec.normalise,
+            show_progress_bar=show_progress and sys.stderr.isatty(),
+            convert_to_numpy=True,
+        )
+        return np.asarray(embeddings_ND, dtype=np.float32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of weights, adapters and settings: all that an embedding depends on."""
+        import torch
+
+        kept = self.spec.model_dump(mode="json", exclude={"batch_size", "paper", "similarity"})
+        digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
+        digest.update(str(self._model.max_seq_length).encode())
+        for name, tensor in sorted(self._model.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype}".encode())
+            raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            digest.update(raw.numpy().data)
+        return digest.hexdigest()[:16]
+
+    def _write(self, text: Text) -> str:
+        """Write a text down: its parts joined by the separator, a literal ``[SEP]`` replaced."""
+        token = getattr(self._model.tokenizer, "sep_token", None) or ""
+        own = self.spec.separator == SEPARATOR_TOKEN
+        separator = (f" {token} " if token else " ") if own else self.spec.separator
+        parts = [part for part in (text.title, text.body) if part]
+        return separator.join(part.replace(" [SEP] ", separator) for part in parts)
+
+    def _load_adapter(self, adapter: str, place: int) -> None:
+        try:
+            self._model.load_adapter(adapter, adapter_name=f"adapter_{place}")
+        except Exception as error:  # the libraries below raise what they like
+            raise CheckpointError(
+                f"cannot load the adapter: {error}",
+                path=adapter,
+                fix="name the folder of a PEFT adapter; pip install peft",
+            ) from error
+
+    def _switch(self, adapter: str | None) -> None:
+        if adapter == self._active:
+            return
+        names = list(dict.fromkeys(self.spec.adapters.values()))
+        if adapter is None:
+            self._model.disable_adapters()
+        else:
+            self._model.enable_adapters()
+            self._model.set_adapter(f"adapter_{names.index(adapter)}")
+        self._active = adapter
+
+
+def _load(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    try:
+        if spec.pooling == "own":
+            model = SentenceTransformer(spec.model, revision=spec.revision, device=device)
+        else:
+            revision: dict[str, Any] = {"revision": spec.revision} if spec.revision else {}
+            body = Transformer(spec.model, model_kwargs=revision, processor_kwargs=revision)
+            pooling = Pooling(body.get_embedding_dimension(), pooling_mode=spec.pooling)
+            model = SentenceTransformer(modules=[body, pooling], device=device)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"cannot load the encoder: {str(error).splitlines()[0]}",
+            path=spec.model,
+            fix="name a folder, or download the model first",
+        ) from error
+    if spec.max_length is not None:
+        model.max_seq_length = spec.max_length
+    return model
+
+
+def _chosen(entries: dict[str, str], task: str, role: Role) -> str | None:
+    """Return the entry for a task and side: the most particular one that is there."""
+    for key in (f"{task}/{role}", task, role, "default"):
+        if key in entries:
+            return entries[key]
+    return None
+
+
+def _presets() -> Any:
+    return resources.files("scimult.inference") / "presets"
+
+
+def check_keys(spec: EncoderSpec, tasks: Sequence[str]) -> None:
+    """Refuse prefixes and adapters for tasks that do not exist.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key.
+    """
+    known = {"default", "query", "candidate", *tasks}
+    known |= {f"{task}/{role}" for task in tasks for role in ("query", "candidate")}
+    for key in (*spec.prefixes, *spec.adapters):
+        if key not in known:
+            raise ConfigError(
+                "no such task or side", value=key, fix=f"use {', '.join(sorted(known))}"
+            )

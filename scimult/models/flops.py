@@ -1,0 +1,294 @@
+"""Floating point operations of an encoder's matrix products, from the real lengths of texts.
+
+A multiply-add is two operations. Counted is what the model asks for, each token once: products
+of linears and of attention, not padding, not activations computed a second time, and neither
+norms, softmax nor embeddings, which are no products (Chowdhery et al., "PaLM", 2022,
+appendix B, count the same way). A product of A and B is repeated in the backward pass once for
+each of A and B that has a gradient, so frozen weights make training cheaper.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import nn
+
+from scimult.models.adapters import AdapterBank
+from scimult.models.banks import ExpertBank
+from scimult.models.blocks import Attention, Block, FeedForward
+from scimult.models.encoder import Encoder
+from scimult.models.low_rank import LowRankUpdates
+from scimult.models.modern import GatedFeedForward, ModernAttention, ModernBlock
+from scimult.models.pals import Pal, PalProjections
+from scimult.types import IntArray
+
+
+@dataclass
+class _Cost:
+    """Operations on the way of one route's texts through the encoder.
+
+    Attributes
+    ----------
+    per_token : int
+        Of each token.
+    per_pair : Counter of int
+        Of each pair of tokens that attend to each other, by window; 0 is the whole row.
+    per_read : int
+        Of each pair of a token and an instruction token that it reads.
+    """
+
+    training: bool
+    per_token: int = 0
+    per_pair: Counter[int] = field(default_factory=Counter)
+    per_read: int = 0
+
+    def product(self, operations: int, left_flows: bool, right_flows: bool) -> int:
+        """Return the operations of a product forward and, in training, backward."""
+        return operations * (1 + self.training * (left_flows + right_flows))
+
+    def linear(self, layer: nn.Linear, flows: bool, times: int = 1) -> bool:
+        """Add a linear that reads ``times`` vectors per token; return whether gradients pass.
+
+        ``flows`` says whether a gradient has to reach the input.
+        """
+        operations = 2 * layer.in_features * layer.out_features * times
+        self.per_token += self.product(operations, flows, layer.weight.requires_grad)
+        return flows or _trains(layer)
+
+    def attention(self, width: int, flows: bool, window: int | None = None) -> None:
+        """Add the two products of self-attention over ``width`` features."""
+        self.per_pair[window or 0] += 2 * self.product(2 * width, flows, flows)
+
+    def reading(self, width: int, queries_flow: bool, context_flows: bool) -> None:
+        """Add the two products of attention to instruction tokens."""
+        weights_flow = queries_flow or context_flows
+        self.per_read += self.product(2 * width, queries_flow, context_flows)
+        self.per_read += self.product(2 * width, weights_flow, context_flows)
+
+
+@dataclass(frozen=True)
+class _RouteCost:
+    """Cost of one route's texts, and of reading its instruction once per forward pass."""
+
+    text: _Cost
+    extra_tokens: int
+    instruction_tokens: int
+    reading_once: int
+
+    def of(self, lengths: IntArray) -> int:
+        tokens = lengths + self.extra_tokens
+        pairs = sum(
+            operations * int(_pairs(tokens, window).sum())
+            for window, operations in self.text.per_pair.items()
+        )
+        per_token = self.text.per_token + self.text.per_read * self.instruction_tokens
+        return per_token * int(tokens.sum()) + pairs + self.reading_once
+
+
+class EncoderFlops:
+    """Counts the operations of batches; made once per model, before it is sharded.
+
+    Parameters
+    ----------
+    model : Encoder
+        The encoder, with its instructions if it reads any. What has ``requires_grad`` is
+        looked at now.
+    training : bool
+        Count the backward pass too.
+    """
+
+    def __init__(self, model: Encoder, *, training: bool) -> None:
+        self._routed = model.config.is_routed
+        count = model.config.num_routes
+        self._costs = [_route_cost(model, route, training) for route in range(count)]
+
+    def of(self, lengths: Sequence[int], routes: int | Sequence[int]) -> int:
+        """Return the operations of one forward pass, and of its backward pass in training.
+
+        Parameters
+        ----------
+        lengths : sequence of int
+            Tokens of each text, as the caller packs them: without control codes.
+        routes : int or sequence of int
+            The route of all texts, or one per text.
+        """
+        lengths_B = np.asarray(lengths, dtype=np.int64)
+        if not self._routed:
+            return self._costs[0].of(lengths_B)
+        routes_B = np.broadcast_to(np.asarray(routes, dtype=np.int64), lengths_B.shape)
+        return sum(
+            self._costs[route].of(lengths_B[routes_B == route]) for route in np.unique(routes_B)
+        )
+
+
+def _pairs(tokens_B: IntArray, window: int) -> IntArray:
+    """Return how many (query, key) pairs attend, each token seeing ``window`` on each side."""
+    if not window:
+        squares_B: IntArray = tokens_B * tokens_B
+        return squares_B
+    reach_B = np.minimum(window, np.maximum(tokens_B - 1, 0))
+    # Of the 2 w + 1 keys, the first tokens lack w, w - 1, ... 1, and so do the last.
+    within_B: IntArray = tokens_B * (2 * reach_B + 1) - reach_B * (reach_B + 1)
+    return within_B
+
+
+def _trains(*modules: nn.Module | None) -> bool:
+    return any(p.requires_grad for module in modules if module for p in module.parameters())
+
+
+def _expert(bank: nn.Module, route: int) -> nn.Module:
+    """Return the layer that tokens of a route pass; banks of one expert are shared."""
+    if not isinstance(bank, ExpertBank):
+        return bank
+    return bank.experts[route if len(bank.experts) > 1 else 0]
+
+
+def _route_cost(model: Encoder, route: int, training: bool) -> _RouteCost:
+    text, once, instruction_tokens = _Cost(training), 0, 0
+    flows = _trains(model.embeddings)
+    reads_flow: list[bool] | None = None
+    if model.config.instructions is not None:
+        instruction_tokens = model.instruction_lengths[route]
+        once, reads_flow = _instruction_cost(model, instruction_tokens, training)
+    for number, block in enumerate(model.blocks):
+        if isinstance(block, ModernBlock):
+            flows = _modern_block(text, block, route, flows)
+        else:
+            assert isinstance(block, Block)
+            reads = None if reads_flow is None else reads_flow[number]
+            flows = _block(text, block, route, flows, model.pal_projections, reads)
+    codes = int(model.config.codes is not None)
+    return _RouteCost(text, codes, instruction_tokens, once)
+
+
+def _instruction_cost(model: Encoder, tokens: int, training: bool) -> tuple[int, list[bool]]:
+    """Return what one instruction costs, and by block whether its states have gradients.
+
+    Its own blocks run over it, and every block of the text encoder projects its states.
+    """
+    reader = model.instruction_encoder or model
+    own, flows = _Cost(training), [_trains(reader.embeddings)]
+    for block in list(reader.blocks)[: model.config.num_blocks - 1]:
+        assert isinstance(block, Block)
+        flows.append(_block(own, block, 0, flows[-1]))
+    for block, flow in zip(model.blocks, flows, strict=True):
+        assert isinstance(block, Block)
+        _projection(own, block.attention, 0, flow)
+    return _RouteCost(own, 0, 0, 0).of(np.array([tokens])), flows
+
+
+def _block(
+    cost: _Cost,
+    block: Block,
+    route: int,
+    flows: bool,
+    projections: PalProjections | None = None,
+    reads_flow: bool | None = None,
+) -> bool:
+    beside = False
+    if block.pal is not None:
+        assert projections is not None
+        beside = _pal(cost, block.pal, projections, route, flows)
+    flows = _attention(cost, block.attention, route, flows, reads_flow)
+    feed_forward = _expert(block.feed_forward, route)
+    assert isinstance(feed_forward, FeedForward)
+    flows = _feed_forward(cost, feed_forward, route, flows) or beside
+    return flows or _trains(block.feed_forward_norm)
+
+
+def _projection(cost: _Cost, layer: Attention, route: int, flows: bool) -> bool:
+    projected = cost.linear(_as_linear(_expert(layer.qkv, route)), flows)
+    return _updates(cost, layer.qkv_update, route, flows) or projected
+
+
+def _attention(
+    cost: _Cost, layer: Attention, route: int, flows: bool, reads_flow: bool | None
+) -> bool:
+    width = _as_linear(_expert(layer.output, route)).in_features
+    mixed = _projection(cost, layer, route, flows)
+    if reads_flow is None:
+        cost.attention(width, mixed)
+    else:
+        # Own and read keys are one tensor: if one has a gradient, both are computed.
+        context = mixed or reads_flow or _trains(layer.qkv)
+        cost.reading(width, mixed, context)
+        cost.per_pair[0] += cost.product(2 * width, mixed, context)
+        cost.per_pair[0] += cost.product(2 * width, mixed or context, context)
+        mixed = context
+    changed = cost.linear(_as_linear(_expert(layer.output, route)), mixed)
+    changed = _updates(cost, layer.output_update, route, mixed) or changed
+    changed = _adapters(cost, layer.adapter, layer.norm, route, flows, changed)
+    return flows or changed or _trains(_expert(layer.norm, route))
+
+
+def _feed_forward(cost: _Cost, layer: FeedForward, route: int, flows: bool) -> bool:
+    inner = cost.linear(layer.intermediate, flows)
+    inner = _updates(cost, layer.inner_update, route, flows) or inner
+    changed = cost.linear(layer.output, inner)
+    changed = _updates(cost, layer.output_update, route, inner) or changed
+    changed = _adapters(cost, layer.adapter, layer.norm, route, flows, changed)
+    return flows or changed or _trains(layer.norm)
+
+
+def _updates(cost: _Cost, updates: LowRankUpdates | None, route: int, flows: bool) -> bool:
+    passes = False
+    for bank in updates.lora.values() if updates is not None else ():
+        expert = _expert(bank, route)
+        down, up = _as_linear(expert.down), _as_linear(expert.up)
+        passes |= cost.linear(up, cost.linear(down, flows))
+    return passes
+
+
+def _adapters(
+    cost: _Cost,
+    bank: AdapterBank | None,
+    norm: nn.Module | None,
+    route: int,
+    flows: bool,
+    changed: bool,
+) -> bool:
+    """Add adapters after a sub-layer with input ``flows`` and output ``changed``."""
+    if bank is None:
+        return changed
+    reads = changed or (bank.reads_normed and (flows or _trains(norm)))
+    adapters = list(bank.bank.experts) if bank.fusion else [_expert(bank.bank, route)]
+    passes = changed
+    for adapter in adapters:
+        passes |= cost.linear(_as_linear(adapter.up), cost.linear(_as_linear(adapter.down), reads))
+    if bank.fusion is None:
+        return passes
+    fusion, count = bank.fusion.experts[route if len(bank.fusion.experts) > 1 else 0], len(adapters)
+    query = cost.linear(_as_linear(fusion.query), changed)
+    key = cost.linear(_as_linear(fusion.key), passes, times=count)
+    value = cost.linear(_as_linear(fusion.value), passes, times=count)
+    width = _as_linear(fusion.query).in_features
+    cost.per_token += cost.product(2 * width * count, query, key)
+    cost.per_token += cost.product(2 * width * count, query or key, value)
+    return query or key or value
+
+
+def _pal(cost: _Cost, pal: Pal, projections: PalProjections, route: int, flows: bool) -> bool:
+    small = cost.linear(_as_linear(_expert(projections.down, route)), flows)
+    mixed = cost.linear(_as_linear(_expert(pal.qkv, route)), small)
+    cost.attention(pal.width, mixed)
+    return cost.linear(_as_linear(_expert(projections.up, route)), mixed)
+
+
+def _modern_block(cost: _Cost, block: ModernBlock, route: int, flows: bool) -> bool:
+    attention: ModernAttention = block.attention
+    mixed = cost.linear(_as_linear(_expert(attention.qkv, route)), flows or _trains(attention.norm))
+    output = _as_linear(_expert(attention.output, route))
+    cost.attention(output.in_features, mixed, attention.window)
+    flows = cost.linear(output, mixed) or flows
+    layer = _expert(block.feed_forward, route)
+    assert isinstance(layer, GatedFeedForward)
+    inner = cost.linear(layer.intermediate, flows or _trains(layer.norm))
+    return cost.linear(layer.output, inner) or flows
+
+
+def _as_linear(module: object) -> nn.Linear:
+    assert isinstance(module, nn.Linear)
+    return module

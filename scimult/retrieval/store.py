@@ -1,0 +1,219 @@
+"""Embeddings kept by what was encoded: each distinct text once, for all benchmarks and runs.
+
+``<folder>/<model>/<task>.<role>.<precision>/`` holds pairs of files: ``<name>.rows.npy`` with one
+embedding per text, and ``<name>.keys.npy`` with the texts' hashes, written last. A block that was
+written is there for good, so work that was killed goes on where it stood, and several processes
+may write at once: two that encode the same text write the same row.
+
+Shape legend: N texts, D width, B texts of one block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from scimult import distributed
+from scimult.errors import DataError
+from scimult.files import atomic_file
+from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
+
+Precision = Literal["float32", "float16", "bfloat16"]
+_KEY_BYTES = 16
+_KEYS, _ROWS = ".keys.npy", ".rows.npy"
+
+
+class StoringEncoder:
+    """A text encoder that looks embeddings up before it encodes; itself a ``TextEncoder``.
+
+    What it returns has been rounded to ``precision``, whether it was stored before or not, so
+    results do not depend on what the store already holds.
+
+    Parameters
+    ----------
+    encoder : TextEncoder
+        Encodes what is not stored.
+    folder : Path
+        The store, which models share.
+    fingerprint : str
+        Hash of all that the encoder's embeddings depend on.
+    precision : {"float32", "float16", "bfloat16"}
+        Type of the numbers on disk.
+    block : int
+        Texts per write: what a kill can lose.
+    """
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        folder: Path,
+        fingerprint: str,
+        precision: Precision = "float32",
+        block: int = 1024,
+    ) -> None:
+        self.name, self._encoder, self._block = encoder.name, encoder, block
+        self._folder, self._precision = Path(folder) / fingerprint, precision
+        self._parts: dict[tuple[str, Role], _Part] = {}
+
+    @property
+    def similarity(self) -> Similarity:
+        """How two embeddings are compared."""
+        return self._encoder.similarity
+
+    def encode(
+        self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
+    ) -> FloatArray:
+        """Return float32 embeddings, shape ``(N, D)``, encoding only what is not stored.
+
+        Raises
+        ------
+        DataError
+            If the encoder returns the wrong number of rows or a number that the precision
+            cannot hold, or a file of the store is damaged.
+        UnknownNameError
+            If the encoder does not know ``task``.
+        """
+        if not texts:
+            return self._encoder.encode([], task=task, role=role)
+        part = self._part(task, role)
+        self._add(part, part.missing(texts), task, role, show_progress)
+        return part.look_up(texts)
+
+    def encode_on_all_ranks(
+        self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
+    ) -> None:
+        """Store the embeddings of the texts, each rank a share of them; all ranks call this."""
+        part = self._part(task, role)
+        missing = distributed.broadcast_object(part.missing(texts))
+        mine = missing[distributed.rank() :: distributed.world_size()]
+        self._add(part, mine, task, role, show_progress)
+        distributed.barrier()
+        part.read()
+
+    def _part(self, task: str, role: Role) -> _Part:
+        if (task, role) not in self._parts:
+            name = f"{quote(task, safe='')}.{role}.{self._precision}"
+            self._parts[task, role] = _Part(self._folder / name, self._precision)
+        return self._parts[task, role]
+
+    def _add(
+        self, part: _Part, missing: Sequence[Text], task: str, role: Role, show_progress: bool
+    ) -> None:
+        """Encode missing texts and write every block."""
+        for start in range(0, len(missing), self._block):
+            block = missing[start : start + self._block]
+            rows_BD = self._encoder.encode(block, task=task, role=role, show_progress=show_progress)
+            if rows_BD.ndim != 2 or len(rows_BD) != len(block):
+                problem = f"{self.name} returned embeddings of shape {rows_BD.shape}"
+                raise DataError(f"{problem} for {len(block)} texts", fix="return one row per text")
+            part.write(block, rows_BD)
+
+
+class _Part:
+    """The stored embeddings of one model, task and role: blocks of rows, found by key."""
+
+    def __init__(self, folder: Path, precision: Precision) -> None:
+        self._folder, self._precision = folder, precision
+        self._blocks: dict[str, NDArray[np.generic]] = {}
+        self._places: dict[bytes, tuple[str, int]] = {}
+        self.read()
+
+    def read(self) -> None:
+        """Open the blocks that were not there before."""
+        for path in sorted(self._folder.glob(f"*{_KEYS}")):
+            name = path.name.removesuffix(_KEYS)
+            if name not in self._blocks:
+                self._open(name)
+
+    def missing(self, texts: Sequence[Text]) -> list[Text]:
+        """Return the distinct texts that have no embedding yet."""
+        return [text for text in dict.fromkeys(texts) if key_of(text) not in self._places]
+
+    def write(self, texts: Sequence[Text], rows_BD: FloatArray) -> None:
+        """Write one block: rows first, then the keys that make them visible."""
+        stored_BD = _to_disk(rows_BD, self._precision)
+        keys = [key_of(text) for text in texts]
+        keys_BK = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, _KEY_BYTES)
+        name = hashlib.sha256(keys_BK.tobytes()).hexdigest()[:_KEY_BYTES]
+        for ending, array in ((_ROWS, stored_BD), (_KEYS, keys_BK)):
+            with (
+                atomic_file(self._folder / (name + ending)) as temporary,
+                open(temporary, "wb") as file,
+            ):
+                np.save(file, array)
+        self._open(name)
+
+    def look_up(self, texts: Sequence[Text]) -> FloatArray:
+        """Return the embeddings of stored texts in float32, shape ``(N, D)``."""
+        by_block: dict[str, tuple[list[int], list[int]]] = {}
+        for place, text in enumerate(texts):
+            name, row = self._places[key_of(text)]
+            places, rows = by_block.setdefault(name, ([], []))
+            places.append(place)
+            rows.append(row)
+        widths = {self._blocks[name].shape[1] for name in by_block}
+        if len(widths) > 1:
+            problem = f"embeddings of widths {sorted(widths)} stand in one part of the store"
+            raise DataError(problem, path=self._folder, fix="delete the folder")
+        found_ND = np.empty((len(texts), widths.pop()), dtype=np.float32)
+        for name, (places, rows) in by_block.items():
+            found_ND[places] = _from_disk(self._blocks[name][rows], self._precision)
+        return found_ND
+
+    def _open(self, name: str) -> None:
+        try:
+            keys_BK = np.load(self._folder / (name + _KEYS), allow_pickle=False)
+            rows_BD = np.load(self._folder / (name + _ROWS), mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            problem, path = f"cannot read stored embeddings: {error}", self._folder / name
+            raise DataError(problem, path=path, fix="delete the block's two files") from error
+        if rows_BD.ndim != 2 or keys_BK.shape != (len(rows_BD), _KEY_BYTES):
+            problem = f"{len(keys_BK)} keys for embeddings of shape {rows_BD.shape}"
+            path = self._folder / name
+            raise DataError(problem, path=path, fix="delete the block's two files")
+        self._blocks[name] = rows_BD
+        for row, key in enumerate(keys_BK):
+            self._places.setdefault(key.tobytes(), (name, row))
+
+
+def key_of(text: Text) -> bytes:
+    """Return the hash of a text: of its kind, title and body, each with its length."""
+    digest = hashlib.sha256()
+    for part in (text.kind, text.title, text.body):
+        encoded = part.encode()
+        digest.update(f"{len(encoded)} ".encode() + encoded)
+    return digest.digest()[:_KEY_BYTES]
+
+
+def _to_disk(rows_BD: FloatArray, precision: Precision) -> NDArray[np.generic]:
+    """Round to the precision; numpy has no bfloat16, whose bits are kept as integers."""
+    if precision == "float32":
+        stored: NDArray[np.generic] = np.ascontiguousarray(rows_BD, dtype=np.float32)
+        finite = stored
+    elif precision == "float16":
+        with np.errstate(over="ignore"):
+            stored = finite = np.asarray(rows_BD, dtype=np.float16)
+    else:
+        rounded = torch.from_numpy(np.array(rows_BD, dtype=np.float32)).to(torch.bfloat16)
+        stored, finite = rounded.view(torch.int16).numpy(), rounded.float().numpy()
+    bad = ~np.isfinite(finite).all(axis=1)
+    if bad.any():
+        problem = f"{int(bad.sum())} of {len(bad)} embeddings are not finite in {precision}"
+        fix = "check the model, or store float32" if precision != "float32" else "check the model"
+        raise DataError(problem, fix=fix)
+    return stored
+
+
+def _from_disk(rows: NDArray[np.generic], precision: Precision) -> FloatArray:
+    if precision != "bfloat16":
+        return rows.astype(np.float32)
+    bits = torch.from_numpy(np.array(rows, dtype=np.int16))
+    widened: FloatArray = bits.view(torch.bfloat16).float().numpy()
+    return widened

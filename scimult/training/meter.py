@@ -1,0 +1,157 @@
+"""How busy the hardware is with real work: tokens, padding, operations, memory.
+
+Shape legend: B rows of one forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scimult.hardware import known_peak, measured_peak, peak_gpu_memory, peak_memory
+from scimult.models import Encoder, EncoderConfig, PackedTexts
+from scimult.models.attention import reads_packed_rows
+from scimult.models.flops import EncoderFlops
+from scimult.models.packing import attention_places
+from scimult.progress import note
+from scimult.training.config import Peak
+from scimult.training.passes import Forward
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one rank did in one step.
+
+    Attributes
+    ----------
+    tokens : int
+        Real tokens.
+    padded_places : int
+        Token places, if each forward pass had padded its rows to the longest.
+    attention_places : int
+        Token places of our attention; equal to ``tokens`` where nothing is padded.
+    operations : int
+        Of forward and backward pass: see `models.flops`.
+    memory, gpu_memory : int
+        Most bytes held so far; ``gpu_memory`` is ``None`` on a CPU.
+    """
+
+    tokens: int
+    padded_places: int
+    attention_places: int
+    operations: int
+    memory: int
+    gpu_memory: int | None
+
+
+def usage(ranks: Sequence[Work], seconds: float, peak: float | None) -> dict[str, float]:
+    """Return one step's numbers from the work of all ranks.
+
+    ``padding_if_padded`` is the share of places that would hold padding, had each rank padded
+    its rows to the longest; ``padding_in_attention`` the share that does in our attention
+    (linears run over packed tokens and have none). ``model_flop_utilisation`` is the
+    operations per second and rank over ``peak``; it is left out without a peak.
+    """
+    tokens = sum(rank.tokens for rank in ranks)
+    operations = sum(rank.operations for rank in ranks)
+    found = {
+        "tokens_per_second": tokens / seconds,
+        "padding_if_padded": _empty(tokens, sum(rank.padded_places for rank in ranks)),
+        "padding_in_attention": _empty(tokens, sum(rank.attention_places for rank in ranks)),
+        "model_flops": float(operations),
+        "peak_memory_bytes": float(max(rank.memory for rank in ranks)),
+    }
+    if peak is not None:
+        found["model_flop_utilisation"] = operations / seconds / len(ranks) / peak
+    gpu_memories = [rank.gpu_memory for rank in ranks if rank.gpu_memory is not None]
+    if gpu_memories:
+        found["peak_gpu_memory_bytes"] = float(max(gpu_memories))
+    return found
+
+
+def _empty(tokens: int, places: int) -> float:
+    return 1 - tokens / places if places else 0.0
+
+
+class Meter:
+    """Counts the work of this rank's forward passes that have a backward pass.
+
+    A pass without gradients (the first one of an embedding cache, dev scores) is a means, not
+    work of the model, and is not counted.
+
+    Parameters
+    ----------
+    model : Encoder
+        Before it is sharded.
+    device : device
+        Where it will run.
+    dtype : dtype
+        In which its products are computed.
+    peak : float or None
+        Operations per second of the device: see `resolve_peak`.
+    """
+
+    def __init__(
+        self, model: Encoder, device: torch.device, dtype: torch.dtype, peak: float | None
+    ) -> None:
+        self.peak = peak
+        self._flops = EncoderFlops(model, training=True)
+        self._device = device
+        self._pads = not _attends_unpadded(model.config, device, dtype)
+        self._passes: list[tuple[list[int], int | list[int]]] = []
+
+    def watching(self, forward: Forward) -> Forward:
+        """Return ``forward``, with every pass of it noted."""
+
+        def watched(texts: PackedTexts, routes: int | list[int]) -> Tensor:
+            if torch.is_grad_enabled() and texts.lengths:
+                self._passes.append((texts.lengths, routes))
+            return forward(texts, routes)
+
+        return watched
+
+    def take(self) -> Work:
+        """Return the work since it was last taken."""
+        passes, self._passes = self._passes, []
+        tokens = sum(sum(lengths) for lengths, _ in passes)
+        pads = self._pads
+        return Work(
+            tokens=tokens,
+            padded_places=sum(len(lengths) * max(lengths) for lengths, _ in passes),
+            attention_places=sum(attention_places(*one) for one in passes) if pads else tokens,
+            operations=sum(self._flops.of(*one) for one in passes),
+            memory=peak_memory(),
+            gpu_memory=peak_gpu_memory(self._device),
+        )
+
+
+def resolve_peak(choice: Peak, device: torch.device, dtype: torch.dtype) -> float | None:
+    """Return a device's operations per second; ``None`` if utilisation is not to be reported.
+
+    Parameters
+    ----------
+    choice : float, "auto" or "measure"
+        In TFLOP/s; or the data sheet's number if the device is in our table; or measured now.
+    device, dtype
+        Where and in what products are computed.
+    """
+    if choice == "auto":
+        return known_peak(device, dtype)
+    if choice == "measure":
+        peak = measured_peak(device, dtype)
+        note(f"measured peak of {device.type} in {dtype}: {peak / 1e12:.3f} TFLOP/s")
+        return peak
+    return choice * 1e12
+
+
+def _attends_unpadded(config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> bool:
+    return reads_packed_rows(
+        device,
+        dtype,
+        config.attention_dropout,
+        window=config.modern.local_window if config.modern else None,
+        has_context=config.instructions is not None,
+    )

@@ -1,0 +1,121 @@
+"""What a batch says about learning, by task: loss, in-batch accuracy, how hard negatives are.
+
+Shape legend: B queries of this rank, C candidates of all ranks, H hard negatives of this
+rank's queries, S statistics (`STATISTICS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from scimult.losses.info_nce import InBatchScores
+
+# Counts of queries and sums over them, in the order of the columns of ``query_statistics``.
+STATISTICS = (
+    "queries",
+    "loss",
+    "correct",
+    "compared",
+    "margin",
+    "with_hard",
+    "hard_wins",
+)
+# A mean of a report: its name, the sum and the count that it is made of.
+_MEANS = (
+    ("loss", "loss", "queries"),
+    ("accuracy", "correct", "queries"),
+    ("margin", "margin", "compared"),
+    ("hard_wins", "hard_wins", "with_hard"),
+)
+Sums = dict[str, list[float]]
+
+
+@torch.no_grad()
+def query_statistics(
+    scores: InBatchScores, losses_B: Tensor, hard_rows_H: Tensor, hard_columns_H: Tensor
+) -> Tensor:
+    """Return the statistics of each query, to be summed over queries.
+
+    ``correct``: the positive scores highest of all that is not masked. ``margin``: its score
+    minus that of the hardest negative, over the ``compared`` queries, those that have a
+    negative. ``hard_wins``: the hardest of the query's own hard negatives scores at least as
+    high as the positive, over the queries ``with_hard`` ones that are not masked.
+
+    Parameters
+    ----------
+    scores : InBatchScores
+        Of this rank's queries and the candidates of all ranks.
+    losses_B : Tensor
+        Each query's loss.
+    hard_rows_H, hard_columns_H : Tensor of int
+        Query row and column of each hard negative that was drawn.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(B, S)``, float32.
+    """
+    lowest = float("-inf")
+    kept_BC = scores.scores_BC.masked_fill(scores.masked_BC, lowest)
+    positive_B = kept_BC.gather(1, scores.targets_B[:, None])[:, 0]
+    hardest_B = kept_BC.scatter(1, scores.targets_B[:, None], lowest).amax(1)
+    hard_B = torch.full_like(positive_B, lowest).scatter_reduce(
+        0, hard_rows_H, kept_BC[hard_rows_H, hard_columns_H], "amax"
+    )
+    compared_B = hardest_B > lowest
+    columns = (
+        torch.ones_like(positive_B),
+        losses_B,
+        kept_BC.argmax(1) == scores.targets_B,
+        compared_B,
+        torch.where(compared_B, positive_B - hardest_B, 0.0),
+        hard_B > lowest,
+        (hard_B >= positive_B) & (hard_B > lowest),
+    )
+    return torch.stack([column.float() for column in columns], dim=1)
+
+
+def add_sums(parts: Sequence[Mapping[str, Sequence[float]]]) -> Sums:
+    """Return the sums over units or ranks, by task in the order of their names."""
+    total: Sums = {}
+    for part in parts:
+        for task, sums in part.items():
+            before = total.get(task, [0.0] * len(STATISTICS))
+            total[task] = [a + b for a, b in zip(before, sums, strict=True)]
+    return dict(sorted(total.items()))
+
+
+def means_by_task(sums: Sums) -> dict[str, dict[str, float]]:
+    """Return each task's means; one over no queries is left out."""
+    means = {}
+    for task, values in sums.items():
+        named = dict(zip(STATISTICS, values, strict=True))
+        means[task] = {
+            name: named[total] / named[count] for name, total, count in _MEANS if named[count]
+        }
+    return means
+
+
+def total(sums: Sums) -> dict[str, float]:
+    """Return the means over the queries of all tasks."""
+    values = [sum(column) for column in zip(*sums.values(), strict=True)]
+    return means_by_task({"": values})[""]
+
+
+class TaskWindow:
+    """Means by task over all queries since they were last taken."""
+
+    def __init__(self) -> None:
+        self._sums: Sums = {}
+
+    def add(self, sums: Mapping[str, Sequence[float]]) -> None:
+        """Add the sums of one step."""
+        self._sums = add_sums([self._sums, sums])
+
+    def take(self) -> dict[str, dict[str, float]]:
+        """Return the means by task and start anew."""
+        means, self._sums = means_by_task(self._sums), {}
+        return means

@@ -1,0 +1,73 @@
+"""The state of a run, kept in ``run.json`` of its folder: running, finished, stopped, failed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from scimult import __version__, distributed
+from scimult.errors import SciMultError
+from scimult.files import read_json, write_json
+from scimult.training.stopping import StoppedError
+
+FILE = "run.json"
+
+
+@contextmanager
+def recorded(folder: Path, steps: int) -> Iterator[None]:
+    """Write down that a run works, and how it ended; the main rank alone writes.
+
+    What kills the process outright leaves the state ``running`` behind, with host and process
+    number to find out.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    steps : int
+        Optimizer steps of the whole run.
+    """
+    path = folder / FILE
+    now = _now()
+    record = {
+        "state": "running",
+        "steps": steps,
+        "started": _started(path) or now,
+        "resumed": now if _started(path) else None,
+        "ended": None,
+        "message": None,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "ranks": distributed.world_size(),
+        "scimult": __version__,
+    }
+    _write(path, record)
+    try:
+        yield
+    except BaseException as error:
+        state = "stopped" if isinstance(error, StoppedError) else "failed"
+        message = str(error) or type(error).__name__
+        # The error that ended the run must come through, whatever state the disk is in.
+        with contextlib.suppress(OSError, SciMultError):
+            _write(path, record | {"state": state, "ended": _now(), "message": message})
+        raise
+    _write(path, record | {"state": "finished", "ended": _now()})
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    if distributed.is_main():
+        write_json(path, record)
+
+
+def _started(path: Path) -> str | None:
+    return str(read_json(path)["started"]) if path.is_file() else None
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,240 @@
+"""Runs on disk: what each one is and how far it came, and how several differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from scimult.config import read_yaml
+from scimult.errors import DataError
+from scimult.files import read_json
+from scimult.training import record
+
+_CONFIG, _METRICS = "config.yaml", "metrics.jsonl"
+# The loss of one step is that of one batch, often of one task.
+_LAST_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Best:
+    """The highest value that a dev score had, and at which step first."""
+
+    value: float
+    step: int
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run as its folder tells it.
+
+    Attributes
+    ----------
+    name, folder : str
+        Name of the folder, and its path.
+    state : str
+        ``running``, ``finished``, ``stopped`` (by a signal), ``failed`` (with ``message``),
+        ``killed`` (its process is gone without a word), or ``unknown`` (of an older version).
+    steps, planned : int
+        Optimizer steps done and planned; ``planned`` is ``None`` if nothing says it.
+    loss : float or None
+        Mean over the last 20 steps, or over all if there are fewer.
+    dev : dict
+        By score.
+    tokens_per_second : float or None
+        Over all steps and ranks, without what comes between steps.
+    updated : str or None
+        When the last step or score was written, in UTC.
+    """
+
+    name: str
+    folder: str
+    variant: str
+    base: str | None
+    data: str
+    state: str
+    message: str | None
+    steps: int
+    planned: int | None
+    loss: float | None
+    dev: dict[str, Best]
+    tokens_per_second: float | None
+    updated: str | None
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """Return the run folders among and below ``paths``, sorted, each once.
+
+    Raises
+    ------
+    DataError
+        If a path holds no run.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        below = sorted(_runs_below(path))
+        if not below:
+            raise DataError(
+                "no run here", path=path, fix="name output folders of runs, or a folder of them"
+            )
+        found |= dict.fromkeys(below)
+    return list(found)
+
+
+def _runs_below(path: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(path):
+        if _CONFIG in files and {_METRICS, record.FILE, "checkpoints", "model"} & {
+            *files,
+            *folders,
+        }:
+            folders.clear()
+            yield Path(folder)
+
+
+def summarise(folder: Path) -> RunSummary:
+    """Read one run.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If its configuration or a line of its metrics is damaged. A last line that is being
+        written is left out.
+    """
+    config = read_yaml(folder / _CONFIG)
+    lines = read_metrics(folder / _METRICS)
+    steps = [line for line in lines if line["step"] > 0]
+    last = steps[-_LAST_STEPS:]
+    seconds = sum(line["seconds"] for line in steps)
+    noted = read_json(folder / record.FILE) if (folder / record.FILE).is_file() else {}
+    model = config.get("model", {})
+    return RunSummary(
+        name=folder.resolve().name,
+        folder=str(folder),
+        variant=str(model.get("variant")),
+        base=model.get("base"),
+        data=str(config.get("data", {}).get("prepared")),
+        state=_state(noted, folder),
+        message=noted.get("message"),
+        steps=int(steps[-1]["step"]) if steps else 0,
+        planned=noted.get("steps", config.get("schedule", {}).get("steps")),
+        loss=sum(line["loss"] for line in last) / len(last) if last else None,
+        dev=_best(lines),
+        tokens_per_second=sum(line["tokens"] for line in steps) / seconds if seconds else None,
+        updated=_written(folder / _METRICS),
+    )
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics; none if it has not begun.
+
+    Raises
+    ------
+    DataError
+        If a line is damaged, other than a last one without its end.
+    """
+    if not path.is_file():
+        return []
+    lines = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(True), start=1):
+        if not text.endswith("\n"):
+            break
+        try:
+            line = json.loads(text)
+            line["step"] = int(line["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                "not a line of metrics", path=path, line=number, value=text, fix="remove the line"
+            ) from error
+        lines.append(line)
+    return lines
+
+
+def _state(noted: Mapping[str, Any], folder: Path) -> str:
+    if not noted:
+        return "finished" if (folder / "model").is_dir() else "unknown"
+    here = noted["host"] == socket.gethostname()
+    if noted["state"] == "running" and here and not _is_alive(int(noted["pid"])):
+        return "killed"
+    return str(noted["state"])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _best(lines: Sequence[Mapping[str, Any]]) -> dict[str, Best]:
+    best: dict[str, Best] = {}
+    for line in lines:
+        for name, value in line.get("metrics", {}).items():
+            if name not in best or value > best[name].value:
+                best[name] = Best(value, line["step"])
+    return best
+
+
+def _written(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    written = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+    return written.isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Where runs differ: each entry has one value per run, ``None`` where a run has none."""
+
+    runs: list[str]
+    config: dict[str, list[Any]]
+    metrics: dict[str, list[float | None]]
+
+
+def compare_runs(folders: Sequence[Path]) -> Comparison:
+    """Return the configuration keys in which runs differ, and their metrics side by side.
+
+    The output folder is left out. Metrics are those of `RunSummary`: the loss of the last
+    steps, tokens per second, and the best of each dev score.
+    """
+    configs = [_flat(read_yaml(folder / _CONFIG)) for folder in folders]
+    keys = dict.fromkeys(key for config in configs for key in config if key != "output")
+    values = {key: [config.get(key) for config in configs] for key in keys}
+    summaries = [summarise(folder) for folder in folders]
+    scores = dict.fromkeys(name for summary in summaries for name in summary.dev)
+    metrics: dict[str, list[float | None]] = {
+        "steps": [summary.steps for summary in summaries],
+        "loss": [summary.loss for summary in summaries],
+        "tokens_per_second": [summary.tokens_per_second for summary in summaries],
+    }
+    for name in scores:
+        found = [summary.dev.get(name) for summary in summaries]
+        metrics[name] = [None if best is None else best.value for best in found]
+    return Comparison(
+        [summary.name for summary in summaries],
+        {key: row for key, row in values.items() if any(value != row[0] for value in row)},
+        metrics,
+    )
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values by dotted keys; a list is a value."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def as_json(found: RunSummary | Comparison) -> dict[str, Any]:
+    """Return a summary or a comparison as JSON values."""
+    return asdict(found)

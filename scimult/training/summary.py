@@ -1,0 +1,93 @@
+"""From the reports of several steps to the numbers that are shown."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from scimult.training.loop import StepReport
+from scimult.training.metrics import TaskWindow
+
+_SPEED = ("padding_if_padded", "padding_in_attention")
+_MEMORY = ("peak_memory_bytes", "peak_gpu_memory_bytes")
+_ACCURACY = "train/in_batch_accuracy"
+
+
+class Window:
+    """Collects the steps since numbers were last shown.
+
+    Losses, accuracies and margins are means over queries; norms and padding shares are means
+    over steps; throughput and utilisation are totals over the seconds of the steps, without
+    what comes between them (dev scores, checkpoints).
+    """
+
+    def __init__(self) -> None:
+        self._reports: list[StepReport] = []
+        self._tasks = TaskWindow()
+
+    def add(self, report: StepReport) -> None:
+        """Add one step."""
+        self._reports.append(report)
+        self._tasks.add(report.sums)
+
+    def take(self) -> dict[str, float]:
+        """Return the numbers by name, ``group/name`` or ``group/name/part``, and start anew.
+
+        There must have been a step.
+        """
+        reports, self._reports = self._reports, []
+        last = reports[-1]
+        scalars = {
+            "train/loss": _mean([report.loss for report in reports]),
+            _ACCURACY: _mean([report.accuracy for report in reports]),
+            "train/lr": last.lr,
+        }
+        for task, means in self._tasks.take().items():
+            for name, value in means.items():
+                shown = _ACCURACY if name == "accuracy" else f"train/{name}"
+                scalars[f"{shown}/{task}"] = value
+        return scalars | _norms(reports) | _usage(reports) | _loss_scaling(last)
+
+
+def _norms(reports: Sequence[StepReport]) -> dict[str, float]:
+    """Return mean gradient norms: of all, of each part, and of steps of one task alone.
+
+    Steps that fp16 skipped, whose norm is infinite, are left out.
+    """
+    values: dict[str, list[float]] = defaultdict(list)
+    for report in (report for report in reports if math.isfinite(report.gradient_norm)):
+        values["train/gradient_norm"].append(report.gradient_norm)
+        if len(set(report.tasks)) == 1:
+            values[f"train/gradient_norm/{report.tasks[0]}"].append(report.gradient_norm)
+        for part, norm in report.gradient_norms.items():
+            values[f"train/gradient_norm_of/{part}"].append(norm)
+    return {name: _mean(norms) for name, norms in values.items()}
+
+
+def _usage(reports: Sequence[StepReport]) -> dict[str, float]:
+    seconds = sum(report.seconds for report in reports)
+    tokens = sum(report.tokens for report in reports)
+    scalars = {"speed/tokens_per_second": tokens / seconds}
+    used = [report for report in reports if report.usage]
+    for name in _SPEED if used else ():
+        scalars[f"speed/{name}"] = _mean([report.usage[name] for report in used])
+    utilised = [report for report in used if "model_flop_utilisation" in report.usage]
+    if utilised:
+        shares = [r.usage["model_flop_utilisation"] * r.seconds for r in utilised]
+        scalars["speed/model_flop_utilisation"] = sum(shares) / sum(r.seconds for r in utilised)
+    for name in _MEMORY:
+        peaks = [report.usage[name] for report in used if name in report.usage]
+        if peaks:
+            scalars[f"memory/{name.removesuffix('_bytes')}_gib"] = max(peaks) / 2**30
+    return scalars
+
+
+def _loss_scaling(last: StepReport) -> dict[str, float]:
+    if last.loss_scale is None:
+        return {}
+    return {"fp16/loss_scale": last.loss_scale, "fp16/skipped_steps": last.skipped_steps}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,304 @@
+"""SciRepEval's local layout and its training files: what is read, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scimult.data.lines import Rejects
+from scimult.errors import DataError
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.datasets import Dataset, PaperSet, TaskData, missing_files, read_dataset
+from scimult.evaluation.protocols import PROTOCOLS
+from scimult.evaluation.reviewers import reviewer_matching
+from scimult.evaluation.systems import DenseSystem
+from scimult.types import Text
+from tests.benchmarks import WordEncoder, write_jsonl, write_rows
+
+PROBE = {"costs": [1.0], "target": "label"}
+WORDS = ["graphs", "proteins", "water", "matrices", "nodes", "cells", "laws", "stars"]
+
+
+def _benchmark(protocol: str, metrics: list[str], **options: Any) -> Benchmark:
+    return Benchmark(
+        **{
+            "task": "classification" if "linear" in protocol else "link_prediction",
+            "protocol": protocol,
+            "format": "scirepeval",
+            "folder": "set",
+            "metrics": metrics,
+            "source": "made for a test",
+            "licence": "none",
+            **options,
+        }
+    )
+
+
+def _read(benchmark: Benchmark, root: Path, rejects: Rejects | None = None) -> TaskData:
+    return read_dataset("set", benchmark, root, "ask the author", rejects or Rejects())
+
+
+def _documents(folder: Path, count: int = 8) -> None:
+    entries = [
+        {"doc_id": f"p{row}", "title": f"About {WORDS[row]}", "abstract": None}
+        for row in range(count)
+    ]
+    write_jsonl(folder / "set/meta.jsonl", entries)
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    _documents(tmp_path)
+    header = ("paper_id", "label")
+    write_rows(tmp_path / "set/train.csv", [header, ("p2", 1), ("p0", 0), ("p5", 1)], ",")
+    write_rows(tmp_path / "set/test.csv", [header, ("p1", 0), ("p4", 1)], ",")
+    return tmp_path
+
+
+def test_targets_in_another_order_than_texts(labelled: Path) -> None:
+    data = _read(_benchmark("classification_linear", ["f1"], probe=PROBE), labelled)
+    assert isinstance(data, PaperSet)
+    assert data.ids == ["p2", "p0", "p5", "p1", "p4"]
+    assert [text.title for text in data.texts[:2]] == ["About water", "About graphs"]
+    assert data.labels == [["1"], ["0"], ["1"], ["0"], ["1"]]
+    assert data.query_ids == ["p1", "p4"]
+    assert data.counts == {"queries": 2, "candidates": 2, "relevant": 2, "train": 3}
+
+
+def test_numbers_and_lists_of_labels(labelled: Path) -> None:
+    data = _read(_benchmark("regression_linear", ["kendall_tau"], probe=PROBE), labelled)
+    assert isinstance(data, PaperSet)
+    assert data.values_N.tolist() == [1, 0, 1, 0, 1]
+    for name in ("train", "test"):
+        rows = [{"paper_id": f"p{row}", "label": [0, 1, 1]} for row in range(2)]
+        write_jsonl(labelled / f"set/{name}.jsonl", rows)
+    several = {**PROBE, "multi_label": True}
+    with pytest.raises(DataError, match="paper has several labels"):
+        _read(_benchmark("classification_linear", ["macro_f1"], probe=PROBE), labelled)
+    data = _read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
+    assert isinstance(data, PaperSet)
+    assert data.labels[0] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("p9,1", "paper has no text (value: 'p9')"),
+        ("p2,0", "paper occurs twice"),
+        ("p3,", "field 'label' is empty"),
+    ],
+)
+def test_bad_targets_are_loud_or_counted(labelled: Path, line: str, message: str) -> None:
+    path = labelled / "set/train.csv"
+    path.write_text(path.read_text() + line + "\n")
+    benchmark = _benchmark("classification_linear", ["f1"], probe=PROBE)
+    with pytest.raises(DataError) as caught:
+        _read(benchmark, labelled)
+    assert message in str(caught.value)
+    assert f"{path}:5" in str(caught.value)
+    rejects = Rejects(skip_bad=True)
+    assert _read(benchmark, labelled, rejects).counts["train"] == 3
+    assert sum(rejects.counts.values()) == 1
+
+
+@pytest.fixture
+def ranked(tmp_path: Path) -> Path:
+    _documents(tmp_path)
+    pairs = [("p0", "p1", 1), ("p0", "p2", 0), ("p3", "p4", 0), ("p3", "p0", 2), ("p3", "p5", 1)]
+    qrel = [{"query_id": q, "cand_id": c, "score": s} for q, c, s in pairs]
+    write_jsonl(tmp_path / "set/test_qrel.jsonl", qrel)
+    return tmp_path
+
+
+def test_judged_candidates_are_ranked_by_distance(ranked: Path) -> None:
+    """Only those judged, by descending −‖q − d‖, whatever the encoder's own similarity is."""
+    benchmark = _benchmark("rerank", ["map", "ndcg"], similarity="l2")
+    data = _read(benchmark, ranked)
+    assert isinstance(data, Dataset)
+    encoder = WordEncoder("dot")
+    outcome = PROTOCOLS["rerank"](benchmark, data, DenseSystem(encoder).ranker(data))
+    embed = dict(
+        zip(
+            data.candidate_ids,
+            encoder.encode(data.candidates, task="search", role="query"),
+            strict=True,
+        )
+    )
+    for row, (query, wanted) in enumerate({"p0": ["p1", "p2"], "p3": ["p4", "p0", "p5"]}.items()):
+        near = sorted(wanted, key=lambda name, q=query: np.linalg.norm(embed[q] - embed[name]))
+        listed = outcome.rankings[""].rows_QK[row]
+        assert [data.candidate_ids[place] for place in listed if place >= 0] == near
+
+
+def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
+    candidate = {"doc_id": "c1", "title": "T", "abstract": "A", "venue": "V", "year": 1964.0}
+    records = [
+        {"doc_id": "q1", "query": "water", "candidates": [candidate]},
+        {"doc_id": "q2", "query": "stars", "candidates": [candidate]},
+    ]
+    write_jsonl(tmp_path / "set/meta.jsonl", records)
+    qrel = [{"query_id": q, "cand_id": "c1", "score": 1} for q in ("q1", "q2")]
+    write_jsonl(tmp_path / "set/test_qrel.jsonl", qrel)
+    fields = ["title", "abstract", "venue", "year"]
+    data = _read(_benchmark("rerank", ["ndcg"], task="search", fields=fields), tmp_path)
+    assert isinstance(data, Dataset)
+    assert data.candidates == [Text("paper", "T", "A [SEP] V [SEP] 1964")]
+    assert data.queries == [Text("query", "water"), Text("query", "stars")]
+    records[1]["candidates"] = [{**candidate, "title": "Another"}]
+    write_jsonl(tmp_path / "set/meta.jsonl", records)
+    with pytest.raises(DataError, match="id is used for two texts"):
+        _read(_benchmark("rerank", ["ndcg"], task="search", fields=fields), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("query", "candidate", "score", "message"),
+    [
+        ("p9", "p1", 1, "judged query has no text"),
+        ("p0", "p9", 1, "judged paper has no text"),
+        ("p0", "p1", 1, "pair occurs twice"),
+        ("p0", "p6", 0.5, "field 'score' is not whole"),
+        ("p6", "p7", 0, "nothing is relevant"),
+    ],
+)
+def test_bad_judgments_are_loud_or_counted(
+    ranked: Path, query: str, candidate: str, score: float, message: str
+) -> None:
+    path = ranked / "set/test_qrel.jsonl"
+    row = {"query_id": query, "cand_id": candidate, "score": score}
+    path.write_text(path.read_text() + json.dumps(row) + "\n")
+    benchmark = _benchmark("rerank", ["map"])
+    with pytest.raises(DataError, match=message):
+        _read(benchmark, ranked)
+    rejects = Rejects(skip_bad=True)
+    assert _read(benchmark, ranked, rejects).counts["queries"] == 2
+    assert sum(rejects.counts.values()) == 1
+
+
+def test_missing_files_are_named_with_a_way_to_get_them(tmp_path: Path) -> None:
+    source = {"repo": "them/data", "split": "test"}
+    benchmark = _benchmark("rerank", ["map"], hub={"meta.jsonl": source})
+    assert [path.name for path in missing_files(benchmark, tmp_path)] == [
+        "test_qrel.jsonl",
+        "meta.jsonl",
+    ]
+    with pytest.raises(DataError, match=r"is not there: .*; or scimult evaluate --download"):
+        _read(benchmark, tmp_path)
+
+
+@pytest.fixture
+def reviewing(tmp_path: Path) -> Path:
+    _documents(tmp_path)
+    reviewers = {"r1": ["p1"], "r2": ["p2", "p3", "p4", "p5"], "r3": ["p6", "p7"]}
+    lines = [{"r_id": name, "papers": papers} for name, papers in reviewers.items()]
+    write_jsonl(tmp_path / "set/reviewer_metadata.jsonl", lines)
+    for kind, relevant in (("hard", {"r2"}), ("soft", {"r2", "r3"})):
+        rows = [
+            {"query_id": "p0", "cand_id": name, "score": int(name in relevant)}
+            for name in reviewers
+        ]
+        write_jsonl(tmp_path / f"set/test_{kind}_qrel.jsonl", rows)
+    return tmp_path
+
+
+def test_reviewers_are_ranked_by_their_three_closest_papers(reviewing: Path) -> None:
+    metrics = ["mean_precision", "precision_hard", "precision_soft"]
+    benchmark = _benchmark("reviewer_matching", metrics, similarity="cosine")
+    data = _read(benchmark, reviewing)
+    assert isinstance(data, Dataset)
+    encoder = WordEncoder("dot", width=4)
+    outcome = reviewer_matching(benchmark, data, DenseSystem(encoder).ranker(data))
+    vectors = encoder.encode(data.candidates, task="search", role="query")
+    unit = dict(
+        zip(
+            data.candidate_ids,
+            vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
+            strict=True,
+        )
+    )
+    scores = {}
+    for name, papers in {"r1": [1], "r2": [2, 3, 4, 5], "r3": [6, 7]}.items():
+        cosines = sorted((float(unit["p0"] @ unit[f"p{p}"]) for p in papers), reverse=True)
+        scores[name] = float(np.mean(cosines[:3]))
+    order = sorted(scores, key=lambda name: scores[name], reverse=True)
+    hard = np.mean([sum(name == "r2" for name in order[:k]) / k for k in (5, 10)])
+    soft = np.mean([sum(name != "r1" for name in order[:k]) / k for k in (5, 10)])
+    assert outcome.scores["precision_hard"] == pytest.approx(hard)
+    assert outcome.scores["precision_soft"] == pytest.approx(soft)
+    assert outcome.scores["mean_precision"] == pytest.approx((hard + soft) / 2)
+    assert data.counts == {"queries": 1, "candidates": 8, "relevant": 2}
+
+
+def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
+    """The ranked reviewers themselves, against the same rule written as loops."""
+    from scimult.evaluation.reviewers import rank_reviewers
+
+    benchmark = _benchmark("reviewer_matching", ["mean_precision"], similarity="cosine")
+    data = _read(benchmark, reviewing)
+    assert isinstance(data, Dataset)
+    assert data.lists is not None
+    ranker = DenseSystem(WordEncoder(width=4)).ranker(data)
+    papers = ranker.rank_listed(data.lists)
+    score_of = dict(zip(papers.rows_QK[0].tolist(), papers.scores_QK[0].tolist(), strict=True))
+    wanted = {
+        reviewer: np.mean(sorted((score_of[row] for row in rows), reverse=True)[:3])
+        for reviewer, rows in enumerate([[1], [2, 3, 4, 5], [6, 7]])
+    }
+    ranking = rank_reviewers(data, papers)
+    assert ranking.rows_QK[0].tolist() == sorted(wanted, key=lambda row: -wanted[row])
+
+
+def test_a_reviewer_without_texts_is_loud_or_counted(reviewing: Path) -> None:
+    path = reviewing / "set/reviewer_metadata.jsonl"
+    path.write_text(path.read_text().replace('"p1"', '"p99"'))
+    benchmark = _benchmark("reviewer_matching", ["mean_precision"])
+    with pytest.raises(DataError, match="reviewer's paper has no text"):
+        _read(benchmark, reviewing)
+    rejects = Rejects(skip_bad=True)
+    _read(benchmark, reviewing, rejects)
+    assert rejects.counts["reviewer's paper has no text"] == 1
+    assert rejects.counts["judged reviewer has no papers"] == 2
+
+
+def _training(folder: Path, rows: list[Any], name: str = "rows.json") -> None:
+    (folder / "set").mkdir(exist_ok=True)
+    (folder / "set" / name).write_text(json.dumps(rows))
+
+
+def test_rows_of_training_files(tmp_path: Path) -> None:
+    paper = {"title": "T", "abstract": ""}
+    triplet = {
+        "query": {**paper, "corpus_id": 1},
+        "pos": {**paper, "corpus_id": 2},
+        "neg": {**paper, "corpus_id": 3},
+    }
+    _training(tmp_path, [triplet])
+    options: dict[str, Any] = {"format": "scirepeval_training", "texts": "rows.json"}
+    data = _read(_benchmark("rerank", ["map"], **options), tmp_path)
+    assert isinstance(data, Dataset)
+    assert data.candidate_ids == ["2", "3"]
+    assert data.qrels.grades[0].tolist() == [1, 0]
+    _training(tmp_path, [{**paper, "corpus_id": row, "kind": "ab"[row % 2]} for row in range(10)])
+    probe = {"costs": [1], "target": "kind", "held_out": 0.3}
+    labelled = _benchmark("classification_linear", ["macro_f1"], probe=probe, **options)
+    first, again = _read(labelled, tmp_path), _read(labelled, tmp_path)
+    assert isinstance(first, PaperSet)
+    assert first.counts["train"] == 7
+    assert first.query_ids == again.query_ids
+    _training(tmp_path, [{**triplet, "pos": triplet["neg"]}])
+    with pytest.raises(DataError, match="candidate has two grades"):
+        _read(_benchmark("rerank", ["map"], **options), tmp_path)
+
+
+@pytest.mark.data
+def test_the_sample_rows_are_read(scimult_data: Path) -> None:
+    """Counts of the suite are checked while reading; here, that no record had to be left out."""
+    from scimult.evaluation.harness import load_sets
+    from scimult.evaluation.suites import load_suite
+
+    loaded = load_sets(load_suite("scirepeval_samples"), scimult_data / "formats/scirepeval")
+    assert len(loaded) == 5
+    assert all(entry.facts.left_out == {} for entry in loaded.values())

@@ -1,0 +1,67 @@
+"""Tables in every form they are written in."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from scimult.evaluation.reporting.grid import (
+    Cell,
+    Grid,
+    change,
+    label,
+    percent,
+    to_latex,
+    to_markdown,
+    to_rich,
+)
+
+GRID = Grid(
+    "A & B",
+    ["set", "one_1", "two"],
+    1,
+    [
+        [label("50% | x"), percent(0.5), percent(0.61234, bold=True, mark="better")],
+        [label("y"), percent(None), percent(0.25, mark="worse")],
+    ],
+    ["a note"],
+)
+
+
+def test_markdown_keeps_texts_inside_their_cells() -> None:
+    lines = to_markdown(GRID).splitlines()
+    assert lines[2:6] == [
+        "| set | one\\_1 | two |",
+        "|---|---:|---:|",
+        "| 50% \\| x | 50.00 | **61.23▲** |",
+        "| y | – | 25.00▼ |",
+    ]
+    assert lines[-1] == "* a note"
+
+
+def test_latex_escapes_texts_and_marks_tests() -> None:
+    lines = to_latex(GRID).splitlines()
+    assert lines[:3] == ["% A & B", "% a note", r"\begin{tabular}{lrr}"]
+    assert r"set & one\_1 & two \\" in lines
+    assert r"50\% | x & 50.00 & \textbf{61.23}\rlap{$^{+}$} \\" in lines
+    assert r"y & -- & 25.00\rlap{$^{-}$} \\" in lines
+
+
+def test_a_line_break_in_a_text_does_not_end_a_latex_comment() -> None:
+    found = to_latex(Grid("one\n\\input{x}", ["a"], 1, [[label("b")]], ["two\n\\end{x}"]))
+    assert all(line.startswith("%") for line in found.splitlines()[:2])
+    assert found.splitlines()[2] == r"\begin{tabular}{l}"
+
+
+def test_terminal_shows_marks() -> None:
+    shown = StringIO()
+    Console(file=shown, width=80).print(to_rich(GRID))
+    assert "61.23▲" in shown.getvalue()
+    assert "25.00▼" in shown.getvalue()
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.031499, "+3.15%"), (-0.5, "-50.00%"), (None, "–")])
+def test_relative_changes_have_a_sign(value: float | None, text: str) -> None:
+    assert change(value) == Cell(text, value)

@@ -1,0 +1,184 @@
+"""The page: nothing of a text is markup, nothing is loaded, and colours can be read."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib import resources
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scimult.errors import UnknownNameError
+from scimult.evaluation.reporting.chapter import Chapter, make_chapter
+from scimult.evaluation.reporting.page import to_html, write_page
+from scimult.evaluation.reporting.parts import Options
+from scimult.evaluation.results import load_results, provenance, save_result
+from tests.evaluation.reporting.scored import write_results
+
+HOSTILE = (
+    "</title></script><script>document.title='owned'</script><img src=x onerror=alert(1)> & \"'"
+)
+
+
+class Tags(HTMLParser):
+    """Collects the tags of a page, their attributes, and all text outside script and style."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def _read(page: str) -> Tags:
+    tags = Tags()
+    tags.feed(page)
+    return tags
+
+
+def _chapter(out: Path, options: Options) -> Chapter:
+    return make_chapter(out, options, lambda message: None)
+
+
+def _with_texts(root: Path) -> Chapter:
+    return _chapter(root / "results", Options(data=[root / "data"], resamples=100))
+
+
+def test_texts_of_users_are_text(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    chapter = _with_texts(tmp_path)
+    duel = next(duel for duel in chapter.duels if duel.won or duel.lost)
+    examples = [replace(entry, title=HOSTILE, body=HOSTILE) for entry in [*duel.won, *duel.lost]]
+    hostile = replace(
+        chapter,
+        description=HOSTILE,
+        duels=[replace(duel, name=HOSTILE, won=examples)],
+        missing=[replace(gap, why=HOSTILE) for gap in chapter.missing],
+    )
+    tags = _read(to_html([hostile], provenance()))
+    assert [tag for tag, _ in tags.tags].count("script") == 1
+    assert "img" not in {tag for tag, _ in tags.tags}
+    assert tags.text.count(HOSTILE) >= 3
+
+
+def test_the_page_loads_nothing(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    page = to_html([_with_texts(tmp_path)], provenance())
+    tags = _read(page).tags
+    loading = [
+        value
+        for tag, attributes in tags
+        for key, value in attributes.items()
+        if key in ("src", "href", "srcset", "data", "action", "poster")
+    ]
+    assert loading
+    assert all(value and value.startswith("#") for value in loading)
+    assert "@import" not in page
+    assert "url(" not in page
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {value.removeprefix("#") for value in loading if value} <= set(ids)
+
+
+def test_what_cannot_be_shown_is_named(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    chapter = _chapter(out, Options(resamples=100))
+    gaps = {gap.section: gap for gap in chapter.missing}
+    assert {
+        "Texts of won and lost queries",
+        "Label frequency",
+        "What each system ranked first",
+        "Recall curves",
+        "Map of papers",
+    } <= gaps.keys()
+    text = _read(to_html([chapter], provenance())).text
+    assert all(gap.why in text and gap.fix in text for gap in chapter.missing)
+    write_results(tmp_path / "again")
+    complete = {gap.section for gap in _with_texts(tmp_path / "again").missing}
+    assert complete - {"Cost"} == {"Map of papers"}
+
+
+def test_results_without_scores_per_query_still_have_a_leaderboard(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    (out / "words/per_query/links.tsv.gz").unlink()
+    chapter = _chapter(out, Options())
+    assert [table.title for table in chapter.tables] == ["Leaderboard", "Cost"]
+    assert "words on links" in chapter.missing[0].why
+
+
+def test_one_system_is_not_compared(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    only = load_results(out)[0]
+    save_result(only, tmp_path / "one")
+    (out / "BM25/per_query").rename(tmp_path / "one/BM25/per_query")
+    chapter = _chapter(tmp_path / "one", Options(resamples=100))
+    assert not chapter.duels
+    assert "Significance marks, wins and losses" in {gap.section for gap in chapter.missing}
+
+
+def test_unknown_baselines_are_named(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    with pytest.raises(UnknownNameError, match="BM25"):
+        _chapter(out, Options(baseline="BM52"))
+
+
+def test_all_files_say_the_same(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    chapter = _with_texts(tmp_path)
+    path = write_page([chapter], tmp_path / "report")
+    tree = json.loads((path.parent / "report.json").read_text())
+    board = next(
+        table for table in tree["chapters"][0]["tables"] if table["title"] == "Leaderboard"
+    )
+    texts = [path.with_suffix(end).read_text() for end in (".md", ".tex", ".html")]
+    for row in board["rows"]:
+        for cell in row[3:]:
+            assert all(cell["text"] in text for text in texts)
+    for result in load_results(tmp_path / "results"):
+        column = board["headings"].index(result.system)
+        for name, entry in result.sets.items():
+            values = {
+                row[2]["text"]: row[column]["value"]
+                for row in board["rows"]
+                if row[1]["text"] == name
+            }
+            assert values == entry.scores
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2."""
+    channels = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_colours_have_the_contrast_that_wcag_asks_for(mode: int) -> None:
+    """At least 4.5 for text and 3 for marks and lines (WCAG 2.1, 1.4.3 and 1.4.11)."""
+    templates = resources.files("scimult.evaluation.reporting") / "templates"
+    css = (templates / "report.css").read_text(encoding="utf-8")
+    colours = dict(re.findall(r"--([\w]+): (#\w{6})", css.split("prefers-color-scheme")[mode]))
+    text = product(("text", "quiet", "accent", "good", "bad"), ("bg", "panel"), (4.5,))
+    marks = product((f"c{index}" for index in range(9)), ("bg", "panel"), (3.0,))
+    for front, back, least in (*text, *marks):
+        light, dark = sorted((_luminance(colours[front]), _luminance(colours[back])))[::-1]
+        assert (light + 0.05) / (dark + 0.05) >= least, (front, back)
+
+
+def test_two_suites_are_two_chapters(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    chapter = _with_texts(tmp_path)
+    tags = _read(to_html([chapter, chapter], provenance()))
+    ids = [attributes["id"] for _, attributes in tags.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {"suite1", "suite2"} <= set(ids)

@@ -1,0 +1,84 @@
+"""Published numbers: whole, consistent with themselves, and beside ours only for the same data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scimult.evaluation.reporting.published import (
+    AVERAGE,
+    Publication,
+    PublishedTable,
+    beside_ours,
+    publications,
+)
+from scimult.evaluation.results import load_results
+from tests.evaluation.reporting.scored import write_results
+
+TABLES = [(paper, table) for paper in publications() for table in paper.tables]
+
+
+@pytest.mark.parametrize(("paper", "table"), TABLES, ids=[table.name for _, table in TABLES])
+def test_printed_averages_are_those_of_their_columns(
+    paper: Publication, table: PublishedTable
+) -> None:
+    """A wrong digit would show: columns and average are printed with two decimals, 0.0101."""
+    assert set(table.cited) <= table.rows.keys()
+    if AVERAGE not in table.columns or not table.mean:
+        return
+    place = table.columns.index(AVERAGE)
+    checked = 0
+    for system, scores in table.rows.items():
+        rest = [score for at, score in enumerate(scores) if at != place]
+        if scores[place] is not None and None not in rest:
+            mean = sum(score for score in rest if score is not None) / len(rest)
+            assert mean == pytest.approx(scores[place], abs=0.0101), (paper.paper, system)
+            checked += 1
+    assert checked > 10
+
+
+CHANGES = {
+    "Table 3": {"MHAExpert": 3.15, "FFNExpert": -0.95, "Prefix": -0.51, "Instruction": 0.68},
+    "Table 4": {"MHAExpert": 1.02, "FFNExpert": 0.33, "Prefix": 1.50, "Instruction": 0.93},
+    "Table 5": {"MHAExpert": 4.06, "FFNExpert": 4.91, "Prefix": 3.46, "Instruction": 0.95},
+    "Table 7": {"MHAExpert": 0.07, "FFNExpert": -0.37, "Prefix": -0.08, "Instruction": -0.95},
+    "Table 8": {"MHAExpert": 0.86, "FFNExpert": -9.28, "Prefix": -1.25, "Instruction": -3.32},
+}
+"""Table 9 of the SciMult paper, per cent."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_relative_changes_are_those_of_table_9(name: str) -> None:
+    """Averages with two decimals give changes that are off by up to 0.02."""
+    (table,) = [table for _, table in TABLES if table.name == name]
+    averages = {system: scores[-1] or 0.0 for system, scores in table.rows.items()}
+    vanilla = averages["SciMult-Vanilla"]
+    for variant, printed in CHANGES[name].items():
+        change = (averages[f"SciMult-{variant}"] - vanilla) / vanilla
+        assert 100 * change == pytest.approx(printed, abs=0.02)
+
+
+def _paper(queries: int) -> Publication:
+    table = PublishedTable(
+        name="Table 1",
+        title="made up",
+        columns=["tiny:search/ndcg@10", "other:search/ndcg@10"],
+        rows={"theirs": [50.0, None]},
+    )
+    counts = {"tiny:search": {"queries": queries}}
+    return Publication(paper="P", url="u", counts=counts, tables=[table])
+
+
+def test_only_data_sets_of_the_same_size_stand_beside_each_other(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    results = load_results(out)
+    (same,) = beside_ours(results, [_paper(3)])
+    assert same.headings == ["system", "search/ndcg@10"]
+    assert [row[0].text for row in same.rows] == ["theirs", "ours: BM25", "ours: words"]
+    values = [row[1].value for row in same.rows]
+    assert values == [0.5, *(result.sets["search"].scores["ndcg@10"] for result in results)]
+    (other,) = beside_ours(results, [_paper(4)])
+    assert other.headings == ["system"]
+    assert "other sizes: tiny:search" in other.notes[-1]
+    assert beside_ours(results, publications()) == []

@@ -1,0 +1,131 @@
+"""Evaluating on several ranks with a store, and systems that cannot do everything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scimult.errors import ConfigError
+from scimult.evaluation.benchmark import Benchmark, Probe
+from scimult.evaluation.harness import LoadedSet, encode_on_all_ranks, evaluate, load_sets
+from scimult.evaluation.results import Result
+from scimult.evaluation.suites import Suite
+from scimult.evaluation.systems import BM25System, DenseSystem
+from scimult.retrieval.store import StoringEncoder
+from tests.benchmarks import (
+    WordEncoder,
+    benchmark,
+    write_coarse,
+    write_jsonl,
+    write_links,
+    write_rows,
+    write_search,
+)
+from tests.ranks import run_ranks
+
+
+def _write_labelled(folder: Path) -> Benchmark:
+    """Write papers with a label that their first word gives away, and a split."""
+    words = ["graph", "water"] * 12
+    papers = [
+        {
+            "id": f"p{row}",
+            "title": f"{word} {word} {word} {word} {row}",
+            "abstract": "",
+            "labels": [word],
+        }
+        for row, word in enumerate(words)
+    ]
+    write_jsonl(folder / "linear/papers.jsonl", papers)
+    split = [(f"p{row}", "train" if row < 16 else "test") for row in range(24)]
+    write_rows(folder / "linear/split.csv", [("id", "split"), *split], ",")
+    return Benchmark(
+        task="classification",
+        protocol="classification_linear",
+        folder="linear",
+        metrics=["macro_f1", "accuracy"],
+        probe=Probe(costs=[1.0, 10.0]),
+        source="made for a test",
+        licence="none",
+    )
+
+
+def _load(folder: Path) -> tuple[Suite, dict[str, LoadedSet]]:
+    made = [write(folder) for write in (write_search, write_links, write_coarse, _write_labelled)]
+    suite = Suite(
+        name="own",
+        description="mine",
+        how_to_get="ask me",
+        benchmarks={entry.folder: entry for entry in made},
+    )
+    return suite, load_sets(suite, folder)
+
+
+def _scores(result: Result) -> dict[str, dict[str, float]]:
+    return {name: entry.scores for name, entry in result.sets.items()}
+
+
+def test_a_linear_set_stands_beside_the_others(tmp_path: Path) -> None:
+    suite, sets = _load(tmp_path)
+    result = evaluate(DenseSystem(WordEncoder()), suite, sets, tmp_path / "out", confidence=0.9)
+    linear = result.sets["linear"]
+    assert linear.scores == {"macro_f1": 1.0, "accuracy": 1.0}
+    assert linear.counts == {"queries": 8, "candidates": 2, "relevant": 8, "train": 16}
+    assert linear.details["intercept"] is False
+    assert set(linear.intervals) == {"macro_f1"}
+    assert set(result.averages) == {"classification", "link_prediction", "search", "all"}
+
+
+def test_what_bm25_cannot_do_is_named(tmp_path: Path) -> None:
+    suite, sets = _load(tmp_path)
+    result = evaluate(BM25System(), suite, sets, tmp_path / "out")
+    assert list(result.not_scored) == ["linear"]
+    assert "linear" not in result.sets
+    with pytest.raises(ConfigError, match="no set can be scored with BM25"):
+        evaluate(BM25System(), suite, {"linear": sets["linear"]}, tmp_path / "out")
+
+
+def _evaluate_on_rank(folder: Path, rank_folder: Path) -> tuple[int, dict[str, dict[str, float]]]:
+    from scimult import distributed
+
+    suite, sets = _load(rank_folder / f"data{distributed.rank()}")
+    inner = WordEncoder()
+    system = DenseSystem(StoringEncoder(inner, folder, "m"))
+    encode_on_all_ranks(system, sets)
+    mine = len(inner.encoded)
+    result = evaluate(system, suite, sets, rank_folder / f"out{distributed.rank()}")
+    assert len(inner.encoded) == mine, "scoring encodes nothing more"
+    return mine, _scores(result)
+
+
+def test_ranks_encode_a_share_each_and_score_as_one(tmp_path: Path) -> None:
+    ranks = run_ranks(_evaluate_on_rank, 2, tmp_path, tmp_path / "store", tmp_path)
+    suite, sets = _load(tmp_path / "single")
+    alone = WordEncoder()
+    single = evaluate(DenseSystem(alone), suite, sets, tmp_path / "out")
+    assert [scores for _, scores in ranks] == [_scores(single)] * 2
+    assert sum(mine for mine, _ in ranks) == len(alone.encoded)
+    assert all(mine > 10 for mine, _ in ranks)
+
+
+def test_splits_are_scored_as_one_and_queries_of_others_are_left_out(tmp_path: Path) -> None:
+    """A query that only another split judges belongs there; one that none judges is an error."""
+    entry = write_search(tmp_path)
+    qrels = tmp_path / "search/qrels"
+    lines = (qrels / "test.tsv").read_text().splitlines()
+    (qrels / "test.tsv").write_text("\n".join(line for line in lines if line[:2] != "q3") + "\n")
+    (qrels / "dev.tsv").write_text(lines[0] + "\nq3\td2\t1\n")
+    suite = Suite(name="own", description="", how_to_get="", benchmarks={"search": entry})
+    assert load_sets(suite, tmp_path)["search"].facts.counts["queries"] == 2
+    both = entry.model_copy(update={"split": "test+dev"})
+    merged = Suite(name="own", description="", how_to_get="", benchmarks={"search": both})
+    assert load_sets(merged, tmp_path)["search"].facts.counts["queries"] == 3
+
+
+def test_expected_counts_compare_what_is_given(tmp_path: Path) -> None:
+    made = benchmark("search", "search", "search", ["map"])
+    write_search(tmp_path)
+    entry = Benchmark(**{**made.model_dump(), "expected": {"candidates": 5}})
+    suite = Suite(name="own", description="", how_to_get="", benchmarks={"search": entry})
+    assert load_sets(suite, tmp_path)["search"].facts.counts["queries"] == 3

@@ -1,0 +1,63 @@
+"""Files from the hub, here from a folder that is laid out as a repository of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scimult.data.lines import Rejects
+from scimult.errors import DataError
+from scimult.evaluation.benchmark import HubFile
+from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.hub import download, write_hub_file
+from tests.benchmarks import CORPUS, HEADER, REQUESTS, write_jsonl, write_rows, write_search
+
+CARD = """---
+configs:
+- config_name: corpus
+  data_files: [{split: corpus, path: corpus.jsonl}]
+- config_name: queries
+  data_files: [{split: queries, path: queries.jsonl}]
+---
+"""
+
+
+@pytest.fixture
+def repository_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "repo"
+    write_jsonl(folder / "corpus.jsonl", CORPUS)
+    write_jsonl(folder / "queries.jsonl", REQUESTS)
+    judged = [("q1", "d1", 2), ("q2", "d3", 1), ("q3", "d2", 1)]
+    write_rows(tmp_path / "repo-qrels/test.csv", [HEADER, *judged], ",")
+    (folder / "README.md").write_text(CARD)
+    return folder
+
+
+def test_downloaded_files_are_read_as_local_ones(tmp_path: Path, repository_folder: Path) -> None:
+    repo = str(repository_folder)
+    hub = {
+        "corpus.jsonl": HubFile(repo=repo, config="corpus", split="corpus"),
+        "queries.jsonl": HubFile(repo=repo, config="queries", split="queries"),
+        "qrels/test.tsv": HubFile(repo=f"{repo}-qrels", split="test"),
+    }
+    benchmark = write_search(tmp_path / "unused").model_copy(update={"hub": hub})
+    told: list[Path] = []
+    written = download({"search": benchmark}, tmp_path / "data", told.append)
+    assert told == written
+    assert len(written) == 3
+    data = read_dataset("search", benchmark, tmp_path / "data", "", Rejects())
+    assert isinstance(data, Dataset)
+    assert data.candidate_ids == ["d1", "d2", "d3", "d4", "d5"]
+    assert data.qrels.grades.values.tolist() == [2, 1, 1]
+    assert download({"search": benchmark}, tmp_path / "data", told.append) == []
+
+
+def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
+    source = HubFile(repo=str(tmp_path / "nowhere"), split="test")
+    with pytest.raises(DataError, match="cannot read .*nowhere"):
+        write_hub_file(tmp_path / "data/x.jsonl", source)
+    assert not (tmp_path / "data/x.jsonl").exists()

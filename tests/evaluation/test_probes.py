@@ -1,0 +1,238 @@
+"""Linear models on embeddings against the protocols written out as loops."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+from sklearn.metrics import f1_score, r2_score
+from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.svm import LinearSVC, LinearSVR
+
+from scimult.errors import DataError
+from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
+from scimult.evaluation.probes import (
+    classification_linear,
+    held_out_folds,
+    indicators,
+    label_samples,
+    regression_linear,
+)
+from scimult.evaluation.task_data import PaperSet
+from scimult.types import FloatArray, Text
+
+TRAIN, TEST, WIDTH = 90, 40, 6
+COSTS = [0.01, 1.0, 100.0]
+
+
+def _papers(labels: list[list[str]], values: list[float]) -> PaperSet:
+    ids = [f"p{row}" for row in range(TRAIN + TEST)]
+    return PaperSet(
+        "made",
+        "classification",
+        ids,
+        [Text("paper", name) for name in ids],
+        np.arange(TRAIN),
+        np.arange(TRAIN, TRAIN + TEST),
+        labels,
+        np.array(values),
+        [Path("made")],
+    )
+
+
+def _benchmark(metrics: list[str], **probe: Any) -> Benchmark:
+    protocol = "regression_linear" if metrics == ["kendall_tau"] else "classification_linear"
+    return Benchmark(
+        task="classification",
+        protocol=protocol,
+        folder="made",
+        metrics=metrics,
+        probe=Probe(costs=COSTS, **probe),
+        source="made for a test",
+        licence="none",
+    )
+
+
+@pytest.fixture
+def x() -> FloatArray:
+    draw = np.random.default_rng(1)
+    return draw.normal(size=(TRAIN + TEST, WIDTH)).astype(np.float32)
+
+
+def _noisy(x: FloatArray, column: int) -> np.ndarray[Any, Any]:
+    return x[:, column] + 0.7 * np.random.default_rng(column).normal(size=len(x))
+
+
+def _svc(cost: float, **options: Any) -> LinearSVC:
+    options = {"loss": "squared_hinge", "dual": "auto", **options}
+    return LinearSVC(C=cost, fit_intercept=False, random_state=42, max_iter=10_000, **options)
+
+
+def test_one_label_per_paper(x: FloatArray) -> None:
+    """The grid by accuracy over three stratified folds, then a fit to all training papers."""
+    gold = np.digitize(_noisy(x, 0), [-0.4, 0.6])
+    papers = _papers([[str(label)] for label in gold], [])
+    outcome = classification_linear(_benchmark(["macro_f1", "accuracy"]), papers, x)
+    train, wide = gold[:TRAIN], x.astype(np.float64)
+    accuracies = []
+    for cost in COSTS:
+        hits = []
+        for fit, held in StratifiedKFold(3).split(wide[:TRAIN], train):
+            predicted = _svc(cost).fit(wide[fit], train[fit]).predict(wide[held])
+            hits.append(np.mean(predicted == train[held]))
+        accuracies.append(np.mean(hits))
+    best = COSTS[int(np.argmax(accuracies))]
+    predicted = _svc(best).fit(wide[:TRAIN], train).predict(wide[TRAIN:])
+    assert outcome.details["C"] == best
+    assert outcome.per_query["predicted"] == [str(label) for label in predicted]
+    wanted = f1_score(gold[TRAIN:], predicted, average="macro")
+    assert outcome.scores["macro_f1"] == pytest.approx(wanted)
+    assert outcome.scores["accuracy"] == np.mean(predicted == gold[TRAIN:])
+    assert outcome.resampled == ["macro_f1"]
+
+
+def test_few_shot_trains_on_each_held_out_fold(x: FloatArray) -> None:
+    """16 papers: ceil(90 / 16) = 6 folds, of which the first four are samples, with C = 1."""
+    gold = (_noisy(x, 1) > 0).astype(int)
+    papers = _papers([[str(label)] for label in gold], [])
+    shot = {"size": 16, "iterations": 4}
+    outcome = classification_linear(_benchmark(["f1"], few_shot=[shot]), papers, x)
+    wide, scores = x.astype(np.float64), []
+    folds = StratifiedKFold(math.ceil(TRAIN / 16))
+    for place, (_, sample) in enumerate(folds.split(wide[:TRAIN], gold[:TRAIN])):
+        assert len(sample) <= 16
+        if place < 4:
+            predicted = _svc(1.0).fit(wide[sample], gold[sample]).predict(wide[TRAIN:])
+            scores.append(f1_score(gold[TRAIN:], predicted))
+    assert outcome.scores["f1+16shot"] == pytest.approx(np.mean(scores))
+    assert outcome.scores["f1"] != outcome.scores["f1+16shot"]
+
+
+def test_several_labels_per_paper(x: FloatArray) -> None:
+    """One model per label with hinge loss, each with its own grid; a rare label has none."""
+    flags = np.stack([_noisy(x, column) > limit for column, limit in enumerate((0, 0.5))], axis=1)
+    rare = np.zeros((TRAIN + TEST, 1), dtype=bool)
+    rare[[0, 1, TRAIN]] = True
+    flags = np.concatenate([flags, rare], axis=1)
+    names = ["a", "b", "c"]
+    labels = [[name for name, has in zip(names, row, strict=True) if has] for row in flags]
+    outcome = classification_linear(
+        _benchmark(["macro_f1"], multi_label=True), _papers(labels, []), x
+    )
+    wide, columns, costs = x.astype(np.float64), [], []
+    for label in range(3):
+        train = flags[:TRAIN, label].astype(int)
+        best = 1.0
+        if label < 2:
+            means = []
+            for cost in COSTS:
+                folds = StratifiedKFold(3).split(wide[:TRAIN], train)
+                hits = [
+                    np.mean(_hinge(cost, wide[fit], train[fit]).predict(wide[held]) == train[held])
+                    for fit, held in folds
+                ]
+                means.append(np.mean(hits))
+            best = COSTS[int(np.argmax(means))]
+        costs.append(best)
+        columns.append(_hinge(best, wide[:TRAIN], train).predict(wide[TRAIN:]))
+    predicted = np.stack(columns, axis=1)
+    wanted = f1_score(flags[TRAIN:].astype(int), predicted, average="macro", zero_division=0)
+    assert outcome.details["C"] == [*costs[:2], None]
+    assert outcome.details["labels_without_grid"] == 1
+    assert outcome.scores["macro_f1"] == pytest.approx(wanted)
+    assert outcome.resampled == []
+
+
+def _hinge(cost: float, x: Any, y: Any) -> LinearSVC:
+    return _svc(cost, loss="hinge", dual=True).fit(x, y)
+
+
+def test_samples_of_several_labels_hold_enough_of_each() -> None:
+    draw = np.random.default_rng(3)
+    flags = (draw.random((50, 4)) < 0.4).astype(np.int64)
+    labels = ["a", "b", "c", "d"]
+    samples = list(label_samples(flags, FewShot(size=5, iterations=3), labels))
+    assert len(samples) == 3
+    for rows in samples:
+        assert (flags[rows].sum(axis=0) >= 5).all()
+        assert len(set(rows.tolist())) == len(rows) <= 20
+    first = np.random.RandomState(42)
+    drawn = {
+        row
+        for label in range(4)
+        for row in first.choice(np.flatnonzero(flags[:, label]), 5, replace=False)
+    }
+    assert set(samples[0].tolist()) == drawn
+    with pytest.raises(DataError, match="label has 1 training papers, 2 are drawn"):
+        list(label_samples(np.eye(2, dtype=np.int64), FewShot(size=2, iterations=1), ["a", "b"]))
+
+
+def test_a_fold_holds_about_as_many_papers_as_asked() -> None:
+    labels = np.array(["a", "b"] * 50)
+    folds = list(held_out_folds(labels, FewShot(size=24, iterations=100)))
+    assert len(folds) == 5
+    assert sorted(np.concatenate(folds).tolist()) == list(range(100))
+
+
+def test_regression(x: FloatArray) -> None:
+    """Linear support vectors without a tube, C by R² over three folds, Kendall's τ."""
+    values = _noisy(x, 2)
+    outcome = regression_linear(_benchmark(["kendall_tau"]), _papers([], values.tolist()), x)
+    wide = x.astype(np.float64)
+
+    def fitted(cost: float, rows: Any) -> LinearSVR:
+        model = LinearSVR(
+            C=cost, epsilon=0.0, fit_intercept=False, random_state=42, max_iter=10_000, dual="auto"
+        )
+        return model.fit(wide[rows], values[rows])
+
+    means = []
+    for cost in COSTS:
+        folds = KFold(3).split(wide[:TRAIN])
+        means.append(
+            np.mean([r2_score(values[h], fitted(cost, f).predict(wide[h])) for f, h in folds])
+        )
+    best = COSTS[int(np.argmax(means))]
+    predicted = fitted(best, np.arange(TRAIN)).predict(wide[TRAIN:])
+    wanted = kendalltau(values[TRAIN:], predicted).statistic
+    assert outcome.details["C"] == best
+    assert outcome.scores["kendall_tau"] == pytest.approx(wanted)
+    assert outcome.scores["kendall_tau"] > 0.3
+
+
+def test_an_intercept_changes_what_a_shift_can_explain(x: FloatArray) -> None:
+    """All papers far from the origin on one side: without an intercept the split goes wrong."""
+    moved = x + np.float32(8.0)
+    labels = [[str(int(value > 8))] for value in moved[:, 0]]
+    without, with_one = (
+        classification_linear(_benchmark(["macro_f1"], intercept=own), _papers(labels, []), moved)
+        for own in (False, True)
+    )
+    assert with_one.details["intercept"] is True
+    assert with_one.scores["macro_f1"] > without.scores["macro_f1"] or with_one.scores == {
+        "macro_f1": 1.0
+    }
+
+
+def test_what_cannot_be_scored(x: FloatArray) -> None:
+    values = list(range(TRAIN + TEST))
+    benchmark = _benchmark(["kendall_tau"])
+    with pytest.raises(DataError, match="all predictions are equal"):
+        regression_linear(benchmark, _papers([], values), np.zeros_like(x))
+    broken = x.copy()
+    broken[[3, 5]] = np.nan
+    with pytest.raises(DataError, match=f"embeddings of 2 of {TRAIN + TEST} papers of made"):
+        regression_linear(benchmark, _papers([], values), broken)
+    with pytest.raises(DataError, match="embeddings of shape"):
+        regression_linear(benchmark, _papers([], values), x[1:])
+    three = _papers([[str(row % 3)] for row in values], [])
+    with pytest.raises(DataError, match="f1 is for two labels"):
+        classification_linear(_benchmark(["f1"]), three, x)
+
+
+def test_indicators() -> None:
+    assert indicators([["b"], [], ["a", "b"]], ["a", "b"]).tolist() == [[0, 1], [0, 0], [1, 1]]

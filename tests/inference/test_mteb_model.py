@@ -1,0 +1,148 @@
+"""Our models in MTEB: routes, and scores equal to ours on a task of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scimult.data.lines import Rejects
+from scimult.errors import DataError, UnknownNameError
+from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.protocols import PROTOCOLS
+from scimult.evaluation.systems import DenseSystem
+from scimult.inference import SciMult
+from scimult.inference.mteb_model import MtebEncoder
+from scimult.types import Role, Similarity, Text
+from tests.benchmarks import CORPUS, write_search
+from tests.tiny import save_tiny_model
+
+mteb = pytest.importorskip("mteb")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> SciMult:
+    folder = save_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+    return SciMult.from_pretrained(folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("kind", "side", "wanted"),
+    [
+        ("Retrieval", "query", ("search", "query")),
+        ("Retrieval", "document", ("search", "candidate")),
+        ("Classification", None, ("classification", "query")),
+        ("Regression", None, ("classification", "query")),
+        ("Clustering", None, ("link_prediction", "query")),
+        ("Reranking", "document", ("link_prediction", "candidate")),
+    ],
+)
+def test_routes(model: SciMult, kind: str, side: str | None, wanted: tuple[str, Role]) -> None:
+    metadata = SimpleNamespace(type=kind, name="SomeTask")
+    prompt = None if side is None else mteb.types.PromptType(side)
+    assert MtebEncoder(model).route(metadata, prompt) == wanted
+
+
+def test_a_task_by_name_counts_before_its_type(model: SciMult) -> None:
+    encoder = MtebEncoder(model, {"SCIDOCS": "link_prediction"})
+    metadata = SimpleNamespace(type="Retrieval", name="SCIDOCS")
+    assert encoder.route(metadata) == ("link_prediction", "query")
+    with pytest.raises(UnknownNameError):
+        MtebEncoder(model, {"SCIDOCS": "citation"})
+
+
+def test_documents_keep_title_and_body_apart(model: SciMult) -> None:
+    batch = {"text": ["T B", "U"], "title": ["T", "U"], "body": ["B", ""]}
+    found = MtebEncoder(model).encode(
+        [batch],
+        task_metadata=SimpleNamespace(type="Retrieval", name="x"),
+        prompt_type=mteb.types.PromptType("document"),
+    )
+    texts = [Text("paper", "T", "B"), Text("paper", "U")]
+    assert np.array_equal(found, model.encode(texts, task="search", role="candidate"))
+    with pytest.raises(DataError, match="a batch of MTEB has no text"):
+        MtebEncoder(model).encode(
+            [{"image": []}], task_metadata=SimpleNamespace(type="STS", name="x")
+        )
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
+def test_similarity(tmp_path: Path, similarity: Similarity) -> None:
+    folder = save_tiny_model(tmp_path / "tiny", similarity=similarity)
+    encoder = MtebEncoder(SciMult.from_pretrained(folder, device="cpu"))
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(3, 4)), draw.normal(size=(3, 4))
+    literal: dict[str, Any] = {
+        "dot": lambda a, b: a @ b,
+        "cosine": lambda a, b: a @ b / np.linalg.norm(a) / np.linalg.norm(b),
+        "l2": lambda a, b: -np.linalg.norm(a - b),
+    }
+    wanted = np.array([[literal[similarity](a, b) for b in y] for a in x])
+    assert np.allclose(encoder.similarity(x, y).numpy(), wanted, atol=1e-5)
+    assert np.allclose(encoder.similarity_pairwise(x, y).numpy(), np.diag(wanted), atol=1e-5)
+    assert encoder.mteb_model_meta.similarity_fn_name is not None
+
+
+def _task(data: Dataset) -> Any:
+    """Make an MTEB retrieval task of a data set of ours, without the hub."""
+    import datasets
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+
+    class Local(AbsTaskRetrieval):
+        metadata = mteb.TaskMetadata(
+            name="LocalSearch",
+            description="made for a test",
+            dataset={"path": "local/search", "revision": "1"},
+            type="Retrieval",
+            category="t2t",
+            modalities=["text"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="ndcg_at_10",
+        )
+
+        def load_data(self, *args: Any, **kwargs: Any) -> None:
+            corpus = [
+                {"id": row["_id"], "title": row["title"], "text": row["text"]} for row in CORPUS
+            ]
+            asked = zip(data.query_ids, data.queries, strict=True)
+            judged = {
+                query: {
+                    data.candidate_ids[row]: int(grade)
+                    for row, grade in zip(rows, grades, strict=True)
+                }
+                for query, rows, grades in zip(
+                    data.query_ids, data.qrels.rows, data.qrels.grades, strict=True
+                )
+            }
+            queries = [{"id": query, "text": text.title} for query, text in asked]
+            split = {
+                "corpus": datasets.Dataset.from_list(corpus),
+                "queries": datasets.Dataset.from_list(queries),
+                "relevant_docs": judged,
+                "top_ranked": None,
+            }
+            self.dataset = {"default": {"test": split}}
+            self.data_loaded = True
+
+    return Local()
+
+
+def test_mteb_scores_a_task_as_we_do(tmp_path: Path, model: SciMult) -> None:
+    """MTEB rounds scores to five places."""
+    benchmark = write_search(tmp_path).model_copy(
+        update={"metrics": ["ndcg@10", "recall@3", "map"]}
+    )
+    data = read_dataset("search", benchmark, tmp_path, "", Rejects())
+    assert isinstance(data, Dataset)
+    ours = PROTOCOLS["search"](benchmark, data, DenseSystem(model).ranker(data)).scores
+    results = mteb.evaluate(
+        MtebEncoder(model), _task(data), cache=None, show_progress_bar=False, encode_kwargs={}
+    )
+    theirs = results.task_results[0].scores["test"][0]
+    assert theirs["ndcg_at_10"] == pytest.approx(ours["ndcg@10"], abs=1e-5)
+    assert theirs["recall_at_3"] == pytest.approx(ours["recall@3"], abs=1e-5)
+    assert theirs["map_at_1000"] == pytest.approx(ours["map"], abs=1e-5)

@@ -1,0 +1,111 @@
+"""Encoders of others: as ours gives it, prefixes, separators, adapters and presets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scimult.errors import CheckpointError, ConfigError, UnknownNameError
+from scimult.inference import SciMult
+from scimult.inference.sentence_encoder import (
+    EncoderSpec,
+    SentenceEncoder,
+    check_keys,
+    load_spec,
+    preset_names,
+)
+from scimult.types import Text
+
+PAPERS = [
+    Text("paper", "Drawing large graphs", "Layouts of graphs with many nodes."),
+    Text("paper", "Folding proteins"),
+]
+
+
+def _spec(minilm: Path, **options: object) -> EncoderSpec:
+    return EncoderSpec(model=str(minilm), **options)
+
+
+def _cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return (x * y).sum(1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)
+
+
+@pytest.fixture(scope="module")
+def encoder(minilm: Path) -> SentenceEncoder:
+    return SentenceEncoder(_spec(minilm, pooling="mean"), name="theirs", device="cpu")
+
+
+def test_the_same_checkpoint_embeds_as_our_loader_does(
+    minilm: Path, encoder: SentenceEncoder
+) -> None:
+    """Two implementations of one model: float32 sums in another order differ in the sixth place."""
+    ours = SciMult.from_pretrained(minilm, pooling="mean", device="cpu")
+    wanted = ours.encode(PAPERS, task="link_prediction", role="query")
+    found = encoder.encode(PAPERS, task="link_prediction", role="query")
+    assert np.allclose(found, wanted, atol=1e-5)
+
+
+def test_prefixes_by_task_and_side(minilm: Path) -> None:
+    prefixes = {"default": "x ", "search": "s ", "search/query": "q "}
+    spec = _spec(minilm, pooling="mean", prefixes=prefixes, separator=" ")
+    encoder = SentenceEncoder(spec, name="e", device="cpu")
+    plain = SentenceEncoder(_spec(minilm, pooling="mean"), name="p", device="cpu")
+    for task, role, prefix in (
+        ("search", "query", "q "),
+        ("search", "candidate", "s "),
+        ("classification", "query", "x "),
+    ):
+        found = encoder.encode([Text("paper", "water")], task=task, role=role)
+        wanted = plain.encode([Text("paper", prefix + "water")], task=task, role=role)
+        assert np.allclose(found, wanted, atol=1e-6)
+    assert encoder.fingerprint != plain.fingerprint
+
+
+def test_title_and_body_are_joined_by_the_models_separator(encoder: SentenceEncoder) -> None:
+    written = encoder._write(Text("paper", "title", "abstract [SEP] venue"))
+    assert written == "title [SEP] abstract [SEP] venue"
+    assert encoder._write(Text("paper", "title")) == "title"
+
+
+def test_adapters_by_side(minilm: Path, tmp_path: Path) -> None:
+    """An adapter serves documents only; queries are what the model alone makes of them."""
+    peft = pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    base = transformers.AutoModel.from_pretrained(minilm)
+    settings = peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False)
+    torch.manual_seed(0)
+    peft.get_peft_model(base, settings).save_pretrained(tmp_path / "adapter")
+    spec = _spec(minilm, pooling="mean", adapters={"candidate": str(tmp_path / "adapter")})
+    adapted = SentenceEncoder(spec, name="a", device="cpu")
+    plain = SentenceEncoder(_spec(minilm, pooling="mean"), name="p", device="cpu")
+    wanted = plain.encode(PAPERS, task="search", role="query")
+    for _ in range(2):
+        query = adapted.encode(PAPERS, task="search", role="query")
+        document = adapted.encode(PAPERS, task="search", role="candidate")
+        assert np.allclose(query, wanted, atol=1e-6)
+        assert not np.allclose(document, wanted, atol=1e-3)
+    assert adapted.fingerprint != plain.fingerprint
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_load(name: str) -> None:
+    spec = load_spec(name)
+    check_keys(spec, ["search", "link_prediction", "classification"])
+    assert spec.paper
+    assert spec.model.count("/") == 1
+
+
+def test_bad_descriptions(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'scincl'"):
+        load_spec("scinc")
+    with pytest.raises(ConfigError, match="pooling"):
+        load_spec("scincl", ["pooling=middle"])
+    with pytest.raises(ConfigError, match="no such task or side"):
+        check_keys(load_spec("e5", ["prefixes.serach=x"]), ["search"])
+    empty = EncoderSpec(model=str(tmp_path), pooling="mean")
+    with pytest.raises(CheckpointError, match="cannot load the encoder"):
+        SentenceEncoder(empty, name="e", device="cpu")

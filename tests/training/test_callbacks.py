@@ -1,0 +1,185 @@
+"""What is shown of the steps: numbers of a window, and every place that they go to."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from scimult.errors import ConfigError
+from scimult.training.callbacks import Console, MetricsFile, TensorBoard
+from scimult.training.loop import Callback, StepReport
+from scimult.training.summary import Window
+from scimult.training.trackers import Tracker, open_tracker
+
+
+def report(step: int, task: str, loss: float, **changes: Any) -> StepReport:
+    """Return a step of one task: four queries, one of them with a hard negative that wins."""
+    values: dict[str, Any] = {
+        "step": step,
+        "tasks": [task],
+        "sources": ["s"],
+        "loss": loss,
+        "accuracy": 0.5,
+        "masked": 0,
+        "tokens": 100,
+        "seconds": 0.5 * step,
+        "lr": 0.1 / step,
+        "gradient_norm": float(step),
+        "sums": {task: [4, 4 * loss, 2, 4, 6, 2, 1]},
+        "usage": {
+            "padding_if_padded": 0.1 * step,
+            "padding_in_attention": 0.01,
+            "model_flops": 1e9,
+            "model_flop_utilisation": 0.2 * step,
+            "peak_memory_bytes": step * 2**30,
+        },
+        "gradient_norms": {"shared": 2.0 * step, "expert/a": 1.0},
+    }
+    return StepReport(**values | changes)
+
+
+STEPS = [report(1, "a", 1.0), report(2, "b", 2.0), report(3, "a", 3.0)]
+EXPECTED = {
+    "train/loss": 2.0,
+    "train/loss/a": 2.0,
+    "train/loss/b": 2.0,
+    "train/in_batch_accuracy": 0.5,
+    "train/in_batch_accuracy/a": 0.5,
+    "train/in_batch_accuracy/b": 0.5,
+    "train/margin/a": 1.5,
+    "train/margin/b": 1.5,
+    "train/hard_wins/a": 0.5,
+    "train/hard_wins/b": 0.5,
+    "train/lr": 0.1 / 3,
+    "train/gradient_norm": 2.0,
+    "train/gradient_norm/a": 2.0,
+    "train/gradient_norm/b": 2.0,
+    "train/gradient_norm_of/shared": 4.0,
+    "train/gradient_norm_of/expert/a": 1.0,
+    # 300 tokens in 0.5 + 1 + 1.5 seconds.
+    "speed/tokens_per_second": 100.0,
+    "speed/padding_if_padded": 0.2,
+    "speed/padding_in_attention": 0.01,
+    # By time: (0.2 * 0.5 + 0.4 * 1 + 0.6 * 1.5) / 3.
+    "speed/model_flop_utilisation": 1.4 / 3,
+    "memory/peak_memory_gib": 3.0,
+}
+
+
+def test_a_window_sums_up_its_steps_and_starts_anew() -> None:
+    window = Window()
+    for step in STEPS:
+        window.add(step)
+    assert window.take() == pytest.approx(EXPECTED)
+    window.add(report(4, "b", 7.0, loss_scale=1024.0, skipped_steps=2))
+    second = window.take()
+    assert second["train/loss"] == second["train/loss/b"] == 7
+    assert "train/loss/a" not in second
+    assert (second["fp16/loss_scale"], second["fp16/skipped_steps"]) == (1024, 2)
+
+
+def play(callback: Callback) -> None:
+    """Run three steps of which the second has a dev score."""
+    callback.on_start({"dev/mean/mrr": 0.25})
+    for step in STEPS:
+        scored = {"metrics": {"dev/mean/mrr": 0.5}} if step.step == 2 else {}
+        callback.on_step(StepReport(**vars(step) | scored))
+    callback.on_end()
+
+
+def test_tensorboard_holds_the_windows_and_the_scores(tmp_path: Path) -> None:
+    play(TensorBoard(tmp_path, every=3, steps=3))
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    found = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
+    scores = found.pop("dev/mean/mrr")
+    assert [(event.step, event.value) for event in scores] == [(0, 0.25), (2, 0.5)]
+    assert {tag: event.step for tag, (event,) in found.items()} == dict.fromkeys(EXPECTED, 3)
+    # TensorBoard keeps float32.
+    assert {tag: event.value for tag, (event,) in found.items()} == pytest.approx(EXPECTED)
+
+
+def test_metrics_file_has_means_by_task(tmp_path: Path) -> None:
+    play(MetricsFile(tmp_path / "metrics.jsonl", 0))
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    means = {"loss": 3.0, "accuracy": 0.5, "margin": 1.5, "hard_wins": 0.5}
+    assert lines[3]["by_task"] == {"a": means}
+    assert lines[3]["usage"]["model_flops"] == 1e9
+
+
+def test_a_step_that_fp16_skipped_has_no_norm(tmp_path: Path) -> None:
+    skipped = report(1, "a", 1.0, gradient_norm=math.inf, loss_scale=8.0, skipped_steps=1)
+    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
+    window = Window()
+    for step in (skipped, report(2, "a", 1.0, loss_scale=8.0, skipped_steps=1)):
+        file.on_step(step)
+        window.add(step)
+    line = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
+    assert json.loads(line, parse_constant=pytest.fail)["gradient_norm"] is None
+    assert window.take()["train/gradient_norm"] == 2
+
+
+def test_console_prints_a_line_per_window_where_nobody_looks_at_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    play(Console(0, steps=3, every=2))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["step", "0:"],
+        ["step", "2:"],
+        ["step", "2/3"],
+        ["step", "3/3"],
+    ]
+    assert "loss 1.500 (a 1.000, b 2.000)  acc 0.50" in lines[2]
+    assert "133 tok/s  MFU 33%" in lines[2]
+    assert "loss 3.000  acc" in lines[3]
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Stand in for both trackers; ``calls`` has what was reported."""
+    calls: list[tuple[Any, ...]] = []
+    fake = SimpleNamespace(
+        calls=calls,
+        init=lambda **options: calls.append(("init", options)),
+        log=lambda scalars, step: calls.append((step, scalars)),
+        finish=lambda: calls.append(("finish",)),
+    )
+    for name in ("wandb", "trackio"):
+        monkeypatch.setitem(sys.modules, name, fake)
+    return fake
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_trackers_get_each_step_once_and_a_resumed_run_its_name(
+    package: SimpleNamespace, tmp_path: Path, name: Any
+) -> None:
+    for _ in range(2):
+        play(Tracker(name, tmp_path, "papers", every=2, steps=3, config={"seed": 1}))
+    first, second = package.calls[:5], package.calls[5:]
+    assert first == second
+    options = first[0][1]
+    assert options["project"] == "papers"
+    assert options["config"] == {"seed": 1}
+    assert options["name"].startswith(tmp_path.name)
+    assert options["resume"] == "allow"
+    assert ("id" in options) == (name == "wandb")
+    assert [call[0] for call in first] == ["init", 0, 2, 3, "finish"]
+    assert first[1][1] == {"dev/mean/mrr": 0.25}
+    assert first[2][1]["dev/mean/mrr"] == 0.5
+    assert first[2][1]["train/loss"] == 1.5
+    assert first[3][1]["train/loss"] == 3.0
+
+
+def test_an_absent_tracker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(ConfigError, match="pip install trackio"):
+        open_tracker("trackio")

@@ -1,0 +1,70 @@
+"""fp16 on a CPU that is told that it can: too large a loss scale is halved, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scimult.models import pack
+from scimult.training.config import OptimizerConfig
+from scimult.training.engine import DeepSpeedEngine, resolve_deepspeed
+from scimult.training.optim import RoutedAdamW, parameter_groups
+from tests.models.variants import tiny_encoder, tiny_rows
+from tests.ranks import run_ranks
+
+SCALE_POWER = 20
+
+
+def scaled_steps(stage: int) -> list[dict[str, Any]]:
+    """Return what the engine says after each of six steps on the same batch."""
+    from deepspeed.accelerator import get_accelerator
+
+    get_accelerator().is_fp16_supported = lambda: True
+    model = tiny_encoder("mha_expert")
+    optimizer = RoutedAdamW(parameter_groups(model, OptimizerConfig(lr=1e-3)), lr=1e-3)
+    optimizer.keeps_norms = True
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
+    fp16 = {"enabled": True, "initial_scale_power": SCALE_POWER, "hysteresis": 1}
+    settings = resolve_deepspeed(
+        {"zero_optimization": {"stage": stage}, "fp16": fp16},
+        pairs_per_step=8,
+        accumulation=1,
+        world_size=1,
+        precision="fp16",
+        clip=0.1,
+    )
+    engine = DeepSpeedEngine(model, optimizer, schedule, settings)
+    steps = []
+    for _ in range(6):
+        embeddings = engine.forward(pack(tiny_rows()), 1)
+        engine.backward(embeddings.float().square().mean())
+        engine.step(frozenset({1}))
+        norms = engine.gradient_norms()
+        steps.append({"scale": engine.loss_scale, "skipped": engine.skipped_steps, "norms": norms})
+        steps[-1] |= {"norm": engine.gradient_norm, "lr": engine.learning_rate}
+    return steps
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_skipped_steps_are_counted_and_leave_the_schedule_alone(stage: int, tmp_path: Path) -> None:
+    steps = run_ranks(scaled_steps, 1, tmp_path, stage)[0]
+    skipped = steps[-1]["skipped"]
+    assert 0 < skipped < 6
+    for number, step in enumerate(steps, start=1):
+        overflowed = min(number, skipped)
+        assert step["skipped"] == overflowed
+        assert step["scale"] == 2 ** (SCALE_POWER - overflowed)
+        assert step["lr"] == pytest.approx(1e-3 / (1 + number - overflowed))
+        assert bool(step["norms"]) == (number > skipped)
+    model = tiny_encoder("mha_expert")
+    model(pack(tiny_rows()), 1).square().mean().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    plain = float(torch.nn.utils.get_total_norm(gradients))
+    first = steps[skipped]
+    # Ten bits of mantissa through four blocks.
+    assert first["norm"] == pytest.approx(plain, rel=1e-2)
+    parts = sum(norm**2 for norm in first["norms"].values()) ** 0.5
+    assert parts == pytest.approx(first["norm"], rel=1e-3)

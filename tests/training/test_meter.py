@@ -1,0 +1,74 @@
+"""What the meter counts, and which peak utilisation is a share of."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from scimult import hardware
+from scimult.models import PackedTexts, pack
+from scimult.models.flops import EncoderFlops
+from scimult.training.meter import Meter, Work, resolve_peak, usage
+from tests.models.variants import LENGTHS, ROUTE_OF_ROW, tiny_encoder, tiny_rows
+
+CPU = torch.device("cpu")
+
+
+def test_passes_without_gradients_are_not_work() -> None:
+    """The first pass of an embedding cache and dev scores change no number."""
+    model = tiny_encoder("mha_expert")
+    meter = Meter(model, CPU, torch.float32, None)
+
+    def forward(texts: PackedTexts, routes: int | list[int]) -> Tensor:
+        return model(texts, routes)
+
+    watched = meter.watching(forward)
+    rows, routes = tiny_rows(), list(ROUTE_OF_ROW)
+    with torch.no_grad():
+        watched(pack(rows), routes)
+    # In two chunks, each padded to a longest row of its own.
+    watched(pack(rows[:3]), routes[:3])
+    watched(pack(rows[3:]), routes[3:])
+    work = meter.take()
+    assert work.tokens == sum(LENGTHS)
+    assert work.padded_places == 3 * max(LENGTHS[:3]) + 5 * max(LENGTHS[3:])
+    assert work.operations == EncoderFlops(model, training=True).of(LENGTHS, ROUTE_OF_ROW)
+    assert meter.take().tokens == 0
+
+
+def test_usage_is_over_all_ranks() -> None:
+    ranks = [Work(80, 100, 90, 3 * 10**12, 5, 7), Work(20, 100, 35, 10**12, 6, 4)]
+    found = usage(ranks, seconds=2.0, peak=10e12)
+    assert found == pytest.approx(
+        {
+            "tokens_per_second": 50.0,
+            "padding_if_padded": 0.5,
+            "padding_in_attention": 0.2,
+            "model_flops": 4e12,
+            "model_flop_utilisation": 0.1,
+            "peak_memory_bytes": 6,
+            "peak_gpu_memory_bytes": 7,
+        }
+    )
+    without = usage([Work(1, 1, 1, 1, 1, None)], seconds=1.0, peak=None)
+    assert not {"model_flop_utilisation", "peak_gpu_memory_bytes"} & set(without)
+
+
+def test_a_peak_is_known_given_measured_or_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, half = torch.device("cuda", 0), torch.bfloat16
+    names = {
+        "NVIDIA H100 80GB HBM3": True,
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb": False,
+        "Some other GPU": False,
+    }
+    for name, known in names.items():
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        assert (resolve_peak("auto", gpu, half) is not None) == known
+        assert resolve_peak("auto", gpu, torch.float32) is None
+    assert resolve_peak("auto", CPU, half) is None
+    assert resolve_peak(2.5, CPU, half) == 2.5e12
+    measured = hardware.measured_peak(CPU, torch.float32, seconds=0)
+    assert 0 < measured < math.inf

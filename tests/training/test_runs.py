@@ -1,0 +1,154 @@
+"""Runs on disk: their state whatever ended them, their numbers, and how two differ."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from scimult.config import save_config
+from scimult.errors import DataError
+from scimult.training.config import PretrainConfig
+from scimult.training.record import recorded
+from scimult.training.runs import Best, compare_runs, find_runs, summarise
+from scimult.training.stopping import StoppedError
+
+
+def write_run(folder: Path, losses: list[float], scores: dict[int, float], **model: Any) -> Path:
+    """Write what a run of ten planned steps leaves behind; half a second and 50 tokens each."""
+    config = PretrainConfig.model_validate(
+        {
+            "output": str(folder),
+            "data": {"prepared": "papers"},
+            "model": {"base": "minilm"} | model,
+            "schedule": {"steps": 10},
+        }
+    )
+    folder.mkdir(parents=True)
+    save_config(config, folder / "config.yaml")
+    (folder / "checkpoints").mkdir()
+    lines: list[dict[str, Any]] = [{"step": 0, "metrics": {"dev/mean/mrr": 0.1}}]
+    for step, loss in enumerate(losses, start=1):
+        metrics = {"dev/mean/mrr": scores[step]} if step in scores else {}
+        line = {"step": step, "loss": loss, "tokens": 50, "seconds": 0.5, "metrics": metrics}
+        lines.append(line)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def end_with(folder: Path, error: BaseException | None) -> None:
+    """Let a run end, by an error or well."""
+    with contextlib.suppress(*[] if error is None else [type(error)]), recorded(folder, 10):
+        assert summarise(folder).state == "running"
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "message"),
+    [
+        (None, "finished", None),
+        (StoppedError(3, signal.SIGTERM), "stopped", "SIGTERM after step 3"),
+        (ValueError("no such thing"), "failed", "no such thing"),
+        (KeyboardInterrupt(), "failed", "KeyboardInterrupt"),
+    ],
+)
+def test_states(
+    tmp_path: Path, error: BaseException | None, state: str, message: str | None
+) -> None:
+    folder = write_run(tmp_path / "run", [3.0], {})
+    end_with(folder, error)
+    found = summarise(folder)
+    assert found.state == state
+    assert (message is None) == (found.message is None)
+    assert message is None or message in str(found.message)
+
+
+def test_a_killed_run_is_told_from_a_running_one_and_resuming_keeps_the_start(
+    tmp_path: Path,
+) -> None:
+    folder = write_run(tmp_path / "run", [3.0], {})
+    script = """
+import os, signal, sys
+from pathlib import Path
+from scimult.training.record import recorded
+with recorded(Path(sys.argv[1]), 10):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", script, str(folder)], check=False, env=os.environ)
+    assert summarise(folder).state == "killed"
+    record = json.loads((folder / "run.json").read_text())
+    # A run on another machine may well live.
+    (folder / "run.json").write_text(json.dumps(record | {"host": "elsewhere"}))
+    assert summarise(folder).state == "running"
+    (folder / "run.json").write_text(json.dumps(record | {"started": "2020-01-01T00:00:00+00:00"}))
+    end_with(folder, None)
+    again = json.loads((folder / "run.json").read_text())
+    assert again["started"] == "2020-01-01T00:00:00+00:00"
+    assert again["resumed"] is not None
+    assert summarise(folder).state == "finished"
+
+
+def test_a_summary_has_last_losses_and_first_best_scores(tmp_path: Path) -> None:
+    losses = [100.0] * 5 + [2.0] * 10 + [4.0] * 10
+    run = write_run(tmp_path / "a", losses, {5: 0.7, 10: 0.3, 20: 0.7}, variant="mha_expert")
+    # A line that is being written is no damage.
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 26, "lo')
+    found = summarise(run)
+    assert (found.steps, found.planned, found.state) == (25, 10, "unknown")
+    assert (found.name, found.variant, found.data) == ("a", "mha_expert", "papers")
+    assert found.loss == pytest.approx(3.0)
+    assert found.dev == {"dev/mean/mrr": Best(0.7, 5)}
+    assert found.tokens_per_second == pytest.approx(100.0)
+
+
+def test_runs_are_found_below_folders_once(tmp_path: Path) -> None:
+    a, b = (write_run(tmp_path / "group" / name, [1.0], {}) for name in "ab")
+    (a / "model").mkdir()
+    (a / "model" / "config.yaml").write_text("{}")
+    assert find_runs([tmp_path, b]) == [a, b]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no run here"):
+        find_runs([a, tmp_path / "empty"])
+
+
+def test_comparison_names_what_differs_and_nothing_else(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a", [2.0], {1: 0.5})
+    b = write_run(tmp_path / "b", [1.0], {}, variant="ffn_expert", options={"blocks": "last:2"})
+    found = compare_runs([a, b])
+    assert found.config == {
+        "model.variant": ["vanilla", "ffn_expert"],
+        "model.options.blocks": [None, "last:2"],
+    }
+    assert found.metrics["loss"] == [2.0, 1.0]
+    assert found.metrics["dev/mean/mrr"] == [0.5, 0.1]
+
+
+def test_the_verb_prints_tables_and_json(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [2.0], {1: 0.5})
+    write_run(tmp_path / "b", [1.0], {}, variant="ffn_expert")
+    end_with(tmp_path / "b", ValueError("[broken] disk"))
+    listed = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    assert listed.exit_code == 0, listed.output
+    for shown in ("ffn_expert", "failed: [broken] disk", "1/10", "2.0000", "mean/mrr 0.5000 @1"):
+        assert shown in listed.output
+    compared = CliRunner().invoke(app, ["runs", "--compare", str(tmp_path)])
+    assert "model.variant" in compared.output
+    assert "-0.4" in compared.output
+    lines = CliRunner().invoke(app, ["runs", "--json", str(tmp_path)]).stdout.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["a", "b"]
+    both = CliRunner().invoke(app, ["runs", "--json", "--compare", str(tmp_path)]).stdout
+    assert json.loads(both)["metrics"]["loss"] == [2.0, 1.0]
+    alone = CliRunner().invoke(app, ["runs", "--compare", str(tmp_path / "a")])
+    assert alone.exit_code == 1
+    assert "two runs" in alone.output
