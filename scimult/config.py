@@ -176,16 +176,24 @@ def _describe(schema: type[BaseModel], detail: Any) -> str:
 def _known_keys(schema: type[BaseModel], location: Sequence[str | int]) -> list[str]:
     """Return the field names of the section at ``location``."""
     current: type[BaseModel] | None = schema
+    choices: list[type[BaseModel]] = []
     for part in location:
         if isinstance(part, int) or current is None:
             continue
         field = current.model_fields.get(str(part))
         if field is not None:
-            current = _section_in(field.annotation) or current
+            choices = _sections_in(field.annotation)
+            current = choices[0] if choices else current
+        else:  # the tag of one of several sections
+            current = next((choice for choice in choices if _has_tag(choice, part)), current)
     return list(current.model_fields) if current is not None else []
 
 
-def _section_in(annotation: Any) -> type[BaseModel] | None:
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for arg in get_args(annotation) if (found := _section_in(arg))), None)
+        return [annotation]
+    return [section for arg in get_args(annotation) for section in _sections_in(arg)]
+
+
+def _has_tag(section: type[BaseModel], tag: str) -> bool:
+    return any(tag in get_args(field.annotation) for field in section.model_fields.values())

@@ -67,6 +67,14 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Hard-link a file, or copy it where the file system cannot link."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def publish_folder(temporary: Path, path: Path) -> None:
     """Fsync every file below ``temporary`` and rename the folder to ``path``."""
     for file in sorted(temporary.rglob("*")):

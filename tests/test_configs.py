@@ -10,6 +10,7 @@ from scimult.config import StrictConfig, load_config
 from scimult.errors import ConfigError
 from scimult.evaluation.suites import Suite
 from scimult.files import read_json
+from scimult.mining.config import MiningConfig
 from scimult.mining.dataset import DatasetConfig
 from scimult.training.config import PretrainConfig
 from scimult.training.stages import has_stages, load_stages
@@ -17,6 +18,7 @@ from tests.conftest import REPOSITORY
 
 SCHEMAS: dict[str, type[StrictConfig]] = {
     "data": DatasetConfig,
+    "mining": MiningConfig,
     "demo": PretrainConfig,
     "evaluate": Suite,
     "pretrain": PretrainConfig,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
@@ -122,6 +123,64 @@ def train(
             report["two_ranks"] = two_ranks(setting, rounds, chosen)
             report["memory"] = memory(setting, chunk_tokens, chosen)
             Console().print(report["two_ranks"], report["memory"])
+    typer.echo(json.dumps(report))
+
+
+@app.command()
+def data(
+    tokenizer: Annotated[
+        Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
+        typer.Option(help="Model or tokenizer folder; without one nothing is tokenised."),
+    ] = None,
+    folder: Annotated[
+        Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
+        typer.Option(help="Where to write the library; default: a temporary folder."),
+    ] = None,
+    papers: Annotated[int, typer.Option(min=100, help="Papers of the library.")] = 20_000,
+    citations: Annotated[int, typer.Option(min=1)] = 200_000,
+    labels: Annotated[int, typer.Option(min=1)] = 300,
+    words: Annotated[int, typer.Option(min=20, help="Words of a paper.")] = 120,
+    clean: Annotated[bool, typer.Option("--clean", help="Merge duplicates, too.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of reading.")] = 5,
+) -> None:
+    """Time and memory of preparing a generated library; the last line is one JSON object."""
+    import tempfile
+    from dataclasses import asdict
+
+    import torch
+
+    from scimult.benchmarks.data import Library, measure_preparation, measure_reading, write_library
+    from scimult.data.hygiene.config import HygieneConfig
+    from scimult.data.tokenization import TextTokenizer
+
+    loaded = None if tokenizer is None else TextTokenizer.from_folder(tokenizer)
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        place = Path(name)
+        config = write_library(place / "raw", Library(papers, citations, labels, words))
+        if clean:
+            config.hygiene = HygieneConfig(duplicates="merge")
+        costs = measure_preparation(config, place, loaded, (1, 2))
+        reading = None if loaded is None else measure_reading(place / "tokens-1", rounds)
+    for cost in costs:
+        typer.echo(
+            f"{cost.step:24} {cost.wall:9.1f} s  {cost.cpu:9.1f} s of CPU {cost.peak_mb:8.0f} MB"
+        )
+    if reading is not None:
+        typer.echo(
+            f"rows in order: {reading.rows_per_second:,.0f} /s; random order takes "
+            f"{reading.random} times as long, the bare memory map {reading.mapped}"
+        )
+    report = {
+        "benchmark": "data",
+        "papers": papers,
+        "citations": citations,
+        "labels": labels,
+        "words": words,
+        "clean": clean,
+        "steps": [asdict(cost) for cost in costs],
+        "reading": None if reading is None else reading.as_json(),
+        "machine": machine(torch.device("cpu")),
+    }
     typer.echo(json.dumps(report))
 
 

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from scimult import __version__
 from scimult.cli.benchmark import app as benchmark
+from scimult.cli.card import card
 from scimult.cli.compare import compare
 from scimult.cli.correlate import correlate
 from scimult.cli.cross_routes import cross_routes
@@ -83,6 +84,7 @@ VERBS = (
     train_tokenizer,
     prepare,
     mine,
+    card,
     pretrain,
     runs,
     curves,

@@ -14,13 +14,20 @@ def mine(
         list[str] | None,
         typer.Argument(help="key=value, such as max_negatives=8.", show_default=False),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="YAML file of rules; default: the choices of the last mining."),
+    ] = None,
 ) -> None:
     """Replace the hard negatives of a prepared folder; texts and tokens stay."""
+    from scimult.cli.encoders import open_encoder
     from scimult.cli.tables import print_prepared
-    from scimult.config import apply_overrides, validate
+    from scimult.config import apply_overrides, read_yaml, validate
     from scimult.data.prepared import PreparedData
-    from scimult.mining.mine import MiningConfig, mine_again
+    from scimult.mining.config import MiningConfig
+    from scimult.mining.mine import mine_again
 
-    before = PreparedData.open(folder).manifest["mining"]
-    mine_again(folder, validate(MiningConfig, apply_overrides(before, overrides or ())))
+    before = read_yaml(config) if config else PreparedData.open(folder).manifest["mining"]
+    chosen = validate(MiningConfig, apply_overrides(before, overrides or ()), config)
+    mine_again(folder, chosen, open_encoder)
     print_prepared(PreparedData.open(folder))

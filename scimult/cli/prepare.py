@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +49,20 @@ def prepare(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave bad records out, count and name them.")
     ] = False,
+    decontaminate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of evaluation sets: training texts that equal one of their queries go."
+        ),
+    ] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keeps finished steps, which a later run reuses. Default: .OUT.steps beside OUT.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that tokenise.")] = 1,
 ) -> None:
     """Write texts, pairs with hard negatives, and tokens from raw files or a public source."""
     from scimult.cli.tables import print_sources
@@ -62,6 +76,8 @@ def prepare(
     source = "" if "=" in first else first
     overrides = rest if source else list(arguments or ())
     _check(source, config, source_folder, raw, out, root)
+    _check_unused(out, {"tokenizer": tokenizer, "decontaminate": decontaminate, "steps": steps})
+    cleaning = _decontaminate(decontaminate)
     if source:
         raw = raw or Path(f"{out}.raw")
         options = [item for item in overrides if not item.startswith(DATASET_PREFIX)]
@@ -70,13 +86,14 @@ def prepare(
             for item in overrides
             if item.startswith(DATASET_PREFIX)
         ]
-        _check_choices(overrides)
+        _check_choices([*cleaning, *overrides])
         _convert(source, source_folder or Path(), raw, options, skip_bad)
         config = raw / SOURCES_FILE
     if out is not None:
         assert config is not None
-        chosen = overrides if root is None else [*overrides, f"root={root}"]
-        _build(config, chosen, out, tokenizer, skip_bad)
+        chosen = [*cleaning, *overrides, *([] if root is None else [f"root={root}"])]
+        kept = steps or out.with_name(f".{out.name}.steps")
+        _build(config, chosen, out, tokenizer, kept, workers, skip_bad=skip_bad)
 
 
 def _check(
@@ -104,13 +121,25 @@ def _check(
         raise ConfigError("--config and --out are needed", fix=fix)
 
 
+def _check_unused(out: Path | None, options: Mapping[str, Path | None]) -> None:
+    """Refuse options that only a prepared folder has a use for, where none is written."""
+    from scimult.errors import ConfigError
+
+    for name, value in options.items():
+        if out is None and value is not None:
+            raise ConfigError(f"--{name} needs --out", value=value, fix="add --out or remove it")
+
+
 def _check_choices(overrides: Sequence[str]) -> None:
     """Check what comes after a conversion before it starts: it may take an hour."""
     from scimult.config import apply_overrides, validate
+    from scimult.data.hygiene.evaluation_sets import find_sets
     from scimult.mining.dataset import DatasetConfig
 
     any_source = {"name": "any", "papers": "papers", "citations": "citations"}
-    validate(DatasetConfig, apply_overrides({"sources": [any_source]}, overrides))
+    chosen = validate(DatasetConfig, apply_overrides({"sources": [any_source]}, overrides))
+    if chosen.hygiene.evaluation_folder is not None:
+        find_sets(chosen.hygiene.evaluation_folder)
 
 
 def _convert(
@@ -131,18 +160,34 @@ def _convert(
 
 
 def _build(
-    config: Path, overrides: Sequence[str], out: Path, tokenizer: Path | None, skip_bad: bool
+    config: Path,
+    overrides: Sequence[str],
+    out: Path,
+    tokenizer: Path | None,
+    steps: Path,
+    workers: int,
+    *,
+    skip_bad: bool,
 ) -> None:
     """Prepare, mine and tokenise what a configuration names."""
+    from scimult.cli.encoders import open_encoder
     from scimult.cli.tables import print_prepared
     from scimult.config import load_config
-    from scimult.data.prepare import REJECTS_FILE
+    from scimult.data.collected import REJECTS_FILE
     from scimult.data.tokenization import TextTokenizer
     from scimult.mining.dataset import DatasetConfig, build_dataset
 
     settings = load_config(DatasetConfig, config, overrides)
     loaded = None if tokenizer is None else TextTokenizer.from_folder(tokenizer)
-    data, rejects = build_dataset(settings, out, tokenizer=loaded, skip_bad=skip_bad)
+    data, rejects = build_dataset(
+        settings,
+        out,
+        tokenizer=loaded,
+        skip_bad=skip_bad,
+        steps=steps,
+        workers=workers,
+        open_encoder=open_encoder,
+    )
     print_prepared(data)
     _name_rejects(rejects, out / REJECTS_FILE)
 
@@ -150,3 +195,10 @@ def _build(
 def _name_rejects(rejects: Rejects, log: Path) -> None:
     if rejects.counts:
         typer.echo(f"{rejects.summary()}\nall of them: {log}", err=True)
+
+
+def _decontaminate(folder: Path | None) -> list[str]:
+    """Return the settings that the option stands for; those given by name go on top."""
+    if folder is None:
+        return []
+    return [f"hygiene.evaluation={folder}", "hygiene.decontaminate=[query]"]

@@ -20,7 +20,12 @@ from scimult.data.prepared import PreparedData
 from scimult.data.sampler import PlannedPart
 from scimult.data.teacher import TeacherScores
 from scimult.data.token_store import TokenStore
+from scimult.data.tokenization import cut
+from scimult.data.views import ViewName, view_pair
 from scimult.types import IntArray
+
+# Views are cut from all that the token store has of a text.
+STORED_LENGTH = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,8 @@ class BatchBuilder:
         Encode a text that is both query and candidate once for each side.
     teacher : TeacherScores, optional
         Scores for the loss to follow.
+    seed : int
+        Decides, with epoch and row, how the texts of self-supervised sources are cut.
     """
 
     def __init__(
@@ -113,6 +120,7 @@ class BatchBuilder:
         hard_negatives: bool = True,
         by_side: bool = False,
         teacher: TeacherScores | None = None,
+        seed: int = 0,
     ) -> None:
         self._sources = list(sources)
         self._tokens = tokens
@@ -121,6 +129,7 @@ class BatchBuilder:
         self._hard_negatives = hard_negatives
         self._by_side = by_side
         self._teacher = teacher
+        self._seed = seed
 
     def unit(self, planned: Sequence[PlannedPart], rank: int) -> Unit:
         """Return what ``rank`` does of a unit."""
@@ -136,17 +145,22 @@ class BatchBuilder:
         num_queries = len(planned.queries_R)
         # A text's key is (side, id): without sides, all are on side 0.
         keys = np.concatenate([planned.queries_R, candidates])
-        if self._by_side:
+        if self._by_side or source.view is not None:
             keys[num_queries:] += len(self._tokens)
-        distinct_U, places = np.unique(keys, return_inverse=True)
+        distinct_U, first_U, places = np.unique(keys, return_index=True, return_inverse=True)
         sides_U, ids_U = np.divmod(distinct_U, len(self._tokens))
+        if source.view is None:
+            rows = [self._tokens.tokens(int(row), self._max_length) for row in ids_U]
+        else:  # its keys are those of queries and positives: it has no negatives
+            epochs_U = np.tile(planned.epochs_R, 2)[first_U]
+            rows = self._views(source.view, ids_U, sides_U, epochs_U)
         known = [
             np.append(self._known[source.task][int(query)], query) for query in planned.queries_R
         ]
         return Batch(
             source=source.source,
             task=source.task,
-            rows=[self._tokens.tokens(int(row), self._max_length) for row in ids_U],
+            rows=rows,
             sides=sides_U.tolist(),
             query_B=torch.from_numpy(places[:num_queries]),
             candidate_C=torch.from_numpy(places[num_queries:]),
@@ -159,6 +173,17 @@ class BatchBuilder:
             known_ids_P=torch.from_numpy(np.concatenate([planned.queries_R[:0], *known])),
             teacher_C=self._teacher_scores(planned.queries_R, negative_rows, candidates),
         )
+
+    def _views(
+        self, view: ViewName, ids_U: IntArray, sides_U: IntArray, epochs_U: IntArray
+    ) -> list[IntArray]:
+        """Return the tokens of the view that stands on each side of a text."""
+        rows = []
+        for row, side, epoch in zip(ids_U, sides_U, epochs_U, strict=True):
+            whole = self._tokens.tokens(int(row), STORED_LENGTH)
+            views = view_pair(view, whole, seed=self._seed, epoch=int(epoch), row=int(row))
+            rows.append(cut(views[int(side)], self._max_length, int(whole[-1])))
+        return rows
 
     def _teacher_scores(
         self, queries_B: IntArray, negative_rows_H: IntArray, candidates_C: IntArray

@@ -119,6 +119,7 @@ class Corpus:
         self._first_paper = NONE
         self._venues = array("q")
         self._years = array("q")
+        self._dois: list[str | None] = []
 
     def paper_row(self, record: Record, column: str, namespace: str) -> int:
         """Return the row of the paper that a table names.
@@ -138,7 +139,9 @@ class Corpus:
             )
         return row
 
-    def add_paper(self, row: int, authors: list[str], venue: str, year: int | None) -> None:
+    def add_paper(
+        self, row: int, authors: list[str], venue: str, year: int | None, doi: str = ""
+    ) -> None:
         """Keep the metadata of a paper; what an earlier source gave stays."""
         if self._first_paper == NONE:
             self._first_paper = row
@@ -147,6 +150,7 @@ class Corpus:
         if position == len(self._years):
             self._venues.append(NONE)
             self._years.append(NONE)
+            self._dois.append(None)
         for author in authors:
             self._authors.append(
                 position, self._author_codes.setdefault(author, len(self._author_codes))
@@ -155,6 +159,8 @@ class Corpus:
             self._venues[position] = self._venue_codes.setdefault(venue, len(self._venue_codes))
         if year is not None and self._years[position] == NONE:
             self._years[position] = year
+        if doi and self._dois[position] is None:
+            self._dois[position] = doi
 
     def add_labels(self, row: int, labels: list[str], namespace: str, record: Record) -> None:
         """Assign labels to a paper; each label that no definition names is rejected by itself."""
@@ -184,6 +190,8 @@ class Corpus:
             "year": pa.array(years, pa.int64(), mask=years == NONE),
             "labels": _list_array(labels, pa.array(labels.values, pa.int64())),
         }
+        if any(self._dois):
+            columns["doi"] = pa.array(self._dois, pa.string())
         described = {"scimult.format": "metadata", "scimult.version": VERSION}
         table = pa.table(columns).replace_schema_metadata(described)
         with pa.ipc.new_file(str(folder / FILE_NAME), table.schema) as writer:

@@ -47,15 +47,21 @@ class Metadata:
         rows = table.column("row").to_numpy()
         authors, labels = (table.column(name).chunk(0) for name in ("authors", "labels"))
         venues = table.column("venue").chunk(0).indices.fill_null(NONE).to_numpy().astype(np.int64)
-        years = np.full(count, NONE, dtype=np.int64)
-        years[rows] = table.column("year").chunk(0).fill_null(NONE).to_numpy()
         has_venue = venues != NONE
         return cls(
             authors=_spread(authors, authors.values.indices, rows, count),
             venues=Ragged.from_pairs(rows[has_venue], venues[has_venue], count),
             labels=_spread(labels, labels.values, rows, count),
-            years=years,
+            years=read_years(folder, count),
         )
+
+
+def read_years(folder: Path | str, count: int) -> IntArray:
+    """Return the year of each of ``count`` text rows; -1 where there is none."""
+    table = open_arrow(Path(folder) / FILE_NAME, "metadata", VERSION)
+    years = np.full(count, NONE, dtype=np.int64)
+    years[table.column("row").to_numpy()] = table.column("year").fill_null(NONE).to_numpy()
+    return years
 
 
 def _spread(lists: pa.LargeListArray, values: pa.Array, rows: IntArray, count: int) -> Ragged:

@@ -25,12 +25,14 @@ NO_NEGATIVE = -1
 class Rows:
     """Rows of one unit: parallel arrays of text rows; ``negatives_R`` is -1 where none exists.
 
-    Rank ``r`` works on rows ``bounds[r]`` to ``bounds[r + 1]``.
+    ``epochs_R`` counts how often the source's pairs had all been visited before. Rank ``r``
+    works on rows ``bounds[r]`` to ``bounds[r + 1]``.
     """
 
     queries_R: IntArray
     positives_R: IntArray
     negatives_R: IntArray
+    epochs_R: IntArray
     bounds: list[int]
 
     def __len__(self) -> int:
@@ -38,7 +40,13 @@ class Rows:
 
     def take(self, order: IntArray, bounds: list[int]) -> Rows:
         """Return the rows in another order, with other bounds of ranks."""
-        return Rows(self.queries_R[order], self.positives_R[order], self.negatives_R[order], bounds)
+        return Rows(
+            self.queries_R[order],
+            self.positives_R[order],
+            self.negatives_R[order],
+            self.epochs_R[order],
+            bounds,
+        )
 
     def shard(self, rank: int) -> Rows:
         """Return the rows that ``rank`` works on."""
@@ -78,14 +86,15 @@ class PairStream:
                     self.pairs.queries[groups],
                     self.pairs.positives.values[pairs],
                     self._negative_P[pairs],
+                    np.full(len(pairs), epoch, dtype=np.int64),
                 )
             )
             start, left = start + len(pairs), left - len(pairs)
-        queries, positives, negatives = (
+        bounds = [count * rank // ranks for rank in range(ranks + 1)]
+        queries, positives, negatives, epochs = (
             np.concatenate(column) for column in zip(*parts, strict=True)
         )
-        bounds = [count * rank // ranks for rank in range(ranks + 1)]
-        return Rows(queries, positives, negatives, bounds)
+        return Rows(queries, positives, negatives, epochs, bounds)
 
     def _enter(self, epoch: int) -> None:
         if epoch == self._epoch:
@@ -171,7 +180,8 @@ class TokenUnits:
         Tokens of every text, as they are encoded.
     max_tokens : int
         Budget of one rank's unit. A text that two pairs of a unit share counts twice here,
-        though it is encoded once.
+        though it is encoded once; a view of a text counts as the whole text, of which it is
+        a part.
     ranks : int
         World size.
     pool : int

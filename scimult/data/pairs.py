@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import pyarrow as pa
 
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import open_arrow
+from scimult.data.views import ViewName
 from scimult.types import IntArray
 
 Split = Literal["train", "dev"]
@@ -39,6 +40,8 @@ class PairFile:
         ``G`` lists each; ``negatives`` are empty where mining found none.
     unsampled : Ragged, optional
         True positives that down-sampling left out: never drawn, but known.
+    view : str, optional
+        For self-supervision: each query is its own positive, cut in two ways (``data/views.py``).
     """
 
     source: str
@@ -48,6 +51,7 @@ class PairFile:
     positives: Ragged
     negatives: Ragged
     unsampled: Ragged = field(default_factory=lambda: Ragged.empty(0))
+    view: ViewName | None = None
 
     def __post_init__(self) -> None:
         if len(self.unsampled) == 0 and len(self.queries):
@@ -121,6 +125,7 @@ def write_pairs(path: Path | str, pairs: PairFile) -> None:
         "source": pairs.source,
         "task": pairs.task,
         "split": pairs.split,
+        **({} if pairs.view is None else {"view": pairs.view}),
     }
     table = pa.table(columns, names=["query", *RAGGED_COLUMNS]).replace_schema_metadata(described)
     path = Path(path)
@@ -147,6 +152,7 @@ def read_pairs(path: Path | str) -> PairFile:
         positives=_ragged(table.column("positives")),
         negatives=_ragged(table.column("negatives")),
         unsampled=_ragged(table.column("unsampled")),
+        view=cast("ViewName | None", metadata.get("view")),
     )
 
 

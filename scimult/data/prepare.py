@@ -1,67 +1,59 @@
 """Raw data sets to a prepared folder: texts, metadata, citations and pairs (no negatives yet).
 
-Shape legend: P pairs of one part of a source.
+Shape legend: N texts, P pairs of one part of a source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from scimult.data.corpus import Corpus
-from scimult.data.grouping import (
-    BoolArray,
-    dev_mask,
-    group_by_pair,
-    group_by_query,
-    sample_per_value,
-)
+from scimult.data.collect import collect, source_files
+from scimult.data.collected import REJECTS_FILE, Collected, RawPairs
+from scimult.data.collected import VERSION as COLLECTED_VERSION
+from scimult.data.grouping import BoolArray, group_by_pair, group_by_query, sample_per_value
+from scimult.data.hygiene.clean import REPORT_FILE, clean
+from scimult.data.hygiene.clean import VERSION as CLEAN_VERSION
+from scimult.data.hygiene.evaluation_sets import find_sets, set_files
+from scimult.data.hygiene.splits import dev_texts, split_masks
 from scimult.data.lines import Rejects
-from scimult.data.pairs import SPLITS, PairFile, pair_file_name, write_pairs
-from scimult.data.prepare_config import ANSWERS, Part, PrepareConfig, SourceConfig
-from scimult.data.prepare_sources import (
-    Answers,
-    read_answers,
-    read_citations,
-    read_labels,
-    read_papers,
-    read_queries,
-    reject_unanswered,
-)
-from scimult.data.prepared import VERSION, write_manifest
+from scimult.data.metadata import FILE_NAME as METADATA_FILE
+from scimult.data.metadata import read_years
+from scimult.data.pairs import SPLITS, PairFile, Split, pair_file_name, write_pairs
+from scimult.data.prepare_config import PrepareConfig, SourceConfig
+from scimult.data.prepared import ALIASES_FILE, HELD_OUT_FILE, VERSION, write_manifest
 from scimult.data.ragged import Ragged
-from scimult.data.teacher import TeacherScores
-from scimult.data.text_store import TextStore, TextStoreWriter
-from scimult.errors import DataError
-from scimult.progress import progress
+from scimult.data.steps import Steps
+from scimult.data.teacher import FILE_NAME as TEACHER_FILE
+from scimult.data.text_store import FILE_NAME as TEXTS_FILE
+from scimult.data.text_store import TextStore
+from scimult.files import link_or_copy, read_json, sha256
 from scimult.types import IntArray
 
-REJECTS_FILE = "rejects.jsonl"
-FILES = ("papers", "labels", "citations", "references", "links", "queries", *ANSWERS)
-Columns = tuple[IntArray, IntArray]
+# What the folder takes from the last step as it is; some are not always there.
+COLLECTED_FILES = (
+    TEXTS_FILE,
+    METADATA_FILE,
+    "citations.arrow",
+    "shown.arrow",
+    TEACHER_FILE,
+    ALIASES_FILE,
+    REJECTS_FILE,
+)
+# Changes of these concern later steps alone: they read no file again.
+_NOT_READ = {"licence", "max_pairs_per_label"}
+Masks = Mapping[Split, BoolArray]
 
 
-@dataclass(frozen=True)
-class RawPairs:
-    """Unique (query, positive) rows that one part of a source gives."""
-
-    source: SourceConfig
-    part: Part
-    queries: IntArray
-    positives: IntArray
-
-    @property
-    def task(self) -> str:
-        """Task that the pairs train."""
-        return self.source.task(self.part)
-
-
-def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> Rejects:
+def prepare(
+    config: PrepareConfig, folder: Path, *, skip_bad: bool = False, steps: Steps | None = None
+) -> Rejects:
     """Read all sources and write the stores into ``folder``, which must exist and be empty.
 
     Run it inside ``files.atomic_folder``, followed by ``mining.mine``.
@@ -74,6 +66,8 @@ def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> R
         Where to write.
     skip_bad : bool
         Leave bad records out and count them, instead of stopping at the first.
+    steps : Steps, optional
+        Where what was read and cleaned is kept for a later run; nowhere by default.
 
     Returns
     -------
@@ -88,181 +82,106 @@ def prepare(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> R
         If a file is missing, or at the first bad record.
     """
     config.check_tasks()
-    _check_files(config)
-    rejects = Rejects(skip_bad, folder / REJECTS_FILE)
-    counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
-    with TextStoreWriter(folder) as texts:
-        corpus = Corpus(texts, rejects)
-        raw, edges, answers = _read_all(config, corpus, counts)
-    corpus.write_metadata(folder)
-    _write_columns(folder, "citations", ("citing", "cited"), _unique_pairs(edges))
-    shown = [answer.shown.columns() for answer in answers]
-    _write_columns(folder, "shown", ("query", "paper"), _unique_pairs(shown))
+    if config.hygiene.evaluation_folder is not None:
+        find_sets(config.hygiene.evaluation_folder)
+    files = source_files(config)
+    kept_steps = Steps(folder / "steps") if steps is None else steps
+    last = _collect(config, files, skip_bad, kept_steps)
+    collected = Collected.load(last, config.sources, Rejects(skip_bad))
+    for name in COLLECTED_FILES:
+        if (last / name).exists():
+            link_or_copy(last / name, folder / name)
+    report = read_json(last / REPORT_FILE) if (last / REPORT_FILE).exists() else {}
+    if steps is None:
+        shutil.rmtree(kept_steps.folder)
     store = TextStore.open(folder)
-    _write_teacher_scores(folder, answers)
-    in_dev = [_in_dev(part, store, config) for part in raw]
-    kept = cap_labels(raw, in_dev, config)
-    for part, kept_P in zip(raw, kept, strict=True):
-        left_out = part.positives[~kept_P]
-        if part.part == "labels":
-            found = {"pairs beyond the cap of their label": len(left_out)}
-            found["labels with such pairs"] = len(np.unique(left_out))
-            counts[part.source.name].update(found)
+    dev_N = _dev_texts(collected.parts, store, config)
+    masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
+    if config.split.by != "query":
+        _write_held_out(folder, np.flatnonzero(dev_N))
+    kept = cap_labels(collected.parts, [mask["train"] for mask in masks], config)
+    _count_left_out(collected, kept)
     entries = [
         _write_pair_file(folder, pairs, part)
-        for part, in_dev_P, kept_P in zip(raw, in_dev, kept, strict=True)
-        for pairs in _split_pairs(part, in_dev_P, kept_P)
+        for part, part_masks, kept_P in zip(collected.parts, masks, kept, strict=True)
+        for pairs in _split_pairs(part, part_masks, kept_P)
     ]
-    tasks = config.task_set().subset(list(dict.fromkeys(part.task for part in raw)))
+    tasks = config.task_set().subset(list(dict.fromkeys(part.task for part in collected.parts)))
     manifest: dict[str, Any] = {
         "version": VERSION,
         "config": config.model_dump(mode="json"),
         "tasks": [task.model_dump(mode="json") for task in tasks],
         "texts": len(store),
-        "label_rows": {name: [r.start, r.stop] for name, r in corpus.label_rows.items()},
-        "sources": [
-            {"name": source.name, "namespace": source.space, "counts": counts[source.name]}
-            for source in config.sources
-        ],
+        "label_rows": {name: [r.start, r.stop] for name, r in collected.label_rows.items()},
+        "sources": [_describe(source, collected) for source in config.sources],
         "pairs": entries,
-        "rejects": dict(rejects.counts),
+        "in_neither_split": _in_neither_split(collected.parts, masks),
+        "hygiene": report,
+        "rejects": dict(collected.rejects.counts),
     }
     write_manifest(folder, manifest)
-    return rejects
+    return collected.rejects
 
 
-def _check_files(config: PrepareConfig) -> None:
-    """Fail before the work starts if a named file is not there."""
-    for source in config.sources:
-        for field in FILES:
-            name = getattr(source, field)
-            if name is not None and not config.resolve(name).is_file():
-                raise DataError(
-                    f"{field} file of source {source.name!r} does not exist",
-                    path=config.resolve(name),
-                    fix="correct the path in the configuration, or the folder with --root",
-                )
+def _collect(
+    config: PrepareConfig, files: Mapping[str, Path], skip_bad: bool, steps: Steps
+) -> Path:
+    """Read and clean, or find that done; return the folder of the last step."""
+    inputs = _read_inputs(config, files, skip_bad)
+    read = steps.run("read", inputs, partial(collect, config, skip_bad=skip_bad))
+    if config.hygiene.does_nothing:
+        return read.folder
+    inputs = _clean_inputs(config, read.fingerprint)
+    return steps.run("clean", inputs, partial(_clean, config, skip_bad, read.folder)).folder
 
 
-def _read_all(
-    config: PrepareConfig, corpus: Corpus, counts: dict[str, dict[str, int]]
-) -> tuple[list[RawPairs], list[Columns], list[Answers]]:
-    """Read labels of all sources, then papers, then what pairs them.
-
-    Besides the pairs, return all citations and all answers.
-    """
-    for source in config.sources:
-        if source.labels is not None:
-            found = read_labels(config.resolve(source.labels), source.space, corpus)
-            counts[source.name].update(found)
-    raw: list[RawPairs] = []
-    for source in progress(config.sources, "papers", unit="source"):
-        if source.papers is None:
-            continue
-        start = len(corpus.labels)
-        path = config.resolve(source.papers)
-        counts[source.name].update(read_papers(path, source.space, corpus))
-        if source.labels is not None:
-            labelled = _unique_pairs([corpus.labels.columns(start)])
-            if not len(labelled[0]):
-                fix = "give the papers a field 'labels' with a list of label ids"
-                raise DataError("no paper has a label that is defined", path=path, fix=fix)
-            raw.append(RawPairs(source, "labels", *labelled))
-    edges: list[Columns] = []
-    answers: list[Answers] = []
-    for source in progress(config.sources, "pairs", unit="source"):
-        raw.extend(_read_citations(config, source, corpus, counts[source.name], edges))
-        raw.extend(_read_links(config, source, corpus, counts[source.name], answers))
-        raw.extend(_read_search(config, source, corpus, counts[source.name], answers))
-    return raw, edges, answers
+def _read_inputs(
+    config: PrepareConfig, files: Mapping[str, Path], skip_bad: bool
+) -> dict[str, Any]:
+    """Return what the reading step depends on: options, and the content of every file."""
+    return {
+        "version": COLLECTED_VERSION,
+        "sources": [s.model_dump(mode="json", exclude=_NOT_READ) for s in config.sources],
+        "files": {name: sha256(path) for name, path in files.items()},
+        "skip_bad": skip_bad,
+    }
 
 
-def _read_citations(
-    config: PrepareConfig,
-    source: SourceConfig,
-    corpus: Corpus,
-    counts: dict[str, int],
-    edges: list[Columns],
-) -> Iterator[RawPairs]:
-    """Add citations and references to ``edges``; yield the pairs of the citations."""
-    for name in ("citations", "references"):
-        file = getattr(source, name)
-        if file is None:
-            continue
-        read = read_citations(config.resolve(file), source.space, corpus)
-        pairs = _unique_pairs([read.columns()])
-        counts.update({name: len(read), f"repeated {name}": len(read) - len(pairs[0])})
-        edges.append(pairs)
-        if name == "citations":
-            yield RawPairs(source, "citations", *pairs)
+def _clean_inputs(config: PrepareConfig, read: str) -> dict[str, Any]:
+    files = {}
+    if config.hygiene.evaluation_folder is not None:
+        for name, folder in find_sets(config.hygiene.evaluation_folder).items():
+            files[name] = [sha256(path) for path in set_files(folder)]
+    return {
+        "version": CLEAN_VERSION,
+        "read": read,
+        "hygiene": config.hygiene.model_dump(mode="json"),
+        "files": files,
+    }
 
 
-def _read_links(
-    config: PrepareConfig,
-    source: SourceConfig,
-    corpus: Corpus,
-    counts: dict[str, int],
-    all_answers: list[Answers],
-) -> Iterator[RawPairs]:
-    if source.links is None:
-        return
-    path, threshold = config.resolve(source.links), source.score_threshold
-    answers, _ = read_answers(path, "links", source.name, source.space, corpus, threshold)
-    pairs = _unique_pairs([answers.positives.columns()])
-    counts["links"] = len(answers.positives)
-    counts["judged, not links"] = len(answers.shown)
-    counts["repeated links"] = len(answers.positives) - len(pairs[0])
-    all_answers.append(answers)
-    yield RawPairs(source, "links", *pairs)
+def _clean(config: PrepareConfig, skip_bad: bool, read: Path, folder: Path) -> None:
+    """Clean what the reading step left in ``read``."""
+    collected = Collected.load(read, config.sources, Rejects(skip_bad))
+    clean(read, folder, collected, config.hygiene)
 
 
-def _read_search(
-    config: PrepareConfig,
-    source: SourceConfig,
-    corpus: Corpus,
-    counts: dict[str, int],
-    all_answers: list[Answers],
-) -> Iterator[RawPairs]:
-    if source.queries is None:
-        return
-    path = config.resolve(source.queries)
-    queries, found = read_queries(path, source.name, corpus)
-    counts.update(found)
-    kind = next(name for name in ANSWERS if getattr(source, name) is not None)
-    answers, found = read_answers(
-        config.resolve(getattr(source, kind)),
-        kind,
-        source.name,
-        source.space,
-        corpus,
-        source.score_threshold,
-    )
-    reject_unanswered(path, queries, answers, corpus)
-    pairs = _unique_pairs([answers.positives.columns()])
-    counts.update(found, **{"repeated answers": len(answers.positives) - len(pairs[0])})
-    all_answers.append(answers)
-    yield RawPairs(source, "queries", *pairs)
+def _dev_texts(parts: Sequence[RawPairs], store: TextStore, config: PrepareConfig) -> BoolArray:
+    """Return which texts belong to the dev split."""
+    years_N = read_years(store.folder, len(store))
+    return dev_texts(parts, store, years_N, config.split, config.dev_fraction, config.seed)
 
 
-def _write_teacher_scores(folder: Path, answers: Sequence[Answers]) -> None:
-    """Write what a teacher scored in any source, if there is anything."""
-    scored = [answer for answer in answers if answer.scores]
-    if scored:
-        columns = [answer.scored.columns() for answer in scored]
-        queries, papers = (np.concatenate(column) for column in zip(*columns, strict=True))
-        scores = np.concatenate([np.array(answer.scores) for answer in scored])
-        TeacherScores(queries, papers, scores).write(folder)
-
-
-def _in_dev(raw: RawPairs, store: TextStore, config: PrepareConfig) -> BoolArray:
-    """Return which pairs are of a query of the dev split."""
-    unique, position = np.unique(raw.queries, return_inverse=True)
-    in_dev: BoolArray = dev_mask(store.ids_at(unique), config.dev_fraction, config.seed)[position]
-    return in_dev
+def _write_held_out(folder: Path, rows: IntArray) -> None:
+    """Name the texts that are in no training pair, for whoever makes more pairs."""
+    described = {"scimult.format": "held out", "scimult.version": "1"}
+    table = pa.table({"row": rows}).replace_schema_metadata(described)
+    with pa.ipc.new_file(str(folder / HELD_OUT_FILE), table.schema) as writer:
+        writer.write_table(table)
 
 
 def cap_labels(
-    raw: Sequence[RawPairs], in_dev: Sequence[BoolArray], config: PrepareConfig
+    parts: Sequence[RawPairs], in_train: Sequence[BoolArray], config: PrepareConfig
 ) -> list[BoolArray]:
     """Choose the pairs that are trained, at most so many of a label (SciMult, appendix A.1).
 
@@ -274,27 +193,37 @@ def cap_labels(
     list of BoolArray
         For each part, which of its pairs are kept.
     """
-    kept = [np.ones(len(part.positives), dtype=np.bool_) for part in raw]
+    kept = [np.ones(len(part.positives), dtype=np.bool_) for part in parts]
     spaces: dict[str, list[int]] = {}
-    for number, part in enumerate(raw):
+    for number, part in enumerate(parts):
         if part.part == "labels":
             spaces.setdefault(part.source.space, []).append(number)
     for numbers in spaces.values():
-        limit = config.pairs_per_label(raw[numbers[0]].source)
+        limit = config.pairs_per_label(parts[numbers[0]].source)
         if limit is None:
             continue
-        labels = np.concatenate([raw[n].positives[~in_dev[n]] for n in numbers])
+        labels = np.concatenate([parts[n].positives[in_train[n]] for n in numbers])
         chosen = sample_per_value(labels, limit, config.seed)
-        ends = np.cumsum([np.count_nonzero(~in_dev[n]) for n in numbers])
+        ends = np.cumsum([np.count_nonzero(in_train[n]) for n in numbers])
         for n, part_chosen in zip(numbers, np.split(chosen, ends[:-1]), strict=True):
-            kept[n][~in_dev[n]] = part_chosen
+            kept[n][in_train[n]] = part_chosen
     return kept
 
 
-def _split_pairs(raw: RawPairs, in_dev_P: BoolArray, kept_P: BoolArray) -> Iterator[PairFile]:
+def _count_left_out(collected: Collected, kept: Sequence[BoolArray]) -> None:
+    """Add to the counts of each source what the cap of its labels leaves out."""
+    for part, kept_P in zip(collected.parts, kept, strict=True):
+        if part.part == "labels":
+            left_out = part.positives[~kept_P]
+            counts = collected.counts[part.source.name]
+            counts["pairs beyond the cap of their label"] = len(left_out)
+            counts["labels with such pairs"] = len(np.unique(left_out))
+
+
+def _split_pairs(raw: RawPairs, masks: Masks, kept_P: BoolArray) -> Iterator[PairFile]:
     """Yield the train and the dev groups of one part of a source."""
     for split in SPLITS:
-        inside = in_dev_P if split == "dev" else ~in_dev_P
+        inside = masks[split]
         queries, positives = raw.queries[inside], raw.positives[inside]
         if raw.part == "citations":
             groups = group_by_pair(queries, positives)
@@ -304,6 +233,20 @@ def _split_pairs(raw: RawPairs, in_dev_P: BoolArray, kept_P: BoolArray) -> Itera
         yield PairFile(
             raw.source.name, raw.task, split, rows, grouped, Ragged.empty(len(rows)), unsampled
         )
+
+
+def _in_neither_split(parts: Sequence[RawPairs], masks: Sequence[Masks]) -> dict[str, int]:
+    """Count the pairs that would show training a text of the dev split."""
+    counts = {
+        f"{part.source.name}.{part.task}": int((~mask["train"] & ~mask["dev"]).sum())
+        for part, mask in zip(parts, masks, strict=True)
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _describe(source: SourceConfig, collected: Collected) -> dict[str, Any]:
+    counts = collected.counts[source.name]
+    return {"name": source.name, "namespace": source.space, "counts": counts}
 
 
 def _write_pair_file(folder: Path, pairs: PairFile, raw: RawPairs) -> dict[str, Any]:
@@ -322,20 +265,3 @@ def _write_pair_file(folder: Path, pairs: PairFile, raw: RawPairs) -> dict[str, 
         "pairs": len(pairs.positives.values),
         "unsampled": len(pairs.unsampled.values),
     }
-
-
-def _unique_pairs(columns: list[Columns]) -> Columns:
-    """Concatenate column pairs, sort them and drop repetitions."""
-    if not columns:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    first = np.concatenate([pair[0] for pair in columns])
-    second = np.concatenate([pair[1] for pair in columns])
-    grouped = Ragged.from_pairs(first, second, int(first.max(initial=-1)) + 1)
-    return grouped.owners, grouped.values
-
-
-def _write_columns(folder: Path, what: str, names: tuple[str, str], columns: Columns) -> None:
-    described = {"scimult.format": what, "scimult.version": VERSION}
-    table = pa.table(list(columns), names=list(names)).replace_schema_metadata(described)
-    with pa.ipc.new_file(str(folder / f"{what}.arrow"), table.schema) as writer:
-        writer.write_table(table)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from scimult.config import StrictConfig
+from scimult.data.hygiene.config import HygieneConfig, SplitConfig
 from scimult.errors import ConfigError
 from scimult.tasks import Task, TaskSet, default_tasks
 
@@ -62,6 +63,8 @@ class SourceConfig(StrictConfig):
         Which task each part trains.
     max_pairs_per_label : int or "all", optional
         Instead of ``PrepareConfig``'s; sources that share a namespace must agree.
+    licence : str
+        Under which terms the files may be used; shown in the data card.
     """
 
     name: Name
@@ -78,6 +81,7 @@ class SourceConfig(StrictConfig):
     score_threshold: float = 1.0
     tasks: PartTasks = PartTasks()
     max_pairs_per_label: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
+    licence: str = ""
 
     @model_validator(mode="after")
     def _check(self) -> SourceConfig:
@@ -135,6 +139,10 @@ class PrepareConfig(StrictConfig):
         The user's own tasks, besides search, link_prediction and classification.
     dev_fraction : float
         Share of the queries kept for the dev split, by a hash of their id.
+    split : SplitConfig
+        What else the dev split does not share with training.
+    hygiene : HygieneConfig
+        Duplicates and texts of evaluation sets.
     max_pairs_per_label : int, optional
         Keep at most this many training pairs of a label (SciMult, appendix A.1: 100), over
         all sources of its namespace, so that general labels do not drown the others; None
@@ -147,6 +155,8 @@ class PrepareConfig(StrictConfig):
     sources: Annotated[list[SourceConfig], Field(min_length=1)]
     tasks: list[Task] = []
     dev_fraction: Fraction = 0.02
+    split: SplitConfig = SplitConfig()
+    hygiene: HygieneConfig = HygieneConfig()
     max_pairs_per_label: Annotated[int, Field(ge=1)] | None = 100
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -159,6 +169,8 @@ class PrepareConfig(StrictConfig):
             raise ValueError(
                 "no source has labels, citations, links or queries; there is nothing to pair"
             )
+        if self.split.by == "year" and "dev_fraction" in self.model_fields_set:
+            raise ValueError("split.by is year, which dev_fraction has no say in; remove one")
         with_papers = {source.space for source in self.sources if source.papers}
         for source in self.sources:
             if source.space not in with_papers:

@@ -28,6 +28,7 @@ class Paper(NamedTuple):
     venue: str
     year: int | None
     labels: list[str]
+    doi: str
 
 
 @dataclass
@@ -77,7 +78,8 @@ def read_papers(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
     def add(record: Record) -> Paper:
         paper = _parse_paper(record)
         row = texts.add(f"{namespace}:{paper.identifier}", paper.text, record)
-        corpus.add_paper(row, [name for name in paper.authors if name], paper.venue, paper.year)
+        authors = [name for name in paper.authors if name]
+        corpus.add_paper(row, authors, paper.venue, paper.year, paper.doi)
         if has_labels:
             corpus.add_labels(row, paper.labels, namespace, record)
         return paper
@@ -200,6 +202,7 @@ def _parse_paper(record: Record) -> Paper:
         record.text("venue", "").strip(),
         record.integer("year") if has_year else None,
         record.strings("labels", ()),
+        record.text("doi", "").strip(),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ VERSION = "1"
 
 
 TOKENS = "tokens"
+ALIASES_FILE = "aliases.arrow"
+HELD_OUT_FILE = "held_out.arrow"
 
 
 class PreparedData:
@@ -64,10 +67,47 @@ class PreparedData:
         """Hash of everything but the tokens; changes when texts or pairs do."""
         return str(self.manifest["fingerprint"])
 
+    def row(self, identifier: str) -> int:
+        """Return the row of the text with this id, or of the one it was merged into.
+
+        Raises
+        ------
+        DataError
+            If there is no such text.
+        """
+        row = self._aliases.get(identifier)
+        return self.texts.row(identifier) if row is None else row
+
+    def papers(self, namespace: str) -> IntArray:
+        """Return the rows of a namespace's papers, and of those they were merged into."""
+        prefix = f"{namespace}:"
+        merged = [row for name, row in self._aliases.items() if name.startswith(prefix)]
+        return np.union1d(self.texts.rows_with_prefix(prefix), np.array(merged, dtype=np.int64))
+
+    @cached_property
+    def _aliases(self) -> dict[str, int]:
+        path = self.folder / ALIASES_FILE
+        if not path.exists():
+            return {}
+        table = open_arrow(path, "aliases", "1")
+        names, rows = (table.column(name).to_pylist() for name in ("id", "row"))
+        return dict(zip(names, rows, strict=True))
+
     def pairs(self, split: Split) -> list[PairFile]:
         """Return the pair files of a split, one per source and task, in config order."""
         entries = [entry for entry in self.manifest["pairs"] if entry["split"] == split]
         return [read_pairs(self.folder / entry["file"]) for entry in entries]
+
+    def held_out(self) -> IntArray:
+        """Return the rows of the texts that the dev split keeps from training, ascending.
+
+        Queries of the dev split always are; its other texts where the split says so.
+        """
+        if (self.folder / HELD_OUT_FILE).exists():
+            table = open_arrow(self.folder / HELD_OUT_FILE, "held out", "1")
+            return np.asarray(table.column("row").to_numpy(), dtype=np.int64)
+        queries = [file.queries for file in self.pairs("dev")]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *queries]))
 
     def citations(self) -> IntArray:
         """Return all citation edges as rows ``(citing, cited)``, shape ``(M, 2)``."""
@@ -81,8 +121,12 @@ class PreparedData:
         """Return what a teacher scored; ``None`` if the folder has no such scores."""
         return read_teacher_scores(self.folder)
 
-    def tokens(self, tokenizer: TextTokenizer, max_length: int = 512) -> TokenStore:
+    def tokens(
+        self, tokenizer: TextTokenizer, max_length: int = 512, *, workers: int = 1
+    ) -> TokenStore:
         """Return the token store of ``tokenizer``; the main rank builds it if there is none.
+
+        Building takes ``workers`` processes.
 
         Raises
         ------
@@ -94,7 +138,9 @@ class PreparedData:
         if distributed.is_main():
             try:
                 if not _is_usable(folder, max_length):
-                    build_token_store(self.texts, tokenizer, folder, max(max_length, 512))
+                    build_token_store(
+                        self.texts, tokenizer, folder, max(max_length, 512), workers=workers
+                    )
             except SciMultError as error:
                 problem = error
         message = distributed.broadcast_object(None if problem is None else str(problem))

@@ -5,6 +5,7 @@ Shape legend: N pairs, G groups of a pair file.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -75,9 +76,42 @@ class TeacherScores:
         found[known] = self._values[places[known]]
         return found
 
+    @property
+    def pairs(self) -> tuple[IntArray, IntArray]:
+        """Rows of the queries and of the candidates, each pair once, ascending."""
+        queries, candidates = np.divmod(self._keys, self._span)
+        return queries, candidates
+
+    def moved(self, new_rows: IntArray) -> tuple[TeacherScores | None, Counter[str]]:
+        """Return the scores after texts have gone or been merged, and what became of the others.
+
+        Pairs that become the same have the mean of their scores: a teacher scores two copies
+        of a text almost, not quite, alike.
+
+        Parameters
+        ----------
+        new_rows : IntArray
+            New row of each text, -1 for those that went.
+        """
+        first, second = (new_rows[rows] for rows in self.pairs)
+        stay = (first >= 0) & (second >= 0) & (first != second)
+        span = int(new_rows.max(initial=0)) + 1
+        keys, place = np.unique(first[stay] * span + second[stay], return_inverse=True)
+        sums = np.bincount(place, self._values[stay].astype(np.float64), len(keys))
+        counts = Counter(
+            {
+                "teacher scores removed with a text": int((~stay).sum()),
+                "teacher scores that became one": int(stay.sum()) - len(keys),
+            }
+        )
+        if not len(keys):
+            return None, counts
+        means = sums / np.bincount(place, minlength=len(keys))
+        return TeacherScores(*np.divmod(keys, span), means), counts
+
     def write(self, folder: Path) -> None:
         """Write ``teacher.arrow`` into a prepared folder that is being made."""
-        queries, candidates = np.divmod(self._keys, self._span)
+        queries, candidates = self.pairs
         described = {"scimult.format": "teacher", "scimult.version": VERSION}
         columns = {"query": queries, "candidate": candidates, "score": self._values}
         table = pa.table(columns).replace_schema_metadata(described)

@@ -8,7 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scimult.errors import DataError
 from scimult.files import sha256
@@ -62,6 +64,11 @@ class TextStore:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
+    @property
+    def folder(self) -> Path:
+        """Folder of the file, from which another process can open it."""
+        return self._path.parent
+
     def text(self, row: int) -> Text:
         """Return the text at ``row``."""
         kind, title, body = (self._table.column(i)[row].as_py() for i in (1, 2, 3))
@@ -85,6 +92,11 @@ class TextStore:
     def ids_at(self, rows: IntArray) -> list[str]:
         """Return the ids of some rows, without loading the others."""
         return cast(list[str], self._table.column("id").take(pa.array(rows)).to_pylist())
+
+    def rows_with_prefix(self, prefix: str) -> IntArray:
+        """Return the rows whose id starts with ``prefix``, ascending."""
+        found = pc.starts_with(self._table.column("id"), pattern=prefix)
+        return np.flatnonzero(found.to_numpy())
 
     @cached_property
     def kinds(self) -> list[Kind]:

@@ -5,6 +5,7 @@ Shape legend: N texts, T total tokens.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult.data.text_store import TextStore
+from scimult.data.token_writer import TokenWriter, encode_chunks
 from scimult.data.tokenization import TextTokenizer, cut
 from scimult.errors import DataError
-from scimult.files import atomic_folder, read_json, write_json
+from scimult.files import publish_folder, read_json, storage_error
 from scimult.progress import bar
 from scimult.types import IntArray
 
 VERSION = "1"
-TEXTS_PER_CHUNK = 4096
 
 
 class TokenStore:
@@ -96,43 +97,76 @@ class TokenStore:
         return cut(stored, max_length, self.meta["sep_id"])
 
 
+def is_token_store(folder: Path | str, texts: TextStore) -> bool:
+    """Return whether a folder holds the tokens of exactly these texts."""
+    try:
+        TokenStore.open(folder, texts=texts)
+    except DataError:
+        return False
+    return True
+
+
 def build_token_store(
     texts: TextStore,
     tokenizer: TextTokenizer,
     folder: Path | str,
     max_length: int = 512,
     *,
+    workers: int = 1,
     show_progress: bool = True,
 ) -> TokenStore:
     """Tokenise every text and write the store; the folder appears only when complete.
+
+    What an interrupted build has written stays in a hidden folder beside it, and the next
+    build of the same texts, tokenizer and length goes on from there.
+
+    Parameters
+    ----------
+    texts : TextStore
+        What to tokenise.
+    tokenizer : TextTokenizer
+        Decides the name under which a prepared folder keeps the store.
+    folder : path
+        Where the store will be.
+    max_length : int
+        Longest text, in tokens.
+    workers : int
+        Processes that tokenise; the result does not depend on it.
+    show_progress : bool
+        Show a bar.
 
     Raises
     ------
     StorageError
         If the disk is full or the folder cannot be written.
     """
+    folder = Path(folder)
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    with atomic_folder(folder) as temporary:
-        with (
-            (temporary / "tokens.bin").open("wb") as file,
-            bar("tokenise", total=len(texts), unit="text", show=show_progress) as shown,
-        ):
-            for start in range(0, len(texts), TEXTS_PER_CHUNK):
-                stop = min(start + TEXTS_PER_CHUNK, len(texts))
-                encoded = tokenizer.encode(texts.slice(start, stop), max_length)
-                offsets[start + 1 : stop + 1] = [len(ids) for ids in encoded]
-                file.write(np.concatenate(encoded).astype(dtype).tobytes())
-                shown.update(stop - start)
-        np.save(temporary / "offsets.npy", np.cumsum(offsets))
-        meta = {
-            "version": VERSION,
-            "tokenizer": tokenizer.fingerprint,
-            "texts": texts.fingerprint,
-            "max_length": max_length,
-            "count": len(texts),
-            "dtype": dtype.name,
-            "sep_id": tokenizer.sep_id,
-        }
-        write_json(temporary / "meta.json", meta)
+    meta = {
+        "version": VERSION,
+        "tokenizer": tokenizer.fingerprint,
+        "texts": texts.fingerprint,
+        "max_length": max_length,
+        "count": len(texts),
+        "dtype": dtype.name,
+        "sep_id": tokenizer.sep_id,
+    }
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    try:
+        with TokenWriter(unfinished, meta) as writer:
+            chunks = encode_chunks(texts, tokenizer, max_length, writer.texts, workers)
+            with bar(
+                "tokenise",
+                total=len(texts),
+                unit="text",
+                initial=writer.texts,
+                show=show_progress,
+            ) as shown:
+                for lengths, tokens_T in chunks:
+                    writer.append(lengths, tokens_T)
+                    shown.update(len(lengths))
+        publish_folder(unfinished, folder)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise storage_error(error, folder) from error
     return TokenStore.open(folder, texts=texts)

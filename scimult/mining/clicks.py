@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from scimult.data.ragged import Ragged
-from scimult.mining.sampling import Membership, sample_lists
-from scimult.types import IntArray
+from scimult.mining.pools import Groups
 
 
-def shown_not_positive(
-    queries: IntArray, positives: Ragged, shown: Ragged, *, limit: int, seed: int
-) -> Ragged:
-    """Return the papers that were shown for a query and are not its positives.
+@dataclass(frozen=True)
+class Shown:
+    """Papers that were shown for the query (SciMult, section 3.4).
 
     Parameters
     ----------
-    queries : IntArray
-        Query of each group, shape ``(G,)``.
-    positives : Ragged
-        For every query row its known positives, sorted and unique.
     shown : Ragged
-        For every query row the papers shown, sorted and unique.
-    limit : int
-        Largest pool of a group; a larger one is sampled.
-    seed : int
-        Decides the sample.
-
-    Returns
-    -------
-    Ragged
-        ``G`` sorted lists; empty where nothing else was shown.
+        For every text row the papers shown for it, sorted and unique.
     """
-    lists = shown.take(queries)
-    groups, papers = lists.owners, lists.values
-    hard = ~Membership(positives)(queries[groups], papers)
-    pools = Ragged.from_pairs(groups[hard], papers[hard], len(queries))
-    return sample_lists(pools, limit, seed)
+
+    shown: Ragged
+
+    def candidates(self, groups: Groups) -> Ragged:
+        """Return the papers shown for each query."""
+        return self.shown.take(groups.queries_G)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from scimult.data.lines import Rejects
 from scimult.data.prepare import prepare
 from scimult.data.prepare_config import PrepareConfig
-from scimult.data.prepared import MANIFEST, PreparedData
+from scimult.data.prepared import MANIFEST, TOKENS, PreparedData
+from scimult.data.self_supervision import SelfSupervisionConfig, add_view_pairs
+from scimult.data.steps import Steps
 from scimult.data.text_store import FILE_NAME
+from scimult.data.token_store import build_token_store, is_token_store
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import StorageError
-from scimult.files import atomic_folder
-from scimult.mining.mine import MiningConfig, mine
+from scimult.files import atomic_folder, link_or_copy
+from scimult.mining.config import MiningConfig
+from scimult.mining.mine import mine
+from scimult.mining.rules import OpenEncoder
 
 
 class DatasetConfig(PrepareConfig):
-    """Content of ``configs/data/*.yaml``: what to read, and which negatives to mine from it."""
+    """Content of ``configs/data/*.yaml``: what to read, and which pairs to make of it besides."""
 
+    self_supervision: list[SelfSupervisionConfig] = []
     mining: MiningConfig = MiningConfig()
 
 
@@ -27,6 +34,9 @@ def build_dataset(
     *,
     tokenizer: TextTokenizer | None = None,
     skip_bad: bool = False,
+    steps: Path | None = None,
+    workers: int = 1,
+    open_encoder: OpenEncoder | None = None,
 ) -> tuple[PreparedData, Rejects]:
     """Prepare, mine and tokenise; ``folder`` appears only when everything is in it.
 
@@ -40,6 +50,13 @@ def build_dataset(
         Tokenise now; otherwise training does it when it first needs the tokens.
     skip_bad : bool
         Leave bad records out and count them, instead of stopping at the first.
+    steps : path, optional
+        Folder that keeps what was read, cleaned and tokenised, so that a run that was
+        interrupted, or one with other choices, repeats only what its inputs changed.
+    workers : int
+        Processes that tokenise.
+    open_encoder : callable, optional
+        Opens the model of a ``dense`` rule of mining.
 
     Raises
     ------
@@ -50,11 +67,26 @@ def build_dataset(
     """
     _refuse_to_overwrite(Path(folder))
     with atomic_folder(folder) as temporary:
-        rejects = prepare(config, temporary, skip_bad=skip_bad)
-        mine(temporary, config.mining)
+        kept = None if steps is None else Steps(steps)
+        rejects = prepare(config, temporary, skip_bad=skip_bad, steps=kept)
+        add_view_pairs(temporary, config.self_supervision, config.task_set())
+        mine(temporary, config.mining, open_encoder)
         if tokenizer is not None:
-            PreparedData.open(temporary).tokens(tokenizer)
+            _tokenise(temporary, tokenizer, steps, workers)
     return PreparedData.open(folder), rejects
+
+
+def _tokenise(folder: Path, tokenizer: TextTokenizer, steps: Path | None, workers: int) -> None:
+    """Tokenise in ``folder``, or beside the other steps from where the folder gets links."""
+    data = PreparedData.open(folder)
+    if steps is None:
+        data.tokens(tokenizer, workers=workers)
+        return
+    made = steps / TOKENS / tokenizer.fingerprint
+    if not is_token_store(made, data.texts):
+        build_token_store(data.texts, tokenizer, made, workers=workers)
+    target = folder / TOKENS / tokenizer.fingerprint
+    shutil.copytree(made, target, copy_function=link_or_copy)
 
 
 def _refuse_to_overwrite(folder: Path) -> None:

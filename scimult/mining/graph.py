@@ -1,50 +1,67 @@
-"""Hard negatives of link prediction from the citation graph (SciMult, section 3.4)."""
+"""Hard negatives of link prediction from the citation graph."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from scimult.data.ragged import Ragged
-from scimult.mining.sampling import Membership, concatenate, sample_lists
-from scimult.types import IntArray
-
-GROUPS_PER_CHUNK = 1 << 15
+from scimult.mining.pools import Groups
+from scimult.mining.sampling import sample_lists
 
 
-def cited_by_cited(
-    queries: IntArray, positives: Ragged, cites: Ragged, *, limit: int, seed: int
-) -> Ragged:
-    """Return papers that a positive cites, that the query does not cite and is not.
+@dataclass(frozen=True)
+class CitedByCited:
+    """Papers that a positive cites (SPECTER, section 2.4; SciMult, section 3.4).
 
-    Work is one look-up per reference of each positive; memory is bounded by chunks.
+    Both papers ask that the query does not cite them: ``Ingredient.exclude_known``.
 
     Parameters
     ----------
-    queries : IntArray
-        Query paper of each group, shape ``(G,)``.
-    positives : Ragged
-        Cited papers of each group.
     cites : Ragged
         For every paper the papers it cites, sorted and unique.
-    limit : int
-        Largest pool of a group; a larger one is sampled.
-    seed : int
-        Decides the sample.
-
-    Returns
-    -------
-    Ragged
-        ``G`` sorted lists; empty where there is no such paper.
     """
-    is_cited = Membership(cites)
-    parts = []
-    for start in range(0, len(queries), GROUPS_PER_CHUNK):
-        rows = np.arange(start, min(start + GROUPS_PER_CHUNK, len(queries)), dtype=np.int64)
-        chunk = positives.take(rows)
-        references = cites.take(chunk.values)
-        groups, candidates = chunk.owners[references.owners], references.values
-        asking = queries[rows][groups]
-        hard = (candidates != asking) & ~is_cited(asking, candidates)
-        pools = Ragged.from_pairs(groups[hard], candidates[hard], len(rows))
-        parts.append(sample_lists(pools, limit, seed, owners=rows))
-    return concatenate(parts)
+
+    cites: Ragged
+
+    def candidates(self, groups: Groups) -> Ragged:
+        """Return the references of the positives; work is one look-up per reference."""
+        references = self.cites.take(groups.positives.values)
+        owners = groups.positives.owners[references.owners]
+        return Ragged.from_pairs(owners, references.values, len(groups))
+
+
+@dataclass(frozen=True)
+class CoCited:
+    """Papers that some paper cites together with a positive.
+
+    Parameters
+    ----------
+    cites, cited_by : Ragged
+        For every paper the papers it cites, and those that cite it, sorted and unique.
+    max_citing : int
+        Citing papers of a positive that are looked at, chosen by a seeded hash: a classic with
+        a hundred thousand citations costs as much as a paper with this many.
+    seed : int
+        Decides which.
+    """
+
+    cites: Ragged
+    cited_by: Ragged
+    max_citing: int
+    seed: int
+
+    def candidates(self, groups: Groups) -> Ragged:
+        """Return the references of papers that cite a positive; the positive is among them."""
+        positives, place = np.unique(groups.positives.values, return_inverse=True)
+        citing = sample_lists(
+            self.cited_by.take(positives), self.max_citing, self.seed, owners=positives
+        )
+        references = self.cites.take(citing.values)
+        found = Ragged.from_pairs(
+            citing.owners[references.owners], references.values, len(positives)
+        )
+        of_positive = found.take(place)
+        owners = groups.positives.owners[of_positive.owners]
+        return Ragged.from_pairs(owners, of_positive.values, len(groups))

@@ -1,18 +1,18 @@
 """Hard negatives of classification from metadata (SciMult, section 3.4).
 
-A label of a paper close to the query paper (cited by it, by a common author, of the same
-venue) that is not a label of the query paper.
+A label of a paper close to the query paper: cited by it, by a common author, of the same
+venue. That it is no label of the query paper itself is ``Ingredient.exclude_known``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from scimult.data.ragged import Ragged
-from scimult.mining.sampling import Membership, concatenate, hash_rows, sample_lists
+from scimult.mining.pools import Groups
+from scimult.mining.sampling import concatenate, hash_rows, sample_lists
 from scimult.types import IntArray
 
 QUERIES_PER_CHUNK = 1 << 10
@@ -79,53 +79,39 @@ class Links:
         return sample_lists(self.targets_of.take(papers), limit, seed, owners=papers)
 
 
-def labels_of_neighbours(
-    queries: IntArray,
-    relations: Sequence[Relation | Links],
-    labels: Ragged,
-    label_space: range,
-    *,
-    limit: int,
-    max_neighbours: int,
-    seed: int,
-) -> Ragged:
-    """Return labels of papers close to each query paper that are not its own.
+@dataclass(frozen=True)
+class LabelsOfNeighbours:
+    """Labels of papers close to the query paper.
 
     Parameters
     ----------
-    queries : IntArray
-        Query paper of each group, shape ``(G,)``.
-    relations : sequence
+    relation : Relation or Links
         What makes two papers close.
     labels : Ragged
         For every paper all its labels, sorted and unique.
     label_space : range
         Labels that may be returned: those that the query's source chooses from.
-    limit : int
-        Largest pool of a group; a larger one is sampled.
     max_neighbours : int
-        Bounds the papers looked at per query, relation and group.
+        Bounds the papers looked at per query and group.
     seed : int
-        Decides neighbours and pool.
-
-    Returns
-    -------
-    Ragged
-        ``G`` sorted lists; empty where no neighbour has another label.
+        Decides the neighbours.
     """
-    is_own = Membership(labels)
-    parts = []
-    for start in range(0, len(queries), QUERIES_PER_CHUNK):
-        papers = queries[start : start + QUERIES_PER_CHUNK]
-        owners, candidates = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for relation in relations:
-            near = relation.neighbours(papers, max_neighbours, seed)
-            found = labels.take(near.values)
-            owners.append(near.owners[found.owners])
-            candidates.append(found.values)
-        owner, candidate = np.concatenate(owners), np.concatenate(candidates)
-        hard = (candidate >= label_space.start) & (candidate < label_space.stop)
-        hard &= ~is_own(papers[owner], candidate)
-        pools = Ragged.from_pairs(owner[hard], candidate[hard], len(papers))
-        parts.append(sample_lists(pools, limit, seed, owners=papers))
-    return concatenate(parts)
+
+    relation: Relation | Links
+    labels: Ragged
+    label_space: range
+    max_neighbours: int
+    seed: int
+
+    def candidates(self, groups: Groups) -> Ragged:
+        """Return the labels of each query's neighbours."""
+        parts = []
+        for start in range(0, len(groups), QUERIES_PER_CHUNK):
+            papers = groups.queries_G[start : start + QUERIES_PER_CHUNK]
+            near = self.relation.neighbours(papers, self.max_neighbours, self.seed)
+            found = self.labels.take(near.values)
+            space = self.label_space
+            inside = (found.values >= space.start) & (found.values < space.stop)
+            owners = near.owners[found.owners]
+            parts.append(Ragged.from_pairs(owners[inside], found.values[inside], len(papers)))
+        return concatenate(parts)

@@ -2,165 +2,174 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from pydantic import Field
-
-from scimult.config import StrictConfig
-from scimult.data.metadata import Metadata
-from scimult.data.pairs import PairFile, known_positives, read_pairs, write_pairs
-from scimult.data.prepare_config import Part
+from scimult.data.pairs import PairFile, pair_file_name, read_pairs, write_pairs
 from scimult.data.prepared import PreparedData, write_manifest
 from scimult.data.ragged import Ragged
-from scimult.files import atomic_file, atomic_folder
-from scimult.mining.clicks import shown_not_positive
-from scimult.mining.graph import cited_by_cited
-from scimult.mining.metadata import Links, Relation, labels_of_neighbours
-from scimult.progress import progress
-from scimult.types import IntArray
+from scimult.data.self_supervision import VIEWS_PART
+from scimult.errors import DataError, UnknownNameError
+from scimult.files import atomic_file, atomic_folder, link_or_copy
+from scimult.mining.config import MiningConfig, NeighbourConfig, RuleConfig
+from scimult.mining.neighbours import neighbour_pairs
+from scimult.mining.pools import mine_pools
+from scimult.mining.rules import NEIGHBOURS, OpenEncoder, RuleBuilder
+from scimult.progress import note
 
-Positive = Annotated[int, Field(ge=1)]
-
-
-class MiningConfig(StrictConfig):
-    """Where hard negatives come from (SciMult, section 3.4) and how many are kept.
-
-    Parameters
-    ----------
-    citations : list
-        For paper-to-paper pairs: papers that the cited paper cites.
-    labels : list
-        For paper-to-label pairs: labels of papers that the query paper cites or shares an
-        author or its venue with.
-    links, queries : list
-        For judged pairs of papers and query-to-paper pairs: papers shown and not clicked, or
-        judged and not relevant.
-    max_negatives : int
-        Largest pool of a group. Training draws one of them per positive and epoch.
-    max_neighbours : int
-        Papers looked at per query, relation and author or venue.
-    seed : int
-        Decides what is kept of larger pools and neighbourhoods.
-    """
-
-    citations: list[Literal["cited_by_cited"]] = ["cited_by_cited"]
-    labels: list[Literal["cited", "author", "venue"]] = ["cited", "author", "venue"]
-    links: list[Literal["shown"]] = ["shown"]
-    queries: list[Literal["shown"]] = ["shown"]
-    max_negatives: Positive = 32
-    max_neighbours: Positive = 64
-    seed: Annotated[int, Field(ge=0)] = 0
+Entry = dict[str, Any]
 
 
-def mine(folder: Path, config: MiningConfig) -> None:
+def mine(folder: Path, config: MiningConfig, open_encoder: OpenEncoder | None = None) -> None:
     """Mine every pair file of a prepared folder, in place; the manifest is written last.
 
     Groups without a hard negative are kept with an empty list and counted in the manifest.
 
+    Parameters
+    ----------
+    folder : Path
+        A prepared folder that nobody else reads: see ``mine_again``.
+    config : MiningConfig
+        Rules, counts and bands.
+    open_encoder : callable, optional
+        Opens the model of a ``dense`` rule.
+
     Raises
     ------
+    ConfigError, UnknownNameError
+        If the configuration names a source that is not there, or a model cannot be opened.
     DataError
-        If the folder is not a prepared one.
+        If the folder is not a prepared one, or a window holds no pair at all.
     StorageError
         If the disk is full.
     """
     data = PreparedData.open(folder)
-    miner = _Miner(data, config)
-    for entry in progress(data.manifest["pairs"], "hard negatives", unit="file"):
-        pairs = read_pairs(folder / entry["file"])
-        negatives = miner.negatives(pairs, entry["part"], entry["namespace"])
-        with atomic_file(folder / entry["file"]) as temporary:
-            write_pairs(temporary, replace(pairs, negatives=negatives))
-        entry["with_negatives"] = int((negatives.lengths > 0).sum())
-        entry["negatives"] = len(negatives.values)
-    write_manifest(folder, {**data.manifest, "mining": config.model_dump(mode="json")})
+    _drop_neighbours(data)
+    _check_sources(config, data)
+    with TemporaryDirectory(prefix=".mining.", dir=folder) as scratch:
+        builder = RuleBuilder(data, config, Path(scratch), open_encoder)
+        for neighbours in config.neighbours:
+            _add_neighbours(data, neighbours, builder)
+        # The builder asks for known positives from here on: neighbours are among them.
+        for entry in data.manifest["pairs"]:
+            _mine_file(data, entry, _rules(config, entry), builder, config)
+    manifest = {**data.manifest, "mining": config.model_dump(mode="json")}
+    write_manifest(folder, manifest)
 
 
-def mine_again(folder: Path, config: MiningConfig) -> None:
+def mine_again(folder: Path, config: MiningConfig, open_encoder: OpenEncoder | None = None) -> None:
     """Replace a prepared folder by one that is mined with ``config``; texts and tokens stay.
 
     Raises
     ------
-    DataError
-        If the folder is not a prepared one.
-    StorageError
-        If the disk is full; the old folder is then still there, unchanged.
+    ConfigError, UnknownNameError, DataError, StorageError
+        See ``mine``; the old folder is then still there, unchanged.
     """
     PreparedData.open(folder)
     with atomic_folder(folder) as temporary:
-        shutil.copytree(folder, temporary, copy_function=_link, dirs_exist_ok=True)
-        mine(temporary, config)
+        shutil.copytree(folder, temporary, copy_function=link_or_copy, dirs_exist_ok=True)
+        mine(temporary, config, open_encoder)
 
 
-class _Miner:
-    """What the miners of one folder share: known positives of each task, and relations."""
+def _mine_file(
+    data: PreparedData,
+    entry: Entry,
+    rules: list[RuleConfig],
+    builder: RuleBuilder,
+    config: MiningConfig,
+) -> None:
+    """Mine one pair file and count what was found in its manifest entry."""
+    path = data.folder / entry["file"]
+    pairs = read_pairs(path)
+    negatives, found = Ragged.empty(len(pairs)), dict[str, int]()
+    if rules:
+        negatives, found = mine_pools(
+            pairs,
+            builder.ingredients(pairs, entry, rules),
+            builder.known(pairs.task, entry["part"]),
+            limit=config.max_negatives,
+            seed=config.seed,
+        )
+    with atomic_file(path) as temporary:
+        write_pairs(temporary, replace(pairs, negatives=negatives))
+    entry["with_negatives"] = int((negatives.lengths > 0).sum())
+    entry["negatives"] = len(negatives.values)
+    entry["found"] = found
+    for name, count in found.items():
+        if len(pairs) and not count:
+            note(f"{pairs.name} ({pairs.split}): rule {name} found no negative")
 
-    def __init__(self, data: PreparedData, config: MiningConfig) -> None:
-        self._data = data
-        self._config = config
-        self._files = [*data.pairs("train"), *data.pairs("dev")]
-        self._known: dict[str, Ragged] = {}
 
-    def negatives(self, pairs: PairFile, part: Part, namespace: str) -> Ragged:
-        """Return the hard negatives of each group of ``pairs``."""
-        config = self._config
-        if not getattr(config, part):
-            return Ragged.empty(len(pairs))
-        limits = {"limit": config.max_negatives, "seed": config.seed}
-        known = self._known_positives(pairs.task)
-        if part == "citations":
-            return cited_by_cited(pairs.queries, pairs.positives, known, **limits)
-        if part in ("links", "queries"):
-            return shown_not_positive(pairs.queries, known, self._shown, **limits)
-        return labels_of_neighbours(
-            pairs.queries,
-            self._relations,
-            self._metadata.labels,
-            range(*self._data.manifest["label_rows"][namespace]),
-            max_neighbours=config.max_neighbours,
-            **limits,
+def _rules(config: MiningConfig, entry: Entry) -> list[RuleConfig]:
+    if entry["part"] == VIEWS_PART:
+        return []
+    if entry["part"] != NEIGHBOURS:
+        return config.rules(entry["source"], entry["part"])
+    return next(
+        list(chosen.negatives) for chosen in config.neighbours if chosen.source == entry["from"]
+    )
+
+
+def _add_neighbours(data: PreparedData, chosen: NeighbourConfig, builder: RuleBuilder) -> None:
+    """Write the neighbour pairs of a source and enter them in the manifest."""
+    total = 0
+    for entry in list(data.manifest["pairs"]):
+        if (entry["source"], entry["part"]) != (chosen.source, "citations"):
+            continue
+        window = builder.citation_window(entry["namespace"], range(*chosen.ranks))
+        pairs = neighbour_pairs(read_pairs(data.folder / entry["file"]), window)
+        if len(pairs):
+            data.manifest["pairs"].append(_write_neighbours(data.folder, pairs, entry))
+        total += len(pairs)
+    if not total:
+        fix = "choose lower ranks: the window must lie within the papers that have a citation"
+        raise DataError(
+            f"no paper of source {chosen.source!r} has a neighbour in mining.neighbours.ranks",
+            value=list(chosen.ranks),
+            fix=fix,
         )
 
-    def _known_positives(self, task: str) -> Ragged:
-        """Return the known positives of every text row under a task, over all sources."""
-        if task not in self._known:
-            known = known_positives([file for file in self._files if file.task == task])
-            self._known[task] = known.by_row(len(self._data.texts))
-        return self._known[task]
 
-    @cached_property
-    def _metadata(self) -> Metadata:
-        return Metadata.open(self._data.folder, len(self._data.texts))
-
-    @cached_property
-    def _relations(self) -> list[Relation | Links]:
-        """Return what makes two papers close, as configured."""
-        found: list[Relation | Links] = []
-        for name in self._config.labels:
-            if name == "cited":
-                edges = self._data.citations()
-                found.append(Links(self._by_row(edges)))
-            else:
-                groups = self._metadata.authors if name == "author" else self._metadata.venues
-                found.append(Relation.from_groups(groups))
-        return found
-
-    @cached_property
-    def _shown(self) -> Ragged:
-        return self._by_row(self._data.shown())
-
-    def _by_row(self, pairs: IntArray) -> Ragged:
-        return Ragged.from_pairs(pairs[:, 0], pairs[:, 1], len(self._data.texts))
+def _write_neighbours(folder: Path, pairs: PairFile, citations: Entry) -> Entry:
+    name = pair_file_name(pairs.source, pairs.task, pairs.split)
+    with atomic_file(folder / name) as temporary:
+        write_pairs(temporary, pairs)
+    return {
+        "file": name,
+        "source": pairs.source,
+        "namespace": citations["namespace"],
+        "part": NEIGHBOURS,
+        "from": citations["source"],
+        "task": pairs.task,
+        "split": pairs.split,
+        "queries": len(pairs),
+        "groups": len(pairs),
+        "pairs": len(pairs.positives.values),
+        "unsampled": 0,
+    }
 
 
-def _link(source: str, target: str) -> None:
-    """Hard-link a file, or copy it where the file system cannot link."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+def _drop_neighbours(data: PreparedData) -> None:
+    """Forget neighbour pairs of an earlier mining."""
+    entries: list[Entry] = data.manifest["pairs"]
+    for entry in entries:
+        if entry["part"] == NEIGHBOURS:
+            (data.folder / entry["file"]).unlink()
+    data.manifest["pairs"] = [entry for entry in entries if entry["part"] != NEIGHBOURS]
+
+
+def _check_sources(config: MiningConfig, data: PreparedData) -> None:
+    """Meet a wrong name before work starts."""
+    parts: dict[str, set[str]] = {}
+    for entry in data.manifest["pairs"]:
+        parts.setdefault(entry["source"], set()).add(entry["part"])
+    for name in config.sources:
+        if name not in parts:
+            raise UnknownNameError("source in mining.sources", name, parts)
+    for chosen in config.neighbours:
+        if "citations" not in parts.get(chosen.source, ()):
+            cited = [name for name, found in parts.items() if "citations" in found]
+            raise UnknownNameError("source in mining.neighbours", chosen.source, cited)

@@ -151,6 +151,7 @@ def _units(
         hard_negatives=config.data.hard_negatives,
         by_side=config.model.routing == "task_and_side",
         teacher=plan.teacher,
+        seed=config.seed,
     )
     return lambda number: builder.unit(sampler.plan(number), distributed.rank())
 

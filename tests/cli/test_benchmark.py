@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from scimult.benchmarks.data import Library, measure_reading, write_library
 from scimult.benchmarks.search import SHAPES
 from scimult.benchmarks.timing import interleaved, ratio
 from scimult.benchmarks.variants import (
@@ -20,6 +21,10 @@ from scimult.benchmarks.variants import (
     pooler_parameters,
 )
 from scimult.cli.main import app
+from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.token_store import build_token_store
+from scimult.data.tokenization import TextTokenizer
+from scimult.types import Text
 from tests.base_models import save_base_model
 from tests.training.corpus import prepare_corpus
 
@@ -85,6 +90,34 @@ def test_training_beside_sentence_transformers(tmp_path: Path) -> None:
     for row in report["rows"]:
         assert min(row["ours"], row["theirs"], row["cached"]["median"]) > 0
         assert 0 <= row["padding"] < 1
+
+
+def test_the_cost_of_preparing_a_library(tmp_path: Path) -> None:
+    size = ["--papers", "200", "--citations", "500", "--labels", "5", "--words", "40", "--clean"]
+    arguments = ["benchmark", "data", *size, "--folder", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output.splitlines()[-1])
+    assert [step["step"] for step in report["steps"]] == ["prepare", "mine"]
+    assert all(step["cpu"] > 0 and step["peak_mb"] > 0 for step in report["steps"])
+    assert report["reading"] is None
+    assert list(tmp_path.iterdir()) == [], "the library goes"
+
+
+def test_reading_a_token_store_is_compared_with_its_memory_map(
+    tmp_path: Path, minilm: Path
+) -> None:
+    write_library(tmp_path / "raw", Library(papers=150, citations=300, labels=4, words=30))
+    (tmp_path / "texts").mkdir()
+    with TextStoreWriter(tmp_path / "texts") as writer:
+        for line in (tmp_path / "raw" / "papers.jsonl").read_text().splitlines():
+            paper = json.loads(line)
+            writer.add(paper["id"], Text("paper", paper["title"], paper["abstract"]))
+    texts, tokenizer = TextStore.open(tmp_path / "texts"), TextTokenizer.from_folder(minilm)
+    build_token_store(texts, tokenizer, tmp_path / "tokens", 64)
+    reading = measure_reading(tmp_path / "tokens", rounds=2)
+    assert reading.rows_per_second > 0
+    assert reading.as_json()["random"]["low"] <= reading.random.median <= reading.random.high
 
 
 def test_unknown_names_are_refused() -> None:

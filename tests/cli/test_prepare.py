@@ -12,7 +12,8 @@ from scimult.cli.main import app
 from scimult.data.prepared import PreparedData
 from scimult.data.sources import SOURCES
 from tests.public import write_files
-from tests.raw_corpus import raw_config, write_raw
+from tests.raw_corpus import raw_config, write_jsonl, write_raw
+from tests.tiny import save_tiny_model
 
 
 @pytest.fixture
@@ -46,6 +47,22 @@ def test_prepare_then_mine(config: Path, tmp_path: Path, minilm: Path) -> None:
     after = PreparedData.open(out)
     assert max(file.negatives.lengths.max() for file in after.pairs("train")) == 1
     assert after.manifest["mining"] == {**data.manifest["mining"], "max_negatives": 1}
+
+    rules = tmp_path / "rules.yaml"
+    model = str(save_tiny_model(tmp_path / "model", similarity="cosine"))
+    dense = {"rule": "dense", "model": model, "ranks": [0, 5]}
+    rules.write_text(yaml.safe_dump({"citations": [dense, {"rule": "bm25", "count": 1}]}))
+    code, output = _run("mine", out, "--config", rules, "max_negatives=3")
+    assert code == 0, output
+    mined = PreparedData.open(out)
+    (entry,) = [
+        entry
+        for entry in mined.manifest["pairs"]
+        if (entry["part"], entry["split"]) == ("citations", "train")
+    ]
+    assert list(entry["found"]) == ["dense", "bm25"]
+    assert min(entry["found"].values()) > 0
+    assert mined.manifest["mining"]["citations"][0]["model"] == model
 
 
 def test_a_bad_record_is_one_line_and_exit_code_1_or_is_skipped(
@@ -89,8 +106,28 @@ def test_a_public_source_is_converted_and_prepared(tmp_path: Path) -> None:
     (file,) = PreparedData.open(tmp_path / "out").pairs("train")
     assert (file.source, file.task, len(file)) == ("pets", "search", 2)
     assert file.negatives.lengths.tolist() == [1, 1]
+    licence = PreparedData.open(tmp_path / "out").manifest["config"]["sources"][0]["licence"]
+    assert licence == SOURCES["sentence-triples"].licence
     again = ("--config", tmp_path / "raw" / "sources.yaml", "--out", tmp_path / "again")
     assert _run("prepare", *again)[0] == 0
+
+
+def test_a_public_source_without_evaluation_texts(tmp_path: Path) -> None:
+    rows = [["what purrs?", "Cats are.", "Dogs are."], ["dogs?", "Dogs are.", "Cats are."]]
+    write_files(tmp_path / "in", {"train.jsonl": rows})
+    write_jsonl(tmp_path / "eval/set/corpus.jsonl", [{"_id": "1", "title": "", "text": "A cat."}])
+    write_jsonl(tmp_path / "eval/set/queries.jsonl", [{"_id": "q", "text": "What purrs"}])
+    place = ("--input", tmp_path / "in", "--out", tmp_path / "out", "--workers", "2")
+    arguments = ("sentence-triples", *place, "prepare.dev_fraction=0", "--decontaminate")
+    code, output = _run("prepare", *arguments, tmp_path / "eval")
+    assert code == 0, output
+    data = PreparedData.open(tmp_path / "out")
+    (file,) = data.pairs("train")
+    assert [data.texts.text(row).title for row in file.queries] == ["dogs?"]
+    assert (tmp_path / ".out.steps" / "clean").is_dir()
+    code, output = _run("prepare", *arguments, tmp_path / "nowhere")
+    assert code == 1
+    assert "folder of evaluation sets does not exist" in output
 
 
 def test_the_list_names_every_source() -> None:
@@ -109,6 +146,7 @@ def test_the_list_names_every_source() -> None:
         (("maple", "--out", "x", "--input", "none"), "does not exist"),
         (("maple", "--out", "x", "prepare.sed=1"), "unknown key (did you mean 'seed'?)"),
         (("--out", "x", "--raw", "y"), "need a source"),
+        (("maple", "--raw", "x", "--decontaminate", "y"), "--decontaminate needs --out"),
         (("--out", "x"), "--config and --out are needed"),
     ],
 )
@@ -129,3 +167,25 @@ def test_what_a_conversion_left_out_is_counted_and_named(tmp_path: Path) -> None
     code, output = _run("prepare", *place, "--skip-bad")
     assert code == 0, output
     assert "left out 1: row needs one anchor and at least one positive" in output
+
+
+def test_decontaminate_and_kept_steps(config: Path, tmp_path: Path) -> None:
+    title = "A title of twenty letters and more"
+    papers = tmp_path / "raw" / "papers.jsonl"
+    papers.write_text(papers.read_text().replace("Paper number 4", title))
+    write_jsonl(tmp_path / "eval" / "set" / "papers.jsonl", [{"id": "x", "title": title}])
+    place = ("prepare", "--config", config, "--out", tmp_path / "out", "--root", tmp_path / "raw")
+    code, output = _run(*place)
+    assert code == 0, output
+    code, output = _run(*place, "--decontaminate", tmp_path / "eval")
+    assert code == 0, output
+    assert f"read: inputs unchanged, kept from {tmp_path / '.out.steps' / 'read'}" in output
+    assert "toy:p4" not in PreparedData.open(tmp_path / "out").texts.ids
+    code, output = _run(*place, "--decontaminate", tmp_path / "eval", "hygiene.decontaminate=[]")
+    assert code == 0, output
+    data = PreparedData.open(tmp_path / "out")
+    assert "toy:p4" in data.texts.ids
+    assert data.manifest["hygiene"]["overlap"][0]["found"]["query"] == 1
+    code, output = _run(*place, "--decontaminate", tmp_path / "nowhere")
+    assert code == 1
+    assert "folder of evaluation sets does not exist" in output

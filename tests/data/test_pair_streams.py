@@ -37,6 +37,7 @@ def test_an_epoch_holds_every_pair_once(
         count = min(rows, 3 * len(stream) - start)
         drawn = stream.rows(start, count, 1)
         seen += list(zip(drawn.queries_R.tolist(), drawn.positives_R.tolist(), strict=True))
+        assert drawn.epochs_R.tolist() == [(start + i) // len(stream) for i in range(count)]
     assert len(every_pair) == len(stream)
     for epoch in range(3):
         assert set(seen[epoch * len(stream) : (epoch + 1) * len(stream)]) == every_pair
@@ -65,7 +66,7 @@ def test_ranks_share_a_unit_without_overlap(ranks: int, by_tokens: bool) -> None
     for number in range(12):
         whole = units.unit(number)
         shards = [whole.shard(rank) for rank in range(ranks)]
-        for name in ("queries_R", "positives_R", "negatives_R"):
+        for name in ("queries_R", "positives_R", "negatives_R", "epochs_R"):
             joined = np.concatenate([getattr(shard, name) for shard in shards])
             assert np.array_equal(joined, getattr(whole, name))
         sizes = [len(shard) for shard in shards]

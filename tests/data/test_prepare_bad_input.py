@@ -17,8 +17,9 @@ from scimult.config import load_config
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
+from scimult.mining.config import MiningConfig
 from scimult.mining.dataset import DatasetConfig, build_dataset
-from scimult.mining.mine import MiningConfig, mine_again
+from scimult.mining.mine import mine_again
 from tests.raw_corpus import PAPERS, raw_config, write_jsonl, write_raw
 
 

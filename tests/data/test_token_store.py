@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scimult.data import token_store
+from scimult.data import token_writer
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
@@ -42,7 +42,7 @@ def built(tmp_path: Path, tokenizer: TextTokenizer) -> TokenStore:
 def test_equals_direct_tokenisation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: TextTokenizer, texts_per_chunk: int
 ) -> None:
-    monkeypatch.setattr(token_store, "TEXTS_PER_CHUNK", texts_per_chunk)
+    monkeypatch.setattr(token_writer, "TEXTS_PER_CHUNK", texts_per_chunk)
     store = build_token_store(_texts(tmp_path / "t", TEXTS), tokenizer, tmp_path / "tokens", 48)
     for max_length in (3, 10, 48):
         direct = tokenizer.encode(TEXTS, max_length)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from scimult.config import validate
 from scimult.data.metadata import Metadata
-from scimult.data.pairs import PairFile
+from scimult.data.pairs import PairFile, known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import DataError
-from scimult.mining.dataset import build_dataset
-from scimult.mining.mine import MiningConfig, mine_again
-from tests.raw_corpus import CITATIONS, PAPERS, raw_config, write_jsonl, write_raw
+from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.mining.citation_embedding import citation_embedding
+from scimult.mining.config import MiningConfig
+from scimult.mining.dataset import DatasetConfig, build_dataset
+from scimult.mining.mine import mine_again
+from scimult.types import FloatArray, Role, Similarity, Text
+from tests.raw_corpus import CITATIONS, PAPERS, raw_config, write_jsonl, write_raw, write_tsv
 
 
 @pytest.fixture
@@ -102,6 +108,153 @@ def test_labels_of_another_label_space_are_no_candidates(tmp_path: Path) -> None
     for query, positives, pool in _groups(data, "classification"):
         space = query.split(":")[0]
         assert {label.split("/")[0] for label in positives | pool} == {space}
+
+
+def test_rules_for_judged_links(tmp_path: Path) -> None:
+    root = write_raw(tmp_path / "raw")
+    judged = [("p0", "p7", 1), ("p0", "p8", 0), ("p0", "p9", 0), ("p1", "p9", 1)]
+    write_tsv(root / "links.tsv", ("query-id", "paper-id", "score"), judged)
+    tree = raw_config(root, dev_fraction=0).model_dump(exclude_unset=True)
+    linked = {"name": "judged", "namespace": "toy", "links": "links.tsv"}
+    config = validate(DatasetConfig, {**tree, "sources": [*tree["sources"], linked]})
+    data = build_dataset(config, tmp_path / "out")[0]
+
+    def pools() -> dict[str, set[str]]:
+        opened = PreparedData.open(data.folder)
+        (file,) = [file for file in opened.pairs("train") if file.source == "judged"]
+        ids = opened.texts.ids
+        return {
+            ids[query]: {ids[row] for row in pool}
+            for query, pool in zip(file.queries, file.negatives, strict=True)
+        }
+
+    assert pools() == {"toy:p0": {"toy:p8", "toy:p9"}, "toy:p1": set()}
+    mine_again(data.folder, validate(MiningConfig, {"links": ["shown", "random"]}))
+    known = {f"toy:{b}" for a, b in CITATIONS if a == "p1"} | {"toy:p9", "toy:p1"}
+    mined = pools()
+    assert {"toy:p8", "toy:p9"} < mined["toy:p0"]
+    assert mined["toy:p1"] == {f"toy:{paper['id']}" for paper in PAPERS} - known
+    with pytest.raises(ConfigError, match="cited_by_cited"):
+        validate(MiningConfig, {"links": ["cited_by_cited"]})
+
+
+RULES = {
+    "citations": [
+        {"rule": "cited_by_cited", "count": 1},
+        {"rule": "co_cited", "count": 2},
+        {"rule": "bm25", "ranks": [0, 6], "count": 3},
+        {"rule": "dense", "model": "lengths", "ranks": [2, 9], "margin": -0.5},
+        {"rule": "random", "count": 2},
+        {"rule": "same_field", "count": 2, "field": "venue"},
+        {"rule": "other_field", "count": 2},
+    ],
+    "labels": ["venue", {"rule": "random", "count": 2}, {"rule": "bm25"}],
+    "sources": {"toy": {"queries": ["shown", {"rule": "random", "count": 3}]}},
+    "neighbours": [
+        {
+            "source": "toy",
+            "ranks": [2, 4],
+            "negatives": [{"rule": "citation_band", "ranks": [6, 9]}, "random"],
+        }
+    ],
+    "embedding": {"width": 4},
+}
+
+
+class _Lengths:
+    """Encodes a text by its length."""
+
+    name = "lengths"
+    similarity: Similarity = "l2"
+
+    def encode(
+        self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
+    ) -> FloatArray:
+        return np.array([[len(text.title + text.body)] for text in texts], dtype=np.float32)
+
+
+def test_any_mix_of_rules(data: PreparedData) -> None:
+    chosen = validate(MiningConfig, RULES)
+    mine_again(data.folder, chosen, lambda rule: _Lengths())
+    mixed = PreparedData.open(data.folder)
+    files = [*mixed.pairs("train"), *mixed.pairs("dev")]
+    entries = {entry["file"]: entry for entry in mixed.manifest["pairs"]}
+    assert {file.source for file in files} == {"toy", "toy-neighbours"}
+    for file in files:
+        known = known_positives([other for other in files if other.task == file.task])
+        entry = entries[f"pairs/{file.name}.{file.split}.arrow"]
+        assert entry["negatives"] == len(file.negatives.values)
+        assert sum(entry["found"].values()) >= entry["negatives"]
+        for query, pool in zip(file.queries.tolist(), file.negatives, strict=True):
+            assert not set(pool.tolist()) & {query, *known[query].tolist()}
+            assert all(mixed.texts.kinds[row] == _kind(file.task) for row in pool)
+    train = entries["pairs/toy.link_prediction.train.arrow"]
+    names = "cited_by_cited co_cited bm25 dense random same_field other_field"
+    assert list(train["found"]) == names.split()
+    assert all(train["found"].values()), train["found"]
+    assert list(entries["pairs/toy.search.train.arrow"]["found"]) == ["shown", "random"]
+
+    before = mixed.fingerprint
+    mine_again(data.folder, chosen, lambda rule: _Lengths())
+    assert PreparedData.open(data.folder).fingerprint == before
+    mine_again(data.folder, MiningConfig())
+    assert PreparedData.open(data.folder).fingerprint == data.fingerprint
+
+
+def _kind(task: str) -> str:
+    return "label" if task == "classification" else "paper"
+
+
+def test_neighbours_are_the_band_of_the_citation_embedding(data: PreparedData) -> None:
+    mine_again(data.folder, validate(MiningConfig, RULES), lambda rule: _Lengths())
+    mixed = PreparedData.open(data.folder)
+    cited, pairs = (
+        next(file for file in mixed.pairs("train") if file.name == f"{name}.link_prediction")
+        for name in ("toy", "toy-neighbours")
+    )
+    edges = np.stack([cited.queries, cited.positives.values], axis=1)
+    papers, vectors = citation_embedding(edges, width=4, iterations=5, seed=0)
+    assert set(pairs.queries.tolist()) == set(cited.queries.tolist())
+    for query, positives in zip(pairs.queries.tolist(), pairs.positives, strict=True):
+        own = int(np.searchsorted(papers, query))
+        cosine = vectors @ vectors[own]
+        cosine[own] = np.inf
+        scores = np.sort(-cosine)[1:]
+        # Papers that are cited alike tie; ranks are compared by score.
+        found = np.sort(-cosine[np.searchsorted(papers, positives)])
+        np.testing.assert_allclose(found, scores[2:4], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rules", "error", "message"),
+    [
+        ({"sources": {"tony": {}}}, UnknownNameError, "did you mean 'toy'"),
+        ({"neighbours": [{"source": "tony"}]}, UnknownNameError, "did you mean 'toy'"),
+        ({"neighbours": [{"source": "toy", "ranks": [50, 60]}]}, DataError, "choose lower ranks"),
+        ({"citations": [{"rule": "dense", "model": "x"}]}, ConfigError, "nothing here opens"),
+    ],
+)
+def test_a_mining_that_cannot_work_leaves_the_folder_as_it_was(
+    data: PreparedData, rules: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        mine_again(data.folder, validate(MiningConfig, rules))
+    assert PreparedData.open(data.folder).manifest == data.manifest
+    assert [path.name for path in data.folder.parent.iterdir() if ".tmp" in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"citations": [{"rule": "bm25", "rnks": [0, 9]}]}, "did you mean 'ranks'"),
+        ({"citations": [{"rule": "bm25", "ranks": [9, 9]}]}, "is empty"),
+        ({"labels": ["shown"]}, "labels.0"),
+        ({"neighbours": [{"source": "a"}, {"source": "a"}]}, "name a source twice"),
+    ],
+)
+def test_rules_that_contradict_themselves(rules: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validate(MiningConfig, rules)
 
 
 def test_a_folder_that_is_not_prepared(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every miner against the definition of SciMult section 3.4, written with plain sets."""
+"""Every rule against its definition, written with plain sets, on random graphs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scimult.data.pairs import PairFile
 from scimult.data.ragged import Ragged
-from scimult.mining import graph, metadata
-from scimult.mining.clicks import shown_not_positive
-from scimult.mining.graph import cited_by_cited
-from scimult.mining.metadata import Links, Relation, labels_of_neighbours
+from scimult.mining import metadata, pools
+from scimult.mining.clicks import Shown
+from scimult.mining.easy import OtherField, Random, SameField, fields_to_rows
+from scimult.mining.graph import CitedByCited, CoCited
+from scimult.mining.metadata import LabelsOfNeighbours, Links, Relation
+from scimult.mining.pools import Groups, Ingredient, Rule, mine_pools
 
 N = 9
 SPACE = range(N, N + 5)
 EDGES = st.sets(st.tuples(st.integers(0, N - 1), st.integers(0, N - 1)), max_size=30)
 LABELS = st.sets(st.tuples(st.integers(0, N - 1), st.integers(N, N + 6)), max_size=25)
 GROUPS = st.sets(st.tuples(st.integers(0, N - 1), st.integers(0, 4)), max_size=20)
-UNLIMITED = {"limit": 1000, "seed": 0}
 
 
 def _by_row(pairs: set[tuple[int, int]]) -> Ragged:
@@ -30,37 +32,87 @@ def _second(pairs: set[tuple[int, int]], first: int) -> set[int]:
     return {b for a, b in pairs if a == first}
 
 
+def _first(pairs: set[tuple[int, int]], second: int) -> set[int]:
+    return {a for a, b in pairs if b == second}
+
+
 def _sets(lists: Ragged) -> list[set[int]]:
     assert all(part.tolist() == sorted(set(part.tolist())) for part in lists)
     return [set(part.tolist()) for part in lists]
 
 
-@pytest.mark.parametrize("groups_per_chunk", [1, 4, 1000])
-@given(edges=EDGES)
-def test_cited_by_cited(groups_per_chunk: int, edges: set[tuple[int, int]]) -> None:
+def _groups(queries: list[int], positives: list[list[int]]) -> PairFile:
+    lists = Ragged.from_lists(positives)
+    rows = np.array(queries, dtype=np.int64)
+    return PairFile("x", "t", "train", rows, lists, Ragged.empty(len(rows)))
+
+
+def _pair_groups(edges: set[tuple[int, int]]) -> PairFile:
+    """Return one group per edge, as link prediction has."""
     pairs = sorted(edges)
-    queries = np.array([query for query, _ in pairs], dtype=np.int64)
-    positives = Ragged.from_lists([[positive] for _, positive in pairs])
+    return _groups([a for a, _ in pairs], [[b] for _, b in pairs])
+
+
+def _query_groups(edges: set[tuple[int, int]]) -> PairFile:
+    """Return one group per query, as search and classification have."""
+    queries = sorted({a for a, _ in edges})
+    return _groups(queries, [sorted(_second(edges, query)) for query in queries])
+
+
+def _candidates(rule: Rule, pairs: PairFile) -> list[set[int]]:
+    numbers = np.arange(len(pairs), dtype=np.int64)
+    return _sets(rule.candidates(Groups(numbers, pairs.queries, pairs.positives)))
+
+
+def _mined(
+    rule: Rule, pairs: PairFile, known: Ragged, *, exclude_known: bool = True, limit: int = 1000
+) -> list[set[int]]:
+    ingredient = Ingredient("rule", rule, limit, exclude_known)
+    return _sets(mine_pools(pairs, [ingredient], known, limit=limit, seed=0)[0])
+
+
+@pytest.mark.parametrize("groups_per_chunk", [1, 4, 1000])
+@given(edges=EDGES, other=EDGES)
+def test_cited_by_cited(
+    groups_per_chunk: int, edges: set[tuple[int, int]], other: set[tuple[int, int]]
+) -> None:
+    cites = edges | other
+    pairs = _pair_groups(edges)
+    rule = CitedByCited(_by_row(cites))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "GROUPS_PER_CHUNK", groups_per_chunk)
-        mined = cited_by_cited(queries, positives, _by_row(edges), **UNLIMITED)
-    expected = [
-        _second(edges, positive) - _second(edges, query) - {query} for query, positive in pairs
-    ]
-    assert _sets(mined) == expected
+        patch.setattr(pools, "GROUPS_PER_CHUNK", groups_per_chunk)
+        strict = _mined(rule, pairs, _by_row(cites))
+        loose = _mined(rule, pairs, _by_row(cites), exclude_known=False)
+    for (query, positive), without, with_known in zip(sorted(edges), strict, loose, strict=True):
+        assert without == _second(cites, positive) - _second(cites, query) - {query}
+        assert with_known == _second(cites, positive) - {query, positive}
 
 
 @given(edges=EDGES)
 def test_cited_by_cited_of_several_positives(edges: set[tuple[int, int]]) -> None:
-    queries = np.array(sorted({query for query, _ in edges}), dtype=np.int64)
-    cites = _by_row(edges)
-    mined = cited_by_cited(queries, cites.take(queries), cites, **UNLIMITED)
+    pairs = _query_groups(edges)
     expected = []
-    for query in queries.tolist():
+    for query in pairs.queries.tolist():
         own = _second(edges, query)
         reached = {c for positive in own for c in _second(edges, positive)}
         expected.append(reached - own - {query})
-    assert _sets(mined) == expected
+    assert _mined(CitedByCited(_by_row(edges)), pairs, _by_row(edges)) == expected
+
+
+@given(edges=EDGES, several=st.booleans())
+def test_co_cited(edges: set[tuple[int, int]], several: bool) -> None:
+    pairs = _query_groups(edges) if several else _pair_groups(edges)
+    cited_by = _by_row({(b, a) for a, b in edges})
+    rule = CoCited(_by_row(edges), cited_by, max_citing=1000, seed=0)
+    expected = []
+    for query, positives in zip(pairs.queries.tolist(), pairs.positives, strict=True):
+        citing = {a for positive in positives.tolist() for a in _first(edges, positive)}
+        found = {b for a in citing for b in _second(edges, a)}
+        expected.append(found - _second(edges, query) - {query})
+    assert _mined(rule, pairs, _by_row(edges)) == expected
+    few = CoCited(_by_row(edges), cited_by, max_citing=1, seed=3)
+    for part, whole in zip(_mined(few, pairs, _by_row(edges)), expected, strict=True):
+        assert part <= whole
 
 
 @pytest.mark.parametrize("queries_per_chunk", [1, 1000])
@@ -77,72 +129,95 @@ def test_labels_of_neighbours(
     venues: dict[int, int],
     labels: set[tuple[int, int]],
 ) -> None:
-    queries = np.arange(N, dtype=np.int64)
-    relations = [
-        Links(_by_row(cites)),
-        Relation.from_groups(_by_row(authors)),
-        Relation.from_groups(_by_row(set(venues.items()))),
+    near = [
+        (Links(_by_row(cites)), lambda a, b: (a, b) in cites),
+        (
+            Relation.from_groups(_by_row(authors)),
+            lambda a, b: bool(_second(authors, a) & _second(authors, b)),
+        ),
+        (
+            Relation.from_groups(_by_row(set(venues.items()))),
+            lambda a, b: a in venues and venues.get(b) == venues[a],
+        ),
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metadata, "QUERIES_PER_CHUNK", queries_per_chunk)
-        mined = labels_of_neighbours(
-            queries, relations, _by_row(labels), SPACE, max_neighbours=1000, **UNLIMITED
-        )
-    expected = []
-    for query in range(N):
-        near = _second(cites, query)
-        near |= {p for p in range(N) if _second(authors, p) & _second(authors, query)}
-        near |= {p for p in venues if query in venues and venues[p] == venues[query]}
-        found = {label for paper in near for label in _second(labels, paper)}
-        expected.append((found & set(SPACE)) - _second(labels, query))
-    assert _sets(mined) == expected
-
-
-@given(labels=LABELS, cites=EDGES)
-def test_no_relation_gives_no_label(
-    labels: set[tuple[int, int]], cites: set[tuple[int, int]]
-) -> None:
-    queries = np.arange(N, dtype=np.int64)
-    mined = labels_of_neighbours(queries, [], _by_row(labels), SPACE, max_neighbours=5, **UNLIMITED)
-    assert _sets(mined) == [set()] * N
+    pairs = _groups(list(range(N)), [[] for _ in range(N)])
+    for relation, is_near in near:
+        rule = LabelsOfNeighbours(relation, _by_row(labels), SPACE, max_neighbours=1000, seed=0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(metadata, "QUERIES_PER_CHUNK", queries_per_chunk)
+            mined = _mined(rule, pairs, _by_row(labels))
+        for query in range(N):
+            papers = {paper for paper in range(N) if is_near(query, paper)}
+            found = {label for paper in papers for label in _second(labels, paper)}
+            assert mined[query] == (found & set(SPACE)) - _second(labels, query)
 
 
 @given(shown=EDGES, positives=EDGES)
 def test_shown_not_positive(shown: set[tuple[int, int]], positives: set[tuple[int, int]]) -> None:
-    queries = np.array(sorted({query for query, _ in positives}), dtype=np.int64)
-    mined = shown_not_positive(queries, _by_row(positives), _by_row(shown), **UNLIMITED)
-    assert _sets(mined) == [_second(shown, q) - _second(positives, q) for q in queries.tolist()]
+    pairs = _query_groups(positives)
+    mined = _mined(Shown(_by_row(shown)), pairs, _by_row(positives))
+    queries = pairs.queries.tolist()
+    assert mined == [_second(shown, q) - _second(positives, q) - {q} for q in queries]
 
 
-@given(edges=EDGES, authors=GROUPS, labels=LABELS, limit=st.integers(1, 3), seed=st.integers(0, 5))
-def test_limits_keep_a_seeded_part_of_the_whole(
+@given(fields=GROUPS, positives=EDGES, seed=st.integers(0, 3))
+def test_easy_negatives_are_of_the_right_field(
+    fields: set[tuple[int, int]], positives: set[tuple[int, int]], seed: int
+) -> None:
+    pairs, rows = _query_groups(positives), np.arange(2, N, dtype=np.int64)
+    fields_of = _by_row(fields)
+    # 200 draws of at most 7 candidates: a candidate is missed with probability below 1e-9.
+    same = _candidates(SameField(fields_of, fields_to_rows(fields_of, rows), 200, seed), pairs)
+    other = _candidates(OtherField(rows, fields_of, 200, seed), pairs)
+    anything = _candidates(Random(rows, 200, seed), pairs)
+    for place, query in enumerate(pairs.queries.tolist()):
+        mine = _second(fields, query)
+        known = {row for row in rows.tolist() if _second(fields, row)}
+        sharing = {row for row in known if _second(fields, row) & mine}
+        assert anything[place] == set(rows.tolist())
+        assert same[place] == sharing
+        assert other[place] == (known - sharing if mine else set())
+
+
+@given(
+    edges=EDGES,
+    shown=EDGES,
+    counts=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    limit=st.integers(1, 6),
+    seed=st.integers(0, 5),
+)
+def test_counts_and_limit_keep_a_seeded_part_of_each_rule(
     edges: set[tuple[int, int]],
-    authors: set[tuple[int, int]],
-    labels: set[tuple[int, int]],
+    shown: set[tuple[int, int]],
+    counts: tuple[int, int],
     limit: int,
     seed: int,
 ) -> None:
-    pairs = sorted(edges)
-    queries = np.array([query for query, _ in pairs], dtype=np.int64)
-    positives = Ragged.from_lists([[positive] for _, positive in pairs])
-    chosen = {"limit": limit, "seed": seed}
-    relation = Relation.from_groups(_by_row(authors))
-    near = {"labels": _by_row(labels), "label_space": SPACE}
+    pairs, known = _pair_groups(edges), _by_row(edges)
+    rules = [CitedByCited(known), Shown(_by_row(shown))]
+    whole = [_mined(rule, pairs, known) for rule in rules]
+    named = [Ingredient(str(i), rules[i], counts[i]) for i in range(2)]
+    mined, found = mine_pools(pairs, named, known, limit=limit, seed=seed)
+    again, _ = mine_pools(pairs, named, known, limit=limit, seed=seed)
+    assert mined.values.tolist() == again.values.tolist()
+    for i in range(2):
+        assert found[str(i)] == sum(min(counts[i], len(part)) for part in whole[i])
+    for place, pool in enumerate(_sets(mined)):
+        kept = [min(counts[i], len(whole[i][place])) for i in range(2)]
+        assert pool <= whole[0][place] | whole[1][place]
+        assert min(limit, max(kept)) <= len(pool) <= min(limit, sum(kept))
 
-    def mine(options: dict[str, int], max_neighbours: int) -> list[list[set[int]]]:
-        linked = cited_by_cited(queries, positives, _by_row(edges), **options)
-        labelled = labels_of_neighbours(
-            queries, [relation], max_neighbours=max_neighbours, **near, **options
-        )
-        return [_sets(linked), _sets(labelled)]
 
-    for kept, whole in zip(mine(chosen, 1000), mine(UNLIMITED, 1000), strict=True):
-        for part, everything in zip(kept, whole, strict=True):
-            assert part <= everything
-            assert len(part) == min(limit, len(everything))
-    assert mine(chosen, 2) == mine(chosen, 2)
-    for part, everything in zip(mine(UNLIMITED, 2)[1], mine(UNLIMITED, 1000)[1], strict=True):
-        assert part <= everything
+def test_the_limit_favours_no_rule() -> None:
+    """A rule with many finds must not push out one with few, which keeps all of its own."""
+    count = 2000
+    pairs = _groups([0] * count, [[] for _ in range(count)])
+    many = Shown(Ragged.from_lists([range(100, 200)]))
+    few = Shown(Ragged.from_lists([range(200, 204)]))
+    named = [Ingredient("many", many, 4), Ingredient("few", few, 4)]
+    mined, _ = mine_pools(pairs, named, Ragged.empty(1), limit=4, seed=1)
+    # Binomial with 8000 draws of probability 1/2: five standard deviations are 0.03.
+    assert abs((mined.values >= 200).mean() - 0.5) < 0.03
 
 
 def test_work_is_bounded_in_a_huge_venue_and_a_long_author_list() -> None:

@@ -225,6 +225,7 @@ def _write_manifest(
     """Write what prepare needs to go on, and what was counted."""
     configs = [config.model_dump(exclude_unset=True) for config in conversion.configs]
     configs = [{key: value for key, value in config.items() if value} for config in configs]
+    configs = [{**config, "licence": source.licence} for config in configs]
     tree = {"root": str(out.resolve()), "sources": configs}
     text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
     write_text(conversion.target / SOURCES_FILE, text)

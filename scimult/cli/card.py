@@ -1,0 +1,25 @@
+"""``scimult card``: a prepared folder described in Markdown, with plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+
+def card(
+    folder: Annotated[Path, typer.Argument(help="Folder that scimult prepare wrote.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
+        typer.Option(help="Markdown file; default: FOLDER/card.md.", show_default=False),
+    ] = None,
+    sample: Annotated[int, typer.Option(min=0, help="Papers whose language is identified.")] = 2000,
+) -> None:
+    """Write counts, lengths, labels, languages, duplicates and overlap of a prepared folder."""
+    from scimult.data.hygiene.card import write_card
+    from scimult.data.prepared import PreparedData
+
+    path = out or folder / "card.md"
+    write_card(PreparedData.open(folder), path, sample=sample)
+    typer.echo(path)

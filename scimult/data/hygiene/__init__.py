@@ -1,0 +1,1 @@
+"""Duplicates, overlap with evaluation sets, leak-free splits and the data card."""

@@ -1,0 +1,54 @@
+"""Forms of titles, DOIs and texts in which trivial differences are gone."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+
+from scimult.types import Text
+
+_WORD = re.compile(r"[^\W_]+")
+_DOI_PREFIX = re.compile(r"^(https?://)?(dx\.)?doi\.org/|^doi:\s*")
+
+
+def plain(text: str) -> str:
+    """Return ``text`` without case, accents and typographic variants of letters and digits."""
+    if text.isascii():
+        return text.lower()
+    decomposed = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(char for char in decomposed if not unicodedata.combining(char))
+
+
+def words(text: str) -> list[str]:
+    """Return the runs of letters and digits in the plain form of ``text``."""
+    return _WORD.findall(plain(text))
+
+
+def title_key(title: str) -> str:
+    """Return a title's letters and digits, so that LaTeX and Unicode accents are the same."""
+    return "".join(words(title))
+
+
+def doi_key(doi: str) -> str:
+    """Return a DOI in lower case without resolver or scheme; empty if it is none."""
+    bare = _DOI_PREFIX.sub("", doi.strip().lower())
+    return bare if bare.startswith("10.") and "/" in bare else ""
+
+
+def hash64(key: str) -> int:
+    """Return a key's hash in 64 bits: of a million keys two collide once in 40 million times."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+
+
+def shingles(text_words: list[str], length: int) -> set[str]:
+    """Return the distinct runs of ``length`` words; empty if there are fewer words."""
+    return {
+        " ".join(text_words[start : start + length])
+        for start in range(len(text_words) - length + 1)
+    }
+
+
+def text_words(text: Text) -> list[str]:
+    """Return the words of title and body."""
+    return words(f"{text.title} {text.body}")

@@ -1,0 +1,125 @@
+"""Pair files of self-supervised sources: each paper is its own positive, under two views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from scimult.config import StrictConfig
+from scimult.data.pairs import PairFile, pair_file_name, write_pairs
+from scimult.data.prepared import PreparedData, write_manifest
+from scimult.data.ragged import Ragged
+from scimult.data.views import ViewName
+from scimult.errors import ConfigError, UnknownNameError
+from scimult.files import atomic_file
+from scimult.tasks import TaskSet
+from scimult.types import IntArray, Text
+
+VIEWS_PART = "views"
+
+
+class SelfSupervisionConfig(StrictConfig):
+    """Papers of one source as a source of pairs, called ``<source>-<view>``.
+
+    Parameters
+    ----------
+    source : str
+        Whose papers.
+    view : str
+        ``independent_crop``, ``inverse_cloze`` or ``title_to_abstract``.
+    task : str
+        What the pairs train.
+    min_words : int
+        Shorter texts are left out, and counted; ``title_to_abstract`` counts the abstract.
+    """
+
+    source: str
+    view: ViewName
+    task: str
+    min_words: Annotated[int, Field(ge=1)] = 20
+
+
+def add_view_pairs(folder: Path, chosen: Sequence[SelfSupervisionConfig], tasks: TaskSet) -> None:
+    """Write a pair file for each choice into a prepared folder, and enter it in the manifest.
+
+    Papers that the dev split keeps from training take no part.
+
+    Raises
+    ------
+    UnknownNameError
+        If a source or a task is unknown.
+    ConfigError
+        If a task's candidates are no papers, or no paper is left.
+    """
+    if not chosen:
+        return
+    data = PreparedData.open(folder)
+    spaces = {source["name"]: source["namespace"] for source in data.manifest["sources"]}
+    held_out = data.held_out()
+    for choice in chosen:
+        if choice.source not in spaces:
+            raise UnknownNameError("source in self_supervision", choice.source, spaces)
+        if tasks[choice.task].candidate_kind != "paper":
+            fix = "name a task that finds papers"
+            raise ConfigError("candidates of views are papers", value=choice.task, fix=fix)
+        papers = np.setdiff1d(data.papers(spaces[choice.source]), held_out)
+        rows = _long_enough(data, papers, choice)
+        if not len(rows):
+            fix = "lower min_words or name another source"
+            raise ConfigError("no paper is long enough", value=choice.source, fix=fix)
+        entry = _write(folder, rows, choice, spaces[choice.source])
+        entry["too short"] = len(papers) - len(rows)
+        data.manifest["pairs"].append(entry)
+    known = {task["name"] for task in data.manifest["tasks"]}
+    for name in dict.fromkeys(choice.task for choice in chosen):
+        if name not in known:
+            data.manifest["tasks"].append(tasks[name].model_dump(mode="json"))
+    write_manifest(folder, data.manifest)
+
+
+def _write(
+    folder: Path, rows: IntArray, choice: SelfSupervisionConfig, space: str
+) -> dict[str, Any]:
+    source = f"{choice.source}-{choice.view}"
+    pairs = PairFile(
+        source,
+        choice.task,
+        "train",
+        rows,
+        Ragged(rows, np.arange(len(rows) + 1, dtype=np.int64)),
+        Ragged.empty(len(rows)),
+        view=choice.view,
+    )
+    name = pair_file_name(source, choice.task, "train")
+    with atomic_file(folder / name) as temporary:
+        write_pairs(temporary, pairs)
+    return {
+        "file": name,
+        "source": source,
+        "namespace": space,
+        "part": VIEWS_PART,
+        "task": choice.task,
+        "split": "train",
+        "queries": len(rows),
+        "groups": len(rows),
+        "pairs": len(rows),
+        "unsampled": 0,
+    }
+
+
+def _long_enough(data: PreparedData, rows: IntArray, choice: SelfSupervisionConfig) -> IntArray:
+    enough = (
+        _words(data.texts.text(row), choice.view) >= choice.min_words for row in rows.tolist()
+    )
+    kept: IntArray = rows[np.fromiter(enough, dtype=np.bool_, count=len(rows))]
+    return kept
+
+
+def _words(text: Text, view: ViewName) -> int:
+    if view == "title_to_abstract":
+        return len(text.body.split()) if text.title.strip() else 0
+    return len(text.title.split()) + len(text.body.split())

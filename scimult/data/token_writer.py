@@ -1,0 +1,178 @@
+"""Tokenising many texts: in several processes, and so that an interrupted build can go on.
+
+Shape legend: C texts of a chunk, T their tokens.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from scimult.data.ragged import offsets_of
+from scimult.data.text_store import TextStore
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import DataError, StorageError
+from scimult.files import read_json, write_json
+from scimult.types import IntArray
+
+TEXTS_PER_CHUNK = 4096
+CHUNKS_PER_MARK = 8
+Chunk = tuple[IntArray, "np.ndarray[Any, np.dtype[np.int32]]"]
+
+
+class TokenWriter:
+    """Appends token ids to an unfinished store and marks how far it is sure to have come.
+
+    Parameters
+    ----------
+    folder : path
+        Of the unfinished store. If it holds one of the same ``meta``, that one goes on.
+    meta : dict
+        Content of ``meta.json``.
+    """
+
+    def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
+        self._folder, self._meta = folder, meta
+        self._since_mark = 0
+        self.texts = 0
+        self._tokens = 0
+
+    def __enter__(self) -> TokenWriter:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (self._folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            fix = "wait until it is done, then run this again"
+            raise StorageError(
+                "another process is writing these tokens", path=self._folder, fix=fix
+            ) from None
+        self._find_mark()
+        self._token_file = self._open("tokens.bin", self._tokens * self._dtype.itemsize)
+        self._length_file = self._open("lengths.bin", self.texts * 4)
+        return self
+
+    def append(self, lengths_C: IntArray, tokens_T: np.ndarray) -> None:
+        """Add the next texts."""
+        self._token_file.write(tokens_T.astype(self._dtype).tobytes())
+        self._length_file.write(lengths_C.astype(np.int32).tobytes())
+        self.texts += len(lengths_C)
+        self._tokens += len(tokens_T)
+        self._since_mark += 1
+        if self._since_mark == CHUNKS_PER_MARK:
+            self._mark()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._token_file.close()
+            self._length_file.close()
+            self._lock.close()
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(str(self._meta["dtype"]))
+
+    def _find_mark(self) -> None:
+        try:
+            if read_json(self._folder / "meta.json") == self._meta:
+                mark = read_json(self._folder / "mark.json")
+                self.texts, self._tokens = mark["texts"], mark["tokens"]
+        except (DataError, KeyError, TypeError):
+            self.texts = self._tokens = 0
+        write_json(self._folder / "meta.json", self._meta)
+
+    def _open(self, name: str, size: int) -> Any:
+        path = self._folder / name
+        path.touch()
+        file = path.open("r+b")
+        file.truncate(size)
+        file.seek(size)
+        return file
+
+    def _mark(self) -> None:
+        """Note how much is on the disk; what comes after the mark is written again."""
+        for file in (self._token_file, self._length_file):
+            file.flush()
+            os.fsync(file.fileno())
+        write_json(self._folder / "mark.json", {"texts": self.texts, "tokens": self._tokens})
+        self._since_mark = 0
+
+    def _finish(self) -> None:
+        self._token_file.flush()
+        self._length_file.flush()
+        lengths = np.fromfile(self._folder / "lengths.bin", dtype=np.int32)
+        np.save(self._folder / "offsets.npy", offsets_of(lengths.astype(np.int64)))
+        for name in ("lengths.bin", "mark.json", "lock"):
+            (self._folder / name).unlink(missing_ok=True)
+
+
+def encode_chunks(
+    texts: TextStore, tokenizer: TextTokenizer, max_length: int, start: int, workers: int
+) -> Iterator[Chunk]:
+    """Yield lengths and token ids of the texts from row ``start`` on, chunk by chunk, in order.
+
+    Parameters
+    ----------
+    texts : TextStore
+        The texts; with several workers each opens the file itself.
+    tokenizer : TextTokenizer
+        The tokenizer; it is copied to the workers.
+    max_length : int
+        Longest text, in tokens.
+    start : int
+        First row.
+    workers : int
+        Processes; with 1 the work is done here.
+    """
+    starts = range(start, len(texts), TEXTS_PER_CHUNK)
+    if workers == 1 or len(starts) < 2:
+        for first in starts:
+            yield _encode(texts, tokenizer, max_length, first)
+        return
+    # A fresh interpreter: a fork would copy locks of the threads that run here.
+    with ProcessPoolExecutor(
+        workers, get_context("spawn"), _start_worker, (texts.folder, tokenizer, max_length)
+    ) as pool:
+        waiting: deque[Future[Chunk]] = deque()
+        for first in starts:
+            waiting.append(pool.submit(_encode_here, first))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _encode(texts: TextStore, tokenizer: TextTokenizer, max_length: int, first: int) -> Chunk:
+    stop = min(first + TEXTS_PER_CHUNK, len(texts))
+    encoded = tokenizer.encode(texts.slice(first, stop), max_length)
+    return np.array([len(ids) for ids in encoded], dtype=np.int64), np.concatenate(encoded)
+
+
+_worker: dict[str, Any] = {}
+
+
+def _start_worker(folder: Path, tokenizer: TextTokenizer, max_length: int) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    _worker.update(texts=TextStore.open(folder), tokenizer=tokenizer, max_length=max_length)
+
+
+def _encode_here(first: int) -> Chunk:
+    return _encode(_worker["texts"], _worker["tokenizer"], _worker["max_length"], first)

@@ -1,0 +1,101 @@
+"""Two views of one text, cut from its tokens: pairs for self-supervision, made on the fly.
+
+A view is a function of the stored tokens and a generator that is seeded by (seed, epoch, row):
+nothing is written, every epoch sees other cuts, and a resumed run sees the same.
+
+Shape legend: T tokens of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from scimult.types import IntArray
+
+ViewName = Literal["independent_crop", "inverse_cloze", "title_to_abstract"]
+Cut = Callable[[IntArray, np.random.Generator, int], tuple[IntArray, IntArray]]
+
+# Parisot and Zavrel (2022), section 3: both spans have at least ten tokens.
+MIN_TOKENS = 10
+# Izacard et al. (2022), appendix A.1: a crop takes up to half of the text.
+MAX_SHARE = 0.5
+# Lee et al. (2019), section 4.2: the query stays in its text in one of ten cases.
+KEPT_SHARE = 0.1
+
+
+def view_pair(
+    name: ViewName, tokens_T: IntArray, *, seed: int, epoch: int, row: int
+) -> tuple[IntArray, IntArray]:
+    """Return a query and a candidate made of one text.
+
+    Parameters
+    ----------
+    name : str
+        Which view.
+    tokens_T : IntArray
+        ``[CLS] title [SEP] body [SEP]``, as the token store has it.
+    seed, epoch, row : int
+        Decide the cut.
+
+    Returns
+    -------
+    query, candidate : IntArray
+        Token ids with the same special tokens around them. Both are the whole text where it
+        is too short to cut, or has no second part.
+    """
+    rng = np.random.default_rng([seed, epoch, row])
+    query, candidate = VIEWS[name](tokens_T[1:-1], rng, int(tokens_T[-1]))
+    return _wrap(query, tokens_T), _wrap(candidate, tokens_T)
+
+
+def independent_crop(
+    content_T: IntArray, rng: np.random.Generator, sep_id: int
+) -> tuple[IntArray, IntArray]:
+    """Return two spans, each drawn by itself; they may overlap (Izacard et al., 2022)."""
+    content_T = content_T[content_T != sep_id]
+    return _span(content_T, rng)[0], _span(content_T, rng)[0]
+
+
+def inverse_cloze(
+    content_T: IntArray, rng: np.random.Generator, sep_id: int
+) -> tuple[IntArray, IntArray]:
+    """Return a span and the text around it (Lee et al., 2019, with spans for sentences)."""
+    content_T = content_T[content_T != sep_id]
+    span, start = _span(content_T, rng)
+    rest = np.delete(content_T, np.s_[start : start + len(span)])
+    stays = rng.random() < KEPT_SHARE or not len(rest)
+    return span, content_T if stays else rest
+
+
+def title_to_abstract(
+    content_T: IntArray, rng: np.random.Generator, sep_id: int
+) -> tuple[IntArray, IntArray]:
+    """Return what stands before the first separator, and what stands behind it."""
+    separators = np.flatnonzero(content_T == sep_id)
+    if not len(separators):
+        return content_T, content_T
+    return content_T[: separators[0]], content_T[separators[0] + 1 :]
+
+
+VIEWS: dict[ViewName, Cut] = {
+    "independent_crop": independent_crop,
+    "inverse_cloze": inverse_cloze,
+    "title_to_abstract": title_to_abstract,
+}
+
+
+def _span(content_T: IntArray, rng: np.random.Generator) -> tuple[IntArray, int]:
+    """Draw a span of at least ``MIN_TOKENS`` tokens and at most half of the text; and its start."""
+    count = len(content_T)
+    shortest = min(MIN_TOKENS, count)
+    longest = max(shortest, int(MAX_SHARE * count))
+    length = int(rng.integers(shortest, longest + 1))
+    start = int(rng.integers(0, count - length + 1))
+    return content_T[start : start + length], start
+
+
+def _wrap(content: IntArray, tokens_T: IntArray) -> IntArray:
+    return np.concatenate([tokens_T[:1], content, tokens_T[-1:]])
