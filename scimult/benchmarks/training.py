@@ -23,7 +23,8 @@ from scimult.models import Encoder, EncoderConfig
 from scimult.tasks import default_tasks
 from scimult.training import build
 from scimult.training.config import PretrainConfig
-from scimult.training.engine import DeepSpeedEngine, resolve_deepspeed
+from scimult.training.deepspeed_config import resolve_deepspeed
+from scimult.training.engine import DeepSpeedEngine
 from scimult.training.loop import Trainer
 from scimult.training.meter import Meter
 from scimult.training.objective import ContrastiveObjective, loss_function

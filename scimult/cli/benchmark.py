@@ -98,7 +98,8 @@ def train(
     from scimult.benchmarks.compare_training import memory, side_by_side, two_ranks
     from scimult.benchmarks.training import Setting, random_encoder
     from scimult.cli.tables import training_table
-    from scimult.training.engine import process_group, resolve_precision
+    from scimult.training.deepspeed_config import resolve_precision
+    from scimult.training.engine import process_group
 
     with nullcontext(base) if size == "base" else random_encoder(size, base) as folder:
         setting = Setting(folder, prepared, pairs, max_length, dropout=0.1)

@@ -14,18 +14,17 @@ from scimult.errors import ConfigError, SciMultError
 from scimult.files import read_json, sha256, write_json
 from scimult.progress import note
 from scimult.training import build
-from scimult.training.engine import process_group, resolve_precision
+from scimult.training.deepspeed_config import deepspeed_settings, resolve_precision
+from scimult.training.engine import process_group
 from scimult.training.folder import (
-    CHECKPOINTS,
     CONFIG_NAME,
     MODEL_NAME,
     check_same_config,
     has_checkpoint,
 )
 from scimult.training.plan import RunPlan, plan_run
-from scimult.training.run import deepspeed_settings, pretrain
+from scimult.training.run import pretrain
 from scimult.training.stages import Stage
-from scimult.training.state import CheckpointStore
 from scimult.training.stopping import StoppedError, StopRequest
 
 # Stands in the folder of a stage and says of which weights it was made.
@@ -77,7 +76,7 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
             # A request that came with a stage's last step did not end that stage.
             signals = distributed.all_gather_objects(stop_request.signal)
             if any(signals) and stage is not stages[-1]:
-                raise StoppedError(_last_step(stage), max(signals))
+                raise StoppedError(f"stage {stage.name!r}", max(signals))
         return Path(stages[-1].config.output) / MODEL_NAME
 
 
@@ -145,11 +144,6 @@ def _keep_origin(stage: Stage) -> None:
     if stage.after is not None and distributed.is_main():
         base = Path(str(stage.config.model.base)) / MODEL_NAME / WEIGHTS_FILE
         write_json(_folder(stage) / _ORIGIN_FILE, {"stage": stage.after, "weights": sha256(base)})
-
-
-def _last_step(stage: Stage) -> int:
-    newest = CheckpointStore(_folder(stage) / CHECKPOINTS, keep=1).newest()
-    return 0 if newest is None else newest.step
 
 
 def _folder(stage: Stage) -> Path:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,14 +17,11 @@ from scimult import distributed
 from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors, write_tensors
 from scimult.errors import ConfigError
 from scimult.files import read_json, write_json
-from scimult.hardware import keep_freed_memory, multiplies_bfloat16
+from scimult.hardware import keep_freed_memory
 from scimult.models import Encoder, PackedTexts
-from scimult.progress import note
 from scimult.training.optim import RoutedAdamW
 from scimult.training.shards import MOMENTS, StateShards
 
-Precision = Literal["fp32", "bf16", "fp16"]
-PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
 _COUNTERS = "counters.json"
 
 
@@ -66,121 +63,6 @@ def _share_cores() -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", distributed.world_size()))
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_here))
-
-
-def resolve_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
-    """Return the precision of a run; ``auto`` is what the device is fast in."""
-    fast = multiplies_bfloat16(device)
-    if choice == "bf16" and not fast:
-        note("bf16 products are emulated on this device, slower than fp32: use precision auto")
-    if choice != "auto":
-        return choice
-    return "bf16" if fast else "fp32"
-
-
-def resolve_deepspeed(
-    source: str | dict[str, Any],
-    *,
-    pairs_per_step: int | None,
-    accumulation: int,
-    world_size: int,
-    precision: Precision,
-    clip: float,
-) -> dict[str, Any]:
-    """Fill in a DeepSpeed configuration and refuse what contradicts ours.
-
-    Parameters
-    ----------
-    source : str or dict
-        Path of a JSON file, or its content. Values ``"auto"`` are filled in.
-    pairs_per_step, accumulation, world_size : int
-        What the three batch sizes of DeepSpeed may say; ``pairs_per_step`` is None where
-        batches have a budget of tokens. DeepSpeed itself is told that every step is one
-        batch: `DeepSpeedEngine.one_reduction` adds up what belongs to a step.
-    precision : str
-        Decides ``bf16.enabled`` and ``fp16.enabled``.
-    clip : float
-        Largest gradient norm; 0 is none. (DeepSpeed clips at 1.0 when the key is absent.)
-
-    Raises
-    ------
-    ConfigError
-        If a given value contradicts ours, the batch cannot be divided, or the file
-        chooses an optimizer or scheduler of its own.
-    """
-    path = source if isinstance(source, str) else None
-    given = read_json(source) if isinstance(source, str) else dict(source)
-    if not isinstance(given, dict):
-        raise ConfigError("a DeepSpeed configuration is a JSON object", path=path)
-    _refuse(given, path, precision)
-    ours: dict[str, Any] = {
-        "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": clip,
-        "bf16": {"enabled": precision == "bf16"},
-        "fp16": {"enabled": precision == "fp16"},
-    }
-    if pairs_per_step is not None:
-        if pairs_per_step % (accumulation * world_size):
-            raise ConfigError(
-                f"batch.pairs_per_step {pairs_per_step} cannot be split over {world_size} ranks "
-                f"and {accumulation} accumulation steps",
-                fix=f"use a multiple of {accumulation * world_size}",
-            )
-        ours["train_batch_size"] = pairs_per_step
-        ours["train_micro_batch_size_per_gpu"] = pairs_per_step // accumulation // world_size
-    extras = {"steps_per_print": 1_000_000_000, "zero_allow_untested_optimizer": True}
-    per_rank = 1 if pairs_per_step is None else pairs_per_step // world_size
-    told = {
-        "train_batch_size": per_rank * world_size,
-        "train_micro_batch_size_per_gpu": per_rank,
-        "gradient_accumulation_steps": 1,
-    }
-    return extras | _fill(given, ours, path, prefix="") | told
-
-
-def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> None:
-    """Refuse what a DeepSpeed configuration may say but a run must not do."""
-    for section in ("optimizer", "scheduler"):
-        if section in given:
-            raise ConfigError(
-                f"{section} in the DeepSpeed configuration is not used",
-                path=path,
-                fix=f"remove it and set the section {section!r} of the run's config",
-            )
-    if given.get("zero_optimization", {}).get("compute_grad_norm", True) is False:
-        raise ConfigError(
-            "zero_optimization.compute_grad_norm false would hide gradients that are not finite",
-            path=path,
-            fix="leave it out",
-        )
-    stage = given.get("zero_optimization", {}).get("stage", 0)
-    if precision != "fp32" and stage == 0:
-        raise ConfigError(
-            f"{precision} at ZeRO stage 0 trains without float32 master weights or a scaled loss",
-            path=path,
-            value={"zero_optimization.stage": stage},
-            fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
-        )
-
-
-def _fill(
-    given: dict[str, Any], ours: dict[str, Any], path: str | None, prefix: str
-) -> dict[str, Any]:
-    filled = dict(given)
-    for key, value in ours.items():
-        if isinstance(value, dict):
-            filled[key] = _fill(given.get(key, {}), value, path, f"{prefix}{key}.")
-        elif given.get(key, "auto") not in ("auto", value):
-            raise ConfigError(
-                f"{prefix}{key} in the DeepSpeed configuration contradicts the run, "
-                f"which needs {value}",
-                path=path,
-                value=given[key],
-                fix='write "auto" or leave it out',
-            )
-        else:
-            filled[key] = value
-    return filled
 
 
 class DeepSpeedEngine:

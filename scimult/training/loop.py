@@ -190,7 +190,7 @@ class Trainer:
             callback.on_stop(step)
         for callback in self._callbacks:
             callback.on_end()
-        raise StoppedError(step, number)
+        raise StoppedError(f"step {step}", number)
 
     def _step(self, step: int) -> StepReport:
         started = time.perf_counter()

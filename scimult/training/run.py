@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,17 +12,14 @@ from scimult.checkpoints import Pretrained
 from scimult.data.batches import BatchBuilder, Unit
 from scimult.data.sampler import Sampler
 from scimult.data.token_store import TokenStore
-from scimult.errors import ConfigError
 from scimult.models.compiled import compile_feed_forwards
 from scimult.progress import note
 from scimult.training import build, dev
 from scimult.training.config import PretrainConfig
+from scimult.training.deepspeed_config import deepspeed_settings, resolve_precision
 from scimult.training.engine import (
     DeepSpeedEngine,
-    Precision,
     process_group,
-    resolve_deepspeed,
-    resolve_precision,
 )
 from scimult.training.failure import write_failure
 from scimult.training.folder import RunFolder
@@ -154,32 +150,6 @@ def _units(
         seed=config.seed,
     )
     return lambda number: builder.unit(sampler.plan(number), distributed.rank())
-
-
-def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
-    """Return the DeepSpeed configuration of a run, complete and without contradictions.
-
-    Raises
-    ------
-    ConfigError
-        If it contradicts the run.
-    """
-    settings = resolve_deepspeed(
-        config.engine.deepspeed,
-        pairs_per_step=config.batch.pairs_per_step,
-        accumulation=config.batch.accumulation,
-        world_size=distributed.world_size(),
-        precision=precision,
-        clip=config.optimizer.clip,
-    )
-    stage = settings.get("zero_optimization", {}).get("stage", 0)
-    if config.engine.compile and stage == 3:
-        raise ConfigError(
-            "engine.compile under ZeRO stage 3, which gathers weights inside what is compiled",
-            value={"zero_optimization.stage": stage},
-            fix="use another stage, or leave engine.compile out",
-        )
-    return settings
 
 
 def _dev_scores(

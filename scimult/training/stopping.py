@@ -24,10 +24,10 @@ class StoppedError(Exception):
         Number of the signal, from 1; exit codes are 128 more.
     """
 
-    def __init__(self, step: int, number: int) -> None:
+    def __init__(self, done: str, number: int) -> None:
         name = signal.Signals(number).name
         super().__init__(
-            f"stopped by {name} after step {step}, with a checkpoint: the same command continues"
+            f"stopped by {name} after {done}, with a checkpoint: the same command continues"
         )
         self.signal = number
 

@@ -210,7 +210,7 @@ def test_a_signal_during_the_last_step_of_a_stage_stops_before_the_next(
         return Path(config.output)
 
     monkeypatch.setattr(curriculum, "pretrain", told_at_its_end)
-    with pytest.raises(StoppedError, match="stopped by SIGTERM after step 4"):
+    with pytest.raises(StoppedError, match="stopped by SIGTERM after stage 'vanilla'"):
         run_stages(load_stages(write(folder, "told")))
     assert began == ["vanilla"]
 

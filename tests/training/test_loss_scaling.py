@@ -10,7 +10,8 @@ import torch
 
 from scimult.models import pack
 from scimult.training.config import OptimizerConfig
-from scimult.training.engine import DeepSpeedEngine, resolve_deepspeed
+from scimult.training.deepspeed_config import resolve_deepspeed
+from scimult.training.engine import DeepSpeedEngine
 from scimult.training.optim import RoutedAdamW, parameter_groups
 from tests.models.variants import tiny_encoder, tiny_rows
 from tests.ranks import run_ranks

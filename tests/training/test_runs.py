@@ -57,7 +57,7 @@ def end_with(folder: Path, error: BaseException | None) -> None:
     ("error", "state", "message"),
     [
         (None, "finished", None),
-        (StoppedError(3, signal.SIGTERM), "stopped", "SIGTERM after step 3"),
+        (StoppedError("step 3", signal.SIGTERM), "stopped", "SIGTERM after step 3"),
         (ValueError("no such thing"), "failed", "no such thing"),
         (KeyboardInterrupt(), "failed", "KeyboardInterrupt"),
     ],

@@ -13,11 +13,10 @@ from scimult.checkpoints import load_pretrained
 from scimult.files import read_json
 from scimult.training import build
 from scimult.training.config import PretrainConfig
+from scimult.training.deepspeed_config import resolve_deepspeed, resolve_precision
 from scimult.training.engine import (
     DeepSpeedEngine,
     process_group,
-    resolve_deepspeed,
-    resolve_precision,
 )
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks

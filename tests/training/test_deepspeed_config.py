@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scimult.errors import ConfigError
-from scimult.training.engine import resolve_deepspeed
+from scimult.training.deepspeed_config import resolve_deepspeed
 
 ZERO = {"zero_optimization": {"stage": 1}}
 RUN: dict[str, Any] = {

@@ -1,0 +1,158 @@
+"""What DeepSpeed is told: our own settings filled in, contradictions refused."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from scimult import distributed
+from scimult.errors import ConfigError
+from scimult.files import read_json
+from scimult.hardware import multiplies_bfloat16
+from scimult.progress import note
+from scimult.training.config import PretrainConfig
+
+Precision = Literal["fp32", "bf16", "fp16"]
+PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
+
+
+def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
+    """Return the DeepSpeed configuration of a run, complete and without contradictions.
+
+    Raises
+    ------
+    ConfigError
+        If it contradicts the run.
+    """
+    settings = resolve_deepspeed(
+        config.engine.deepspeed,
+        pairs_per_step=config.batch.pairs_per_step,
+        accumulation=config.batch.accumulation,
+        world_size=distributed.world_size(),
+        precision=precision,
+        clip=config.optimizer.clip,
+    )
+    stage = settings.get("zero_optimization", {}).get("stage", 0)
+    if config.engine.compile and stage == 3:
+        raise ConfigError(
+            "engine.compile under ZeRO stage 3, which gathers weights inside what is compiled",
+            value={"zero_optimization.stage": stage},
+            fix="use another stage, or leave engine.compile out",
+        )
+    return settings
+
+
+def resolve_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
+    """Return the precision of a run; ``auto`` is what the device is fast in."""
+    fast = multiplies_bfloat16(device)
+    if choice == "bf16" and not fast:
+        note("bf16 products are emulated on this device, slower than fp32: use precision auto")
+    if choice != "auto":
+        return choice
+    return "bf16" if fast else "fp32"
+
+
+def resolve_deepspeed(
+    source: str | dict[str, Any],
+    *,
+    pairs_per_step: int | None,
+    accumulation: int,
+    world_size: int,
+    precision: Precision,
+    clip: float,
+) -> dict[str, Any]:
+    """Fill in a DeepSpeed configuration and refuse what contradicts ours.
+
+    Parameters
+    ----------
+    source : str or dict
+        Path of a JSON file, or its content. Values ``"auto"`` are filled in.
+    pairs_per_step, accumulation, world_size : int
+        What the three batch sizes of DeepSpeed may say; ``pairs_per_step`` is None where
+        batches have a budget of tokens. DeepSpeed itself is told that every step is one
+        batch: `DeepSpeedEngine.one_reduction` adds up what belongs to a step.
+    precision : str
+        Decides ``bf16.enabled`` and ``fp16.enabled``.
+    clip : float
+        Largest gradient norm; 0 is none. (DeepSpeed clips at 1.0 when the key is absent.)
+
+    Raises
+    ------
+    ConfigError
+        If a given value contradicts ours, the batch cannot be divided, or the file
+        chooses an optimizer or scheduler of its own.
+    """
+    path = source if isinstance(source, str) else None
+    given = read_json(source) if isinstance(source, str) else dict(source)
+    if not isinstance(given, dict):
+        raise ConfigError("a DeepSpeed configuration is a JSON object", path=path)
+    _refuse(given, path, precision)
+    ours: dict[str, Any] = {
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": clip,
+        "bf16": {"enabled": precision == "bf16"},
+        "fp16": {"enabled": precision == "fp16"},
+    }
+    if pairs_per_step is not None:
+        if pairs_per_step % (accumulation * world_size):
+            raise ConfigError(
+                f"batch.pairs_per_step {pairs_per_step} cannot be split over {world_size} ranks "
+                f"and {accumulation} accumulation steps",
+                fix=f"use a multiple of {accumulation * world_size}",
+            )
+        ours["train_batch_size"] = pairs_per_step
+        ours["train_micro_batch_size_per_gpu"] = pairs_per_step // accumulation // world_size
+    extras = {"steps_per_print": 1_000_000_000, "zero_allow_untested_optimizer": True}
+    per_rank = 1 if pairs_per_step is None else pairs_per_step // world_size
+    told = {
+        "train_batch_size": per_rank * world_size,
+        "train_micro_batch_size_per_gpu": per_rank,
+        "gradient_accumulation_steps": 1,
+    }
+    return extras | _fill(given, ours, path, prefix="") | told
+
+
+def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> None:
+    """Refuse what a DeepSpeed configuration may say but a run must not do."""
+    for section in ("optimizer", "scheduler"):
+        if section in given:
+            raise ConfigError(
+                f"{section} in the DeepSpeed configuration is not used",
+                path=path,
+                fix=f"remove it and set the section {section!r} of the run's config",
+            )
+    if given.get("zero_optimization", {}).get("compute_grad_norm", True) is False:
+        raise ConfigError(
+            "zero_optimization.compute_grad_norm false would hide gradients that are not finite",
+            path=path,
+            fix="leave it out",
+        )
+    stage = given.get("zero_optimization", {}).get("stage", 0)
+    if precision != "fp32" and stage == 0:
+        raise ConfigError(
+            f"{precision} at ZeRO stage 0 trains without float32 master weights or a scaled loss",
+            path=path,
+            value={"zero_optimization.stage": stage},
+            fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
+        )
+
+
+def _fill(
+    given: dict[str, Any], ours: dict[str, Any], path: str | None, prefix: str
+) -> dict[str, Any]:
+    filled = dict(given)
+    for key, value in ours.items():
+        if isinstance(value, dict):
+            filled[key] = _fill(given.get(key, {}), value, path, f"{prefix}{key}.")
+        elif given.get(key, "auto") not in ("auto", value):
+            raise ConfigError(
+                f"{prefix}{key} in the DeepSpeed configuration contradicts the run, "
+                f"which needs {value}",
+                path=path,
+                value=given[key],
+                fix='write "auto" or leave it out',
+            )
+        else:
+            filled[key] = value
+    return filled
