@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from scimult.checkpoints import load_pretrained
 from scimult.errors import CheckpointError, SciMultError, StorageError
-from scimult.training import dev, run
+from scimult.training import dev
+from scimult.training import folder as run_folder
 from scimult.training.export import load_step
 from scimult.training.loop import StepReport
 from scimult.training.run import pretrain
@@ -27,7 +28,7 @@ MEAN = "dev/mean/mrr"
 
 def report(step: int, **scores: float) -> StepReport:
     metrics = {f"dev/{name}/mrr": score for name, score in scores.items()}
-    return StepReport(step, ["search"], ["world"], 1.0, 0.5, 0, 10, 0.1, 1e-3, 1.0, metrics)
+    return StepReport(step, ["search"], ["world"], 1.0, 0.5, 0, 10, 0.1, 1e-3, 1.0, metrics=metrics)
 
 
 def follow(scores: Sequence[float], selection: Selection, first: int = 1) -> int:
@@ -132,7 +133,7 @@ def test_the_estimate_of_room_is_what_a_run_takes(
 ) -> None:
     config = run_config(folder, "room", dev={"every": 0}, model={"freeze": ["embeddings.*"]})
     needed: list[int] = []
-    monkeypatch.setattr(run, "require_room", lambda path, size, what: needed.append(size))
+    monkeypatch.setattr(run_folder, "require_room", lambda path, size, what: needed.append(size))
     pretrain(config)
     checkpoints = sum(f.stat().st_size for f in (folder / "room" / "checkpoints").rglob("*.saf*"))
     model = (folder / "room" / "model" / "model.safetensors").stat().st_size

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from scimult.data.batches import Batch, BatchBuilder, all_known_positives
-from scimult.data.prepared import PreparedData
+from scimult.data.batches import Batch, BatchBuilder
+from scimult.data.pair_streams import FixedUnits
+from scimult.data.sampler import AlternatingSampler
+from scimult.models import pack
 from scimult.models.flops import EncoderFlops
 from scimult.tasks import default_tasks
 from scimult.training import build
 from scimult.training.config import PretrainConfig
 from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.plan import plan_run
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
@@ -74,12 +78,12 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def first_batches(config: PretrainConfig, ranks: int) -> list[Batch]:
     """Return the batch of every rank in the first unit."""
-    data = PreparedData.open(config.data.prepared)
-    sources = data.pairs("train")
-    tokens = data.tokens(build.build_model(config).tokenizer, 32)
-    builder = BatchBuilder(sources, tokens, all_known_positives(data), max_length=32)
-    planned = build.build_sampler(config, sources, build.run_length(config, sources)).plan(0)
-    return [builder.build(planned.shard(rank, ranks)) for rank in range(ranks)]
+    plan = plan_run(config)
+    tokens = plan.data.tokens(build.build_model(config).tokenizer, 32)
+    builder = BatchBuilder(plan.sources, tokens, plan.known, max_length=32)
+    streams = [FixedUnits(stream, 8, ranks) for stream in plan.streams]
+    planned = AlternatingSampler(streams, plan.rates, units=1, seed=config.seed).plan(0)
+    return [builder.unit(planned, rank).parts[0] for rank in range(ranks)]
 
 
 @pytest.mark.parametrize(
@@ -92,9 +96,9 @@ def test_norms_of_parts_equal_those_of_plain_gradients(
     pretrained = build.build_model(config)
     batch = first_batches(config, 1)[0]
     objective = ContrastiveObjective(config.model.similarity, loss_function(config.loss))
-    routes = pretrained.routes(batch.task)
-    pretrained.model.train()
-    objective(pretrained.model, batch, routes, len(batch.query_B)).loss.backward()
+    (route,) = set(pretrained.routes(batch.task))
+    embeddings = pretrained.model.train()(pack(batch.rows), route)
+    torch.autograd.backward(objective(batch, embeddings).loss / len(batch.query_B))
     squares: dict[str, float] = {}
     names = dict(pretrained.model.named_parameters())
     for name, parameter in names.items():
