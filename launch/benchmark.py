@@ -1,4 +1,4 @@
-"""Sizes and speeds: ``python launch/benchmark.py variants`` or ``search``."""
+"""Sizes and speeds: ``python launch/benchmark.py variants``, ``train``, ``data`` or ``search``."""
 
 import sys
 

@@ -1,8 +1,6 @@
 """Pre-train under a launcher: ``deepspeed``, ``torchrun``, or ``python`` for one process."""
 
-import sys
-
-from scimult.cli.main import app
+from scimult.cli.main import launch
 
 if __name__ == "__main__":
-    app(["pretrain", *sys.argv[1:]])
+    launch("pretrain")

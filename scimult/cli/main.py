@@ -6,7 +6,9 @@ A verb's file imports what is heavy (torch, our models) inside its function, so 
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -104,6 +106,23 @@ VERBS = (
 for verb in VERBS:
     app.command(verb.__name__.strip("_").replace("_", "-"))(verb)
 app.add_typer(benchmark, name="benchmark")
+
+
+def launch(verb: str) -> NoReturn:
+    """Run a verb as the script of a launcher, and end the process at once with its exit code.
+
+    Threads of a process group that nobody joins sometimes abort a rank at its very end (signal
+    6), after everything was written; the launcher would then call the run failed.
+    """
+    code: object = 0
+    try:
+        app([verb, *sys.argv[1:]])
+    except SystemExit as done:
+        code = done.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
 
 if __name__ == "__main__":
     app()
