@@ -1,8 +1,6 @@
 """Sizes and speeds: ``python launch/benchmark.py variants``, ``train``, ``data`` or ``search``."""
 
-import sys
-
-from scimult.cli.main import app
+from scimult.cli.main import launch
 
 if __name__ == "__main__":
-    app(["benchmark", *sys.argv[1:]])
+    launch("benchmark")

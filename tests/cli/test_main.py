@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +82,21 @@ def test_help_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert heavy & set(loaded.stdout.split()) == set()
+
+
+def test_launch_scripts_pass_on_messages_and_exit_codes(repository: Path) -> None:
+    for script, arguments, code in (
+        ("pretrain.py", ["--config", "nowhere.yaml"], 1),
+        ("evaluate.py", ["--no-such-option"], 2),
+        ("benchmark.py", ["--help"], 0),
+    ):
+        done = subprocess.run(
+            [sys.executable, f"launch/{script}", *arguments],
+            cwd=repository,
+            env={**os.environ, "PYTHONPATH": str(repository)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert done.stdout or done.stderr
