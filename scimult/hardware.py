@@ -6,6 +6,7 @@ import ctypes
 import resource
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -90,8 +91,13 @@ def _wait_for(device: torch.device) -> None:
 
 def peak_memory() -> int:
     """Return the most bytes of main memory that this process has held so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    status = Path("/proc/self/status")
+    if status.exists():
+        # getrusage would start from what the process that started this one has held.
+        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(peak.split()[1]) * 1024
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return held if sys.platform == "darwin" else held * 1024
 
 
 def peak_gpu_memory(device: torch.device) -> int | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from torch.multiprocessing.spawn import spawn
 from scimult import distributed
 from scimult.benchmarks.training import OurSteps, Setting
 from scimult.files import read_json, write_json
+from scimult.hardware import peak_memory
 from scimult.training.engine import process_group
 
 _TIMEOUT_SECONDS = 600
@@ -74,10 +73,4 @@ def peak_megabytes() -> float:
     """Return the most memory that this process has held: of the GPU if it used one."""
     if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
         return torch.cuda.max_memory_allocated() / 1e6
-    status = Path("/proc/self/status")
-    if status.exists():
-        # getrusage would start from what the process that started this one has held.
-        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(peak.split()[1]) * 1024 / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+    return peak_memory() / 1e6
