@@ -57,13 +57,15 @@ def write_corpus(folder: Path, papers: int = 60) -> Path:
 
 
 def prepare_corpus(folder: Path) -> Path:
-    """Prepare ``write_corpus`` below ``folder`` and return the prepared folder."""
+    """Prepare ``write_corpus`` and write a tiny base model; return the prepared folder."""
     source = {name: f"{name}.jsonl" for name in ("papers", "labels", "queries")}
     source |= {"name": "world", "citations": "citations.tsv", "clicks": "clicks.tsv"}
     raw = write_corpus(folder / "raw")
     settings = {"root": str(raw), "sources": [source], "dev_fraction": 0.1}
     prepared = folder / "prepared"
     build_dataset(validate(DatasetConfig, settings), prepared, tokenizer=tiny_tokenizer())
+    # Written here, not where a run is configured: every rank configures its own.
+    save_tiny_model(folder / "base", variant="vanilla")
     return prepared
 
 
@@ -72,13 +74,10 @@ def run_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
 
     ``sections`` are merged over the defaults, section by section.
     """
-    base = folder / "base"
-    if not base.exists():
-        save_tiny_model(base, variant="vanilla")
     tree: dict[str, Any] = {
         "output": str(folder / name),
         "data": {"prepared": str(folder / "prepared"), "max_length": 32, "sampling": "equal_tasks"},
-        "model": {"base": str(base), "variant": "mha_expert", "dropout": 0.1},
+        "model": {"base": str(folder / "base"), "variant": "mha_expert", "dropout": 0.1},
         "optimizer": {"lr": 1e-3},
         "schedule": {"steps": 6},
         "batch": {"pairs_per_step": 8},

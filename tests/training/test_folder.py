@@ -12,6 +12,7 @@ from scimult.files import write_json
 from scimult.training import build
 from scimult.training.folder import CHECKPOINTS, CONFIG_NAME, RunFolder, check_same_config
 from scimult.training.state import CheckpointStore
+from tests.tiny import save_tiny_model
 from tests.training.corpus import run_config
 
 
@@ -33,6 +34,7 @@ def test_a_saved_configuration_of_an_older_version_has_the_defaults(tmp_path: Pa
 
 def test_batches_by_tokens_belong_to_a_number_of_ranks(tmp_path: Path) -> None:
     """Pairs are planned for the whole batch and then divided; a budget is each rank's own."""
+    save_tiny_model(tmp_path / "base", variant="vanilla")
     by_tokens = {"pairs_per_step": None, "max_tokens": 200}
     for name, batch in (("pairs", {}), ("tokens", by_tokens)):
         config = run_config(tmp_path, name, batch=batch)
