@@ -48,6 +48,14 @@ class Rows:
             bounds,
         )
 
+    def tokens(self, lengths_N: IntArray, hard_negatives: bool) -> IntArray:
+        """Return the tokens of each row's texts, shape ``(R,)``, given those of every text."""
+        tokens_R = lengths_N[self.queries_R] + lengths_N[self.positives_R]
+        if hard_negatives:
+            has_one = self.negatives_R != NO_NEGATIVE
+            tokens_R[has_one] += lengths_N[self.negatives_R[has_one]]
+        return tokens_R
+
     def shard(self, rank: int) -> Rows:
         """Return the rows that ``rank`` works on."""
         first, last = self.bounds[rank : rank + 2]
@@ -251,10 +259,7 @@ class TokenUnits:
             self._first_of_epoch.append(self._first_of_epoch[-1] + len(self._units))
 
     def _costs(self, rows: Rows) -> IntArray:
-        costs_P = self._lengths_N[rows.queries_R] + self._lengths_N[rows.positives_R]
-        if self._hard_negatives:
-            has_one = rows.negatives_R != NO_NEGATIVE
-            costs_P[has_one] += self._lengths_N[rows.negatives_R[has_one]]
+        costs_P = rows.tokens(self._lengths_N, self._hard_negatives)
         if costs_P.max(initial=0) > self._max_tokens:
             raise ConfigError(
                 f"a pair of source {self._stream.pairs.name!r} has {costs_P.max()} tokens, "

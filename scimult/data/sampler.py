@@ -111,6 +111,60 @@ class MixingSampler:
         ]
 
 
+class BalancedSampler:
+    """The units of another sampler, each rank's share with about as many tokens.
+
+    All ranks wait for the one with the longest texts. A part's rows are dealt by length,
+    longest first, one to each rank in turn: of every round the longest goes to the rank that
+    has the least so far. What a unit holds does not change, nor by more than one how many
+    rows of a part a rank has.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        Plans what a unit holds.
+    lengths_N : IntArray
+        Tokens of every text, as they are encoded.
+    ranks : int
+        World size.
+    hard_negatives : bool
+        Whether hard negatives are encoded.
+    """
+
+    def __init__(
+        self, sampler: Sampler, lengths_N: IntArray, *, ranks: int, hard_negatives: bool = True
+    ) -> None:
+        self._sampler = sampler
+        self._lengths_N = lengths_N
+        self._ranks = ranks
+        self._hard_negatives = hard_negatives
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def plan(self, unit: int) -> list[PlannedPart]:
+        """Return the parts of a unit."""
+        loads = np.zeros(self._ranks, dtype=np.int64)
+        return [
+            PlannedPart(part.source, self._deal(part.rows, loads))
+            for part in self._sampler.plan(unit)
+        ]
+
+    def _deal(self, rows: Rows, loads: IntArray) -> Rows:
+        """Divide rows over the ranks and add their tokens to ``loads``."""
+        tokens_R = rows.tokens(self._lengths_N, self._hard_negatives)
+        longest_first = np.argsort(-tokens_R, kind="stable")
+        dealt: list[list[int]] = [[] for _ in range(self._ranks)]
+        for start in range(0, len(rows), self._ranks):
+            least_first = np.argsort(loads, kind="stable")
+            following = longest_first[start : start + self._ranks]
+            for rank, row in zip(least_first, following, strict=False):
+                dealt[rank].append(int(row))
+                loads[rank] += tokens_R[row]
+        bounds = np.cumsum([0, *map(len, dealt)]).tolist()
+        return rows.take(np.concatenate([np.array(part, dtype=np.int64) for part in dealt]), bounds)
+
+
 def _interleave(rates: RateArray, units: int, seed: int) -> IntArray:
     """Spread the sources evenly: at every unit the one that is most behind its rate.
 

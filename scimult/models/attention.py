@@ -190,13 +190,18 @@ def _attend_in_chunks(
 def _attend_padded(
     q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None, dropout: float
 ) -> Tensor:
-    """Attend within padded rows, with what is fastest for their type and device.
+    """Attend within padded rows, with what is fastest for their type and device."""
+    if multiplies_apart(q_BHLK.device, q_BHLK.dtype, dropout):
+        return _attend_by_products(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
+    return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask, dropout_p=dropout)
+
+
+def multiplies_apart(device: torch.device, dtype: torch.dtype, dropout: float) -> bool:
+    """Return whether attention has a number for every pair of tokens, as its kernels are not fused.
 
     On CPUs torch's fused kernel knows no dropout, and what it falls back to is slower.
     """
-    if q_BHLK.device.type == "cpu" and (dropout or q_BHLK.dtype == torch.bfloat16):
-        return _attend_by_products(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
-    return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask, dropout_p=dropout)
+    return device.type == "cpu" and (dropout > 0 or dtype == torch.bfloat16)
 
 
 def _attend_by_products(

@@ -204,7 +204,7 @@ class BatchConfig(StrictConfig):
     A step has ``accumulation`` passes, whose in-batch negatives are apart. A pass has its
     share of ``pairs_per_step``, over all ranks, or as many pairs as fit ``max_tokens`` on
     each rank. ``chunk_tokens`` turns the embedding cache on: a pass of any size needs memory
-    for the activations of so many tokens only.
+    for the activations of so many tokens of short texts only.
     """
 
     pairs_per_step: int | None = Field(None, ge=2, description="64, unless max_tokens is given")

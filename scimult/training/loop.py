@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,7 +23,14 @@ from scimult.training.engine import DeepSpeedEngine
 from scimult.training.meter import Meter, usage
 from scimult.training.metrics import Sums, add_sums, total
 from scimult.training.objective import ContrastiveObjective, PartResult
-from scimult.training.passes import Graph, UnitTexts, pass_in_chunks, pass_whole
+from scimult.training.passes import (
+    Graph,
+    UnitTexts,
+    activation_tokens,
+    pass_in_chunks,
+    pass_whole,
+    unfused_head_width,
+)
 from scimult.training.stopping import StoppedError, StopRequest
 
 
@@ -113,7 +121,8 @@ class Trainer:
     accumulation, seed : int
         Units per step; seed of dropout.
     chunk_tokens : int or None
-        Tokens that are encoded at once; ``None`` for a whole unit.
+        Tokens whose activations may be held at once (`activation_tokens`); ``None``: those of a
+        whole unit.
     callbacks : sequence of Callback
         Called in order after each step.
     """
@@ -147,6 +156,8 @@ class Trainer:
         self._is_over = is_over
         self._meter = meter
         self._graph = Graph(meter.watching(engine.forward), engine.backward, engine.device)
+        head_width = unfused_head_width(engine.model, engine.device)
+        self._weigh = partial(activation_tokens, head_width=head_width)
         self._accumulation = accumulation
         self._chunk_tokens = chunk_tokens
         self._seed = seed
@@ -236,6 +247,7 @@ class Trainer:
             loss_of,
             self._learned,
             chunk_tokens=self._chunk_tokens,
+            weigh=self._weigh,
             seed_of_chunk=seed_of_chunk,
         )
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from scimult import distributed
 from scimult.data.batches import Unit
 from scimult.losses import Temperature
-from scimult.models import PackedTexts, length_batches, pack
+from scimult.models import Encoder, PackedTexts, length_batches, pack
+from scimult.models.attention import multiplies_apart
 from scimult.training.objective import PartResult
 from scimult.types import IntArray, TokenIds
 
@@ -64,6 +65,32 @@ class UnitTexts:
         return cls(rows, routes, sorted(every_route))
 
 
+def activation_tokens(lengths_U: IntArray, head_width: int | None) -> IntArray:
+    """Return how many tokens of short texts need the memory that the activations of texts need.
+
+    A block keeps some 20 D numbers of a token for the way back, with dropout.
+    Attention, where it is not fused, keeps three of every head for each pair of tokens:
+    scores, weights, and weights after dropout. A pair is then 1 / (7 ``head_width``) of a token.
+
+    Parameters
+    ----------
+    lengths_U : IntArray
+        Tokens of each text.
+    head_width : int or None
+        Width of an attention head; ``None`` where attention is fused.
+    """
+    if head_width is None:
+        return lengths_U
+    return lengths_U + lengths_U**2 // (7 * head_width)
+
+
+def unfused_head_width(model: Encoder, device: torch.device) -> int | None:
+    """Return the width of a head of ``model`` for `activation_tokens`."""
+    config, dtype = model.config, next(model.parameters()).dtype
+    apart = multiplies_apart(device, dtype, config.attention_dropout)
+    return config.hidden_size // config.num_heads if apart else None
+
+
 def pass_whole(
     graph: Graph, texts: UnitTexts, loss_of: UnitLoss, learned: Temperature | None
 ) -> list[PartResult]:
@@ -83,6 +110,7 @@ def pass_in_chunks(
     learned: Temperature | None,
     *,
     chunk_tokens: int,
+    weigh: Callable[[IntArray], IntArray],
     seed_of_chunk: Callable[[int], int],
 ) -> list[PartResult]:
     """Do what ``pass_whole`` does with the activations of one chunk in memory at a time.
@@ -103,14 +131,17 @@ def pass_in_chunks(
     learned : Temperature or None
         The temperature, where it is learned.
     chunk_tokens : int
-        Tokens of a chunk; a longer text is a chunk of its own.
+        What the texts of a chunk may weigh; a heavier text is a chunk of its own.
+    weigh : callable
+        From lengths of texts to what they weigh, see `activation_tokens`.
     seed_of_chunk : callable
         Seed of the dropout of a chunk by its number.
     """
-    if max(distributed.all_gather_objects(sum(map(len, texts.rows)))) <= chunk_tokens:
+    weights_U = weigh(np.array([len(row) for row in texts.rows], dtype=np.int64))
+    if max(distributed.all_gather_objects(int(weights_U.sum()))) <= chunk_tokens:
         torch.manual_seed(seed_of_chunk(0))
         return pass_whole(graph, texts, loss_of, learned)
-    chunks = list(_chunks(texts, chunk_tokens))
+    chunks = list(_chunks(texts, weights_U, chunk_tokens))
 
     def encode(number: int) -> Tensor:
         rows_U, route = chunks[number]
@@ -143,20 +174,21 @@ def _embed(graph: Graph, rows: list[TokenIds], routes: list[int]) -> Tensor:
     return graph.forward(pack(rows).to(graph.device), route).float()
 
 
-def _chunks(texts: UnitTexts, chunk_tokens: int) -> Iterator[tuple[IntArray, int]]:
+def _chunks(
+    texts: UnitTexts, weights_U: IntArray, chunk_tokens: int
+) -> Iterator[tuple[IntArray, int]]:
     """Yield (places of texts, route) of every chunk, as many for each route on all ranks.
 
     Collectives of sharded experts need the same routes in the same order everywhere; a rank
     that has fewer texts of a route gets empty chunks.
     """
-    lengths_U = np.array([len(row) for row in texts.rows], dtype=np.int64)
     routes_U = np.array(texts.routes, dtype=np.int64)
     mine: list[list[IntArray]] = []
     for route in texts.every_route:
         places = np.flatnonzero(routes_U == route)
-        batches = length_batches(lengths_U[places].tolist(), chunk_tokens)
+        batches = length_batches(weights_U[places].tolist(), chunk_tokens)
         mine.append([places[rows] for rows in batches])
     counts = np.array(distributed.all_gather_objects([len(chunks) for chunks in mine])).max(0)
     for route, chunks, count in zip(texts.every_route, mine, counts, strict=True):
         for number in range(count):
-            yield (chunks[number] if number < len(chunks) else lengths_U[:0]), route
+            yield (chunks[number] if number < len(chunks) else routes_U[:0]), route

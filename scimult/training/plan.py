@@ -21,7 +21,7 @@ from scimult.data.pair_streams import (
 from scimult.data.pairs import KnownPositives, PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.rates import RateArray, sampling_rates
-from scimult.data.sampler import AlternatingSampler, MixingSampler, Sampler
+from scimult.data.sampler import AlternatingSampler, BalancedSampler, MixingSampler, Sampler
 from scimult.data.teacher import TeacherScores, scored_share
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.progress import note
@@ -200,6 +200,8 @@ def build_sampler(
         Optimizer steps of the run.
     """
     batch, ranks = config.batch, distributed.world_size()
+    lengths_N = np.minimum(lengths_N, config.data.max_length).astype(np.int64)
+    hard_negatives = config.data.hard_negatives
     if batch.max_tokens is None:
         assert batch.pairs_per_step is not None
         rows = batch.pairs_per_step // batch.accumulation
@@ -209,20 +211,22 @@ def build_sampler(
         units = [
             TokenUnits(
                 stream,
-                np.minimum(lengths_N, config.data.max_length).astype(np.int64),
+                lengths_N,
                 max_tokens=batch.max_tokens,
                 ranks=ranks,
                 pool=batch.pool,
-                hard_negatives=config.data.hard_negatives,
+                hard_negatives=hard_negatives,
             )
             for stream in plan.streams
         ]
     steps = _steps(config, sum(stream.units_per_epoch for stream in units))
     length = steps * batch.accumulation
+    sampler: Sampler = AlternatingSampler(units, plan.rates, units=length, seed=config.seed)
     if batch.mix == "in_batch":
-        mixed = MixingSampler(plan.streams, plan.rates, rows=rows, ranks=ranks, units=length)
-        return mixed, steps
-    return AlternatingSampler(units, plan.rates, units=length, seed=config.seed), steps
+        sampler = MixingSampler(plan.streams, plan.rates, rows=rows, ranks=ranks, units=length)
+    if batch.max_tokens is None and ranks > 1:
+        sampler = BalancedSampler(sampler, lengths_N, ranks=ranks, hard_negatives=hard_negatives)
+    return sampler, steps
 
 
 def _steps(config: PretrainConfig, units_per_epoch: float) -> int:

@@ -17,7 +17,7 @@ def pair_file(name: str, task: str, sizes: list[int], negatives: list[int]) -> P
         name,
         task,
         "train",
-        np.arange(groups) + 10_000_000,
+        np.arange(groups) + 1_000_000,
         Ragged.from_lists(positives),
         Ragged.from_lists(hard),
     )

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scimult.data.pair_streams import FixedUnits, pair_streams
+from scimult.data.pair_streams import FixedUnits, Rows, pair_streams
 from scimult.data.rates import sampling_rates
-from scimult.data.sampler import AlternatingSampler, MixingSampler, PlannedPart, Sampler
+from scimult.data.sampler import (
+    AlternatingSampler,
+    BalancedSampler,
+    MixingSampler,
+    PlannedPart,
+    Sampler,
+)
 from scimult.errors import ConfigError
 from tests.data.pair_files import SOURCES, pair_file
 
@@ -95,3 +101,41 @@ def test_a_source_without_pairs_is_refused() -> None:
     empty = pair_file("empty", "search", [0], [0])
     with pytest.raises(ConfigError, match=r"no training pairs.*empty\.search"):
         pair_streams([empty], 0)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["alternate", "in_batch"]),
+    st.integers(1, 5),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_ranks_get_as_many_tokens_of_the_same_rows(
+    mix: str, ranks: int, hard_negatives: bool, seed: int
+) -> None:
+    lengths_N = np.random.default_rng(seed).integers(1, 513, size=1_000_100)
+    plain = make_sampler(mix, units=6)
+    balanced = BalancedSampler(plain, lengths_N, ranks=ranks, hard_negatives=hard_negatives)
+    assert len(balanced) == len(plain)
+    for unit in range(len(plain)):
+        loads, longest = np.zeros(ranks, dtype=int), 0
+        parts = balanced.plan(unit)
+        for part, whole in zip(parts, plain.plan(unit), strict=True):
+            assert part.source == whole.source
+            assert sorted(triples(part.rows)) == sorted(triples(whole.rows))
+            shards = [triples(part.rows.shard(rank)) for rank in range(ranks)]
+            assert max(map(len, shards)) - min(map(len, shards)) <= 1
+            for rank, shard in enumerate(shards):
+                for query, positive, negative, _ in shard:
+                    tokens = lengths_N[query] + lengths_N[positive]
+                    if negative >= 0 and hard_negatives:
+                        tokens += lengths_N[negative]
+                    loads[rank] += tokens
+                    longest = max(longest, tokens)
+        # No round widens the gap beyond its longest row.
+        assert np.ptp(loads) <= longest
+
+
+def triples(rows: Rows) -> list[tuple[int, ...]]:
+    columns = (rows.queries_R, rows.positives_R, rows.negatives_R, rows.epochs_R)
+    return [tuple(map(int, row)) for row in zip(*columns, strict=True)]

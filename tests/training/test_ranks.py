@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from scimult.losses import Temperature
 from scimult.models import Encoder, PackedTexts
 from scimult.training import build
 from scimult.training.objective import ContrastiveObjective, PartResult, loss_function
-from scimult.training.passes import UnitTexts, pass_in_chunks, pass_whole
+from scimult.training.passes import UnitTexts, activation_tokens, pass_in_chunks, pass_whole
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, plan_units, prepare_corpus, run_config
@@ -158,14 +159,21 @@ def run_pass(
     if chunk_tokens is None:
         return pass_whole(engine, texts, loss_of, learned)
     return pass_in_chunks(
-        engine, texts, loss_of, learned, chunk_tokens=chunk_tokens, seed_of_chunk=lambda n: n
+        engine,
+        texts,
+        loss_of,
+        learned,
+        chunk_tokens=chunk_tokens,
+        weigh=partial(activation_tokens, head_width=2),
+        seed_of_chunk=lambda n: n,
     )
 
 
 def _repeat_positives(part: PlannedPart) -> PlannedPart:
-    """Give the second half of the rows, which rank 1 holds, the pairs of the first."""
+    """Give both ranks the same pairs: one half of them, whatever the order of the rows."""
+    sorted_R = np.lexsort((part.rows.positives_R, part.rows.queries_R))
     half = len(part.rows) // 2
-    return PlannedPart(part.source, part.rows.take(np.tile(np.arange(half), 2), part.rows.bounds))
+    return PlannedPart(part.source, part.rows.take(np.tile(sorted_R[:half], 2), part.rows.bounds))
 
 
 def assert_same_gradients(

@@ -6,12 +6,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from scimult.data.batches import Batch, BatchBuilder
 from scimult.data.pair_streams import FixedUnits
-from scimult.data.sampler import AlternatingSampler
+from scimult.data.sampler import AlternatingSampler, BalancedSampler
 from scimult.models import pack
 from scimult.models.flops import EncoderFlops
 from scimult.tasks import default_tasks
@@ -82,7 +83,9 @@ def first_batches(config: PretrainConfig, ranks: int) -> list[Batch]:
     tokens = plan.data.tokens(build.build_model(config).tokenizer, 32)
     builder = BatchBuilder(plan.sources, tokens, plan.known, max_length=32)
     streams = [FixedUnits(stream, 8, ranks) for stream in plan.streams]
-    planned = AlternatingSampler(streams, plan.rates, units=1, seed=config.seed).plan(0)
+    sampler = AlternatingSampler(streams, plan.rates, units=1, seed=config.seed)
+    lengths_N = np.minimum(tokens.lengths_N, 32)
+    planned = BalancedSampler(sampler, lengths_N, ranks=ranks).plan(0)
     return [builder.unit(planned, rank).parts[0] for rank in range(ranks)]
 
 
