@@ -200,7 +200,7 @@ def build_sampler(
         Optimizer steps of the run.
     """
     batch, ranks = config.batch, distributed.world_size()
-    lengths_N = np.minimum(lengths_N, config.data.max_length).astype(np.int64)
+    encoded_N = np.minimum(lengths_N, config.data.max_length).astype(np.int64)
     hard_negatives = config.data.hard_negatives
     if batch.max_tokens is None:
         assert batch.pairs_per_step is not None
@@ -211,7 +211,7 @@ def build_sampler(
         units = [
             TokenUnits(
                 stream,
-                lengths_N,
+                encoded_N,
                 max_tokens=batch.max_tokens,
                 ranks=ranks,
                 pool=batch.pool,
@@ -225,7 +225,7 @@ def build_sampler(
     if batch.mix == "in_batch":
         sampler = MixingSampler(plan.streams, plan.rates, rows=rows, ranks=ranks, units=length)
     if batch.max_tokens is None and ranks > 1:
-        sampler = BalancedSampler(sampler, lengths_N, ranks=ranks, hard_negatives=hard_negatives)
+        sampler = BalancedSampler(sampler, encoded_N, ranks=ranks, hard_negatives=hard_negatives)
     return sampler, steps
 
 
