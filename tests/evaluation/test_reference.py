@@ -1,4 +1,4 @@
-"""BM25 on the real sets of suite ``first`` gives the scores published with the data."""
+"""Suites of the data at hand are read, and BM25 gives the scores published with the data."""
 
 from __future__ import annotations
 
@@ -37,3 +37,21 @@ def test_bm25_gives_the_reference_scores(scimult_data: Path, tmp_path: Path) -> 
     for name, wanted in REFERENCE.items():
         found = [result.sets[name].scores[metric] for metric in METRICS]
         assert found == pytest.approx(wanted, abs=5.1e-4), name
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "folder", "count"),
+    [
+        ("first", "eval", 11),
+        ("linear", "eval", 3),
+        ("scirepeval_samples", "formats/scirepeval", 5),
+    ],
+)
+def test_every_set_is_read(scimult_data: Path, name: str, folder: str, count: int) -> None:
+    """Counts of a suite are checked while reading; here, that no record had to be left out."""
+    loaded = load_sets(load_suite(name), scimult_data / folder)
+    assert len(loaded) == count
+    for entry in loaded.values():
+        assert entry.benchmark.expected is not None
+        assert entry.facts.left_out == {}

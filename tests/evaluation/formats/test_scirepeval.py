@@ -291,14 +291,3 @@ def test_rows_of_training_files(tmp_path: Path) -> None:
     _training(tmp_path, [{**triplet, "pos": triplet["neg"]}])
     with pytest.raises(DataError, match="candidate has two grades"):
         _read(_benchmark("rerank", ["map"], **options), tmp_path)
-
-
-@pytest.mark.data
-def test_the_sample_rows_are_read(scimult_data: Path) -> None:
-    """Counts of the suite are checked while reading; here, that no record had to be left out."""
-    from scimult.evaluation.harness import load_sets
-    from scimult.evaluation.suites import load_suite
-
-    loaded = load_sets(load_suite("scirepeval_samples"), scimult_data / "formats/scirepeval")
-    assert len(loaded) == 5
-    assert all(entry.facts.left_out == {} for entry in loaded.values())
