@@ -138,7 +138,9 @@ class DenseSystem:
 
     @property
     def _encoded(self) -> int:
-        return sum(len(known) for known in self._known.values())
+        """Texts that were encoded so far; a store knows which of them it had."""
+        all_texts = sum(len(known) for known in self._known.values())
+        return int(getattr(self.encoder, "texts_encoded", all_texts))
 
     @property
     def _tokens(self) -> int | None:

@@ -48,6 +48,11 @@ class StoringEncoder:
         Type of the numbers on disk.
     block : int
         Texts per write: what a kill can lose.
+
+    Attributes
+    ----------
+    texts_encoded : int
+        Texts that were not stored and so had to be encoded, by this process.
     """
 
     def __init__(
@@ -61,6 +66,13 @@ class StoringEncoder:
         self.name, self._encoder, self._block = encoder.name, encoder, block
         self._folder, self._precision = Path(folder) / fingerprint, precision
         self._parts: dict[tuple[str, Role], _Part] = {}
+        self.texts_encoded = 0
+
+    @property
+    def tokens_encoded(self) -> int | None:
+        """Tokens of these texts, of an encoder that counts them."""
+        counted: int | None = getattr(self._encoder, "tokens_encoded", None)
+        return counted
 
     @property
     def similarity(self) -> Similarity:
@@ -114,6 +126,7 @@ class StoringEncoder:
                 problem = f"{self.name} returned embeddings of shape {rows_BD.shape}"
                 raise DataError(f"{problem} for {len(block)} texts", fix="return one row per text")
             part.write(block, rows_BD)
+            self.texts_encoded += len(block)
 
 
 class _Part:

@@ -109,6 +109,19 @@ def test_ranks_encode_a_share_each_and_score_as_one(tmp_path: Path) -> None:
     assert all(mine > 10 for mine, _ in ranks)
 
 
+def test_cost_counts_what_a_store_did_not_have(tmp_path: Path) -> None:
+    suite, sets = _load(tmp_path)
+    texts = []
+    for run in ("first", "again"):
+        inner = WordEncoder()
+        system = DenseSystem(StoringEncoder(inner, tmp_path / "store", "m"))
+        result = evaluate(system, suite, sets, tmp_path / run)
+        texts.append(sum(entry.cost["texts"] for entry in result.sets.values()))
+        assert texts[-1] == len(inner.encoded)
+    assert texts[0] > 10
+    assert texts[1] == 0
+
+
 def test_splits_are_scored_as_one_and_queries_of_others_are_left_out(tmp_path: Path) -> None:
     """A query that only another split judges belongs there; one that none judges is an error."""
     entry = write_search(tmp_path)

@@ -17,8 +17,8 @@ def costs(results: Sequence[Result]) -> Grid:
     headings = ["system", "sets", "seconds", "encode s", "texts/s", "tokens/s", "index MB"]
     notes = [
         "seconds: encode, index and rank, all sets; a text that several sets share is encoded "
-        "once. Index: what search keeps of the candidates, all sets. Times of results that other "
-        "machines or a busy one wrote do not compare.",
+        "once, one that a store holds not at all. Index: what search keeps of the candidates, all "
+        "sets. Times of results that other machines or a busy one wrote do not compare.",
         *dict.fromkeys(f"{result.system}: {_machine(result)}." for result in results),
     ]
     return Grid("Cost", headings, 1, [_row(result) for result in results], notes)
@@ -35,7 +35,8 @@ def missing_costs(results: Sequence[Result]) -> list[Missing]:
         if lacking:
             names = ", ".join(lacking)
             why = f"the result of {result.system} does not have {names}"
-            found.append(Missing("Cost", why, "evaluate it again with this version"))
+            fix = "evaluate it again with this version; encoders of others do not count tokens"
+            found.append(Missing("Cost", why, fix))
     return found
 
 
