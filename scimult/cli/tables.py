@@ -111,13 +111,28 @@ def search_table(rows: Sequence[SearchCost], title: str) -> Table:
     """Return time and memory of exact search."""
     table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
     table.add_column("shape", no_wrap=True)
-    headings = ("queries", "candidates", "searched", "seconds", "× bare", "whole", "peak", "whole")
+    headings = (
+        "queries",
+        "candidates",
+        "searched",
+        "seconds",
+        "× bare",
+        "+ names",
+        "whole",
+        "peak",
+        "whole",
+    )
     for heading in headings:
         table.add_column(heading, justify="right")
     for row in rows:
         counts = [f"{row.queries:,}", f"{row.candidates:,}", f"{100 * row.fraction:.1f}%"]
-        times = [f"{row.seconds:.1f}", f"{row.ratio:.2f}", f"{row.whole_seconds:,.0f} s"]
+        with_names = "–" if row.ratio_with_names is None else f"{row.ratio_with_names:.2f}"
+        times = [f"{row.seconds:.1f}", f"{row.ratio:.2f}", with_names]
+        times.append(f"{row.whole_seconds:,.0f} s")
         memory = [f"{size / 2**30:.2f} GiB" for size in (row.peak_bytes, row.whole_bytes)]
         table.add_row(row.name, *counts, *times, *memory)
-    table.caption = "bare: products and top-k of each block alone; whole: all queries, computed"
+    table.caption = (
+        "bare: products and top-k of each block alone; + names: with name matching; "
+        "whole: all queries, computed"
+    )
     return table

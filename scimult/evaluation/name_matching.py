@@ -14,10 +14,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scimult.data.ragged import Ragged
 from scimult.retrieval.runs import Ranking
 from scimult.types import IntArray
+
+BoolArray = NDArray[np.bool_]
 
 _MATCHED, _MATCHED_BELOW, _OTHER, _DROPPED = range(4)
 _NOT_WORD = re.compile(r"[\W_]+")
@@ -96,8 +99,10 @@ def matched_first(ranking: Ranking, ranked_matches: Ranking) -> Ranking:
     rows_QK, rows_QM = ranking.rows_QK, ranked_matches.rows_QK
     labels = int(max(rows_QK.max(initial=0), rows_QM.max(initial=0))) + 1
     keys_QK, keys_QM = _keys(rows_QK, labels), _keys(rows_QM, labels)
-    group_QK = np.where(np.isin(keys_QK, keys_QM), _MATCHED, _OTHER)
-    group_QM = np.where(np.isin(keys_QM, keys_QK), _DROPPED, _MATCHED_BELOW)
+    in_matches_QK, in_list_QM = _shared(keys_QK, keys_QM)
+    # Numbers of one byte are sorted several times faster.
+    group_QK = np.where(in_matches_QK, _MATCHED, _OTHER).astype(np.int8)
+    group_QM = np.where(in_list_QM, _DROPPED, _MATCHED_BELOW).astype(np.int8)
     group_QK[rows_QK < 0], group_QM[rows_QM < 0] = _DROPPED, _DROPPED
     groups = np.concatenate([group_QK, group_QM], axis=1)
     order_QK = np.argsort(groups, axis=1, kind="stable")[:, : rows_QK.shape[1]]
@@ -105,6 +110,18 @@ def matched_first(ranking: Ranking, ranked_matches: Ranking) -> Ranking:
     rows[np.take_along_axis(groups, order_QK, axis=1) == _DROPPED] = -1
     ranks_K = np.arange(rows.shape[1], 0, -1, dtype=np.float32)
     return Ranking(rows, np.where(rows >= 0, ranks_K, np.float32(-np.inf)))
+
+
+def _shared(keys_QK: IntArray, keys_QM: IntArray) -> tuple[BoolArray, BoolArray]:
+    """Return which of the first keys are among the second, and which of those among the first."""
+    sorted_P = np.unique(keys_QM)
+    if not len(sorted_P):
+        return np.zeros(keys_QK.shape, dtype=np.bool_), np.zeros(keys_QM.shape, dtype=np.bool_)
+    places_QK = np.searchsorted(sorted_P, keys_QK).clip(max=len(sorted_P) - 1)
+    found_QK: BoolArray = sorted_P[places_QK] == keys_QK
+    found_P = np.zeros(len(sorted_P), dtype=np.bool_)
+    found_P[places_QK[found_QK]] = True
+    return found_QK, found_P[np.searchsorted(sorted_P, keys_QM)]
 
 
 def _keys(rows_QK: IntArray, labels: int) -> IntArray:
