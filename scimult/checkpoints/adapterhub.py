@@ -9,7 +9,7 @@ output h, input x and LayerNorm LN, ``a = up(relu(down(LN(h + x))))`` and the bl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -286,7 +286,7 @@ def _provenance(base: Path | str, by_route: Mapping[str, HubAdapter]) -> dict[st
     }
 
 
-def adapter_lines(by_route: Mapping[str, HubAdapter]) -> Sequence[str]:
+def adapter_lines(by_route: Mapping[str, HubAdapter]) -> list[str]:
     """Return what serves each route, as lines of text."""
     return [
         f"{route:<24} {adapter.name}, trained on {adapter.trained_on}, from {adapter.folder}"

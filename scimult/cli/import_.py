@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
@@ -94,7 +95,7 @@ def import_(
     typer.echo(f"model saved in {out}")
 
 
-def _refuse(options: dict[str, object], chosen: str) -> None:
+def _refuse(options: Mapping[str, object], chosen: str) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise ConfigError(f"{', '.join(given)} has no meaning with {chosen}", fix="leave it out")

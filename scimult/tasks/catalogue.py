@@ -80,7 +80,7 @@ class TaskSet:
 
 def default_tasks() -> TaskSet:
     """Return search, link_prediction and classification, as in the SciMult paper."""
-    return _catalogue().subset(DEFAULT)
+    return catalogue().subset(DEFAULT)
 
 
 def named_tasks(names: Sequence[str]) -> TaskSet:
@@ -91,10 +91,11 @@ def named_tasks(names: Sequence[str]) -> TaskSet:
     ConfigError
         If a name is given twice, or none is.
     """
-    known = _catalogue()
+    known = catalogue()
     return TaskSet([known[name] if name in known else Task(name=name) for name in names])
 
 
-def _catalogue() -> TaskSet:
+def catalogue() -> TaskSet:
+    """Return all tasks that have a name here, those of SciMult first."""
     text = resources.files("scimult.tasks").joinpath("catalogue.yaml").read_text(encoding="utf-8")
     return TaskSet([Task(**entry) for entry in yaml.safe_load(text)])
