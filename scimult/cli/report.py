@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
@@ -35,7 +35,7 @@ def report(
         ),
     ] = None,
     layout: Annotated[
-        str, typer.Option(help="How maps are made: tsne, or umap (extra umap).")
+        Literal["tsne", "umap"], typer.Option(help="Of maps; umap needs the extra umap.")
     ] = "tsne",
     examples: Annotated[
         int, typer.Option(min=0, help="Won and lost queries shown per data set and system.")
@@ -59,11 +59,12 @@ def report(
     from scimult.evaluation.reporting.parts import Options
     from scimult.progress import note
 
+    check_layout(layout)
     options = Options(
         data=data or [],
         baseline=baseline,
         maps=_embeddings(map_ or []),
-        layout=check_layout(layout),
+        layout=layout,
         examples=examples,
         resamples=resamples,
         seed=seed,

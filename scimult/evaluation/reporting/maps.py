@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.errors import ConfigError, DataError
 from scimult.evaluation.metrics import MACRO_F1
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.reporting.wins import named
@@ -54,25 +54,20 @@ def can_map() -> bool:
     return find_spec("sklearn") is not None
 
 
-def check_layout(layout: str) -> Layout:
-    """Return the name of a layout that can be made here.
+def check_layout(layout: Layout) -> None:
+    """Refuse a layout that cannot be made here.
 
     Raises
     ------
-    UnknownNameError
-        If there is no such layout.
     ConfigError
         If its library is not installed.
     """
-    if layout not in get_args(Layout):
-        raise UnknownNameError("layout", layout, get_args(Layout))
     if layout == "umap" and find_spec("umap") is None:
         raise ConfigError(
             "umap-learn, which makes this layout, is not installed",
             value=layout,
             fix="pip install 'scimult[umap]', or use tsne",
         )
-    return layout
 
 
 def takes(scored: ScoredSet, stored: StoredEmbeddings) -> bool:
