@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,11 @@ class Text:
     kind: Kind
     title: str
     body: str = ""
+
+    @property
+    def joined(self) -> str:
+        """Title and body joined by a space: the text whose words are counted."""
+        return f"{self.title} {self.body}".strip()
 
 
 class TextEncoder(Protocol):
@@ -53,4 +58,13 @@ class TextEncoder(Protocol):
         UnknownNameError
             If the encoder does not know ``task``.
         """
+        ...
+
+
+@runtime_checkable
+class TaskChooser(Protocol):
+    """A text encoder that can say how it would serve a task that it may not know."""
+
+    def task_for(self, task: str, fallback: str) -> str:
+        """Return the task to encode for: ``task`` if the encoder knows it, else ``fallback``."""
         ...

@@ -19,11 +19,11 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ["*.safetensors", "*.json", "*.txt", "*.model"]
 
 
-def local_folder(path: Path | str) -> Path:
+def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
     """Return ``path`` if it exists or cannot be a hub name, else the downloaded repository.
 
     Only weights in safetensors, configurations and vocabularies are downloaded; of a
-    repository without safetensors also ``pytorch_model.bin``, which is opened safely. The
+    repository without safetensors also the file ``pickled``, which is opened safely. The
     hub's cache, ``HF_HOME`` and ``HF_HUB_OFFLINE`` work as everywhere.
 
     Raises
@@ -37,7 +37,7 @@ def local_folder(path: Path | str) -> Path:
     try:
         folder = Path(snapshot_download(name, allow_patterns=_FILES))
         if not any(folder.rglob("*.safetensors")):
-            patterns = [*_FILES, "pytorch_model.bin"]
+            patterns = [*_FILES, pickled]
             folder = Path(snapshot_download(name, allow_patterns=patterns))
     # Without a network the client raises its HTTP library's errors, which are OSErrors or not.
     except (

@@ -158,16 +158,26 @@ def load_pretrained(
         pretrained_config.encoder = _cut(pretrained_config.encoder, dims)
     model = Encoder(pretrained_config.encoder)
     load_strictly(model, weights, folder)
+    tokenizer = tokenizer_for(pretrained_config.encoder, folder)
+    return Pretrained(model.eval(), tokenizer, pretrained_config)
+
+
+def tokenizer_for(encoder: EncoderConfig, folder: Path) -> TextTokenizer:
+    """Load the tokenizer of a model's folder.
+
+    Raises
+    ------
+    CheckpointError
+        If it has more tokens than the model embeds.
+    """
     tokenizer = TextTokenizer.from_folder(folder)
-    vocabulary = pretrained_config.encoder.vocab_size
-    if tokenizer.vocab_size > vocabulary:
+    if tokenizer.vocab_size > encoder.vocab_size:
         raise CheckpointError(
-            f"tokenizer has {tokenizer.vocab_size} tokens, the model embeds {vocabulary}",
+            f"tokenizer has {tokenizer.vocab_size} tokens, the model embeds {encoder.vocab_size}",
             path=folder,
             fix="use the tokenizer that the model was trained with",
         )
-    model.eval()
-    return Pretrained(model, tokenizer, pretrained_config)
+    return tokenizer
 
 
 def start_from(path: Path | str, config: PretrainedConfig, *, seed: int = 0) -> Pretrained:

@@ -24,7 +24,7 @@ from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import read_json, sha256
 from scimult.models import Encoder, EncoderConfig
-from scimult.tasks import Task, TaskSet, default_tasks
+from scimult.tasks import TaskSet, default_tasks, named_tasks
 
 BASE = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 QUESTION, CONTEXT = "question_model.encoder.", "ctx_model.encoder."
@@ -322,4 +322,4 @@ def _name_experts(encoder: EncoderConfig, names: Sequence[str] | None, path: Pat
             value=list(names),
             fix="name one task per expert, in order",
         )
-    return TaskSet([defaults[name] if name in defaults else Task(name=name) for name in names])
+    return named_tasks(names)

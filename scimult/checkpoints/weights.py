@@ -75,24 +75,35 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     CheckpointError
         If there is none, if it is damaged, or if the pickle holds anything but tensors.
     """
-    safe, pickled = folder / WEIGHTS_FILE, folder / "pytorch_model.bin"
-    if safe.exists():
-        return read_tensors(safe)
-    if pickled.exists():
-        weights = load_pickle(pickled)
-        if not isinstance(weights, dict) or not all(
-            isinstance(value, Tensor) for value in weights.values()
-        ):
-            raise CheckpointError(
-                "file holds more than tensors",
-                path=pickled,
-                value=_some(sorted(map(str, weights))) if isinstance(weights, dict) else None,
-                fix="save the model's state_dict, or name a SciMult file with import --released",
-            )
-        return weights
+    for name in (WEIGHTS_FILE, "pytorch_model.bin"):
+        if (folder / name).exists():
+            return read_weights_file(folder / name)
     raise CheckpointError(
         "no weights here", path=folder, fix="expected model.safetensors or pytorch_model.bin"
     )
+
+
+def read_weights_file(path: Path) -> dict[str, Tensor]:
+    """Read a file of tensors by name, safetensors or pickled, without running code.
+
+    Raises
+    ------
+    CheckpointError
+        If it is damaged, or if the pickle holds anything but tensors.
+    """
+    if path.suffix == ".safetensors":
+        return read_tensors(path)
+    weights = load_pickle(path)
+    if not isinstance(weights, dict) or not all(
+        isinstance(value, Tensor) for value in weights.values()
+    ):
+        raise CheckpointError(
+            "file holds more than tensors",
+            path=path,
+            value=_some(sorted(map(str, weights))) if isinstance(weights, dict) else None,
+            fix="save the model's state_dict, or name a SciMult file with import --released",
+        )
+    return weights
 
 
 def load_strictly(model: nn.Module, weights: dict[str, Tensor], path: Path | str) -> None:

@@ -39,6 +39,18 @@ Similarity = Annotated[
 ]
 
 
+def open_model(
+    path: Path,
+    device: str | None,
+    pooling: Literal["cls", "mean"] | None,
+    similarity: Literal["dot", "cosine", "l2"] | None,
+) -> SciMult:
+    """Load the model that a verb uses."""
+    from scimult.inference import SciMult
+
+    return SciMult.from_pretrained(path, device=device, pooling=pooling, similarity=similarity)
+
+
 def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
     """Read papers or labels; what ``--skip-bad`` left out is named on stderr."""
     from scimult.data.lines import Rejects

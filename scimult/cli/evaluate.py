@@ -177,6 +177,7 @@ def _show_suites(chosen: str, data: Path) -> None:
     from scimult.evaluation.datasets import missing_files
     from scimult.evaluation.suites import load_suite, suite_names
 
+    typer.echo(f"looked for below {data} (--data)")
     for name in dict.fromkeys([*suite_names(), chosen]):
         suite = load_suite(name)
         typer.echo(f"{suite.name}: {suite.description}")
@@ -184,5 +185,8 @@ def _show_suites(chosen: str, data: Path) -> None:
         for key, entry in suite.benchmarks.items():
             here = "missing" if missing_files(entry, data) else "here"
             hub = ", on the hub" if entry.hub else ""
-            typer.echo(f"  {key} [{here}{hub}]: {entry.task}, {entry.protocol}")
+            task = entry.task
+            if entry.fallback_task is not None:
+                task += f" (else {entry.fallback_task})"
+            typer.echo(f"  {key} [{here}{hub}]: {task}, {entry.protocol}")
             typer.echo(f"    {', '.join(entry.metrics)}; {entry.source}; {entry.licence}")

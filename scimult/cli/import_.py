@@ -2,55 +2,134 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
-from scimult.errors import StorageError
+from scimult.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from scimult.checkpoints import Pretrained
 
 
 def import_(
+    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
     released: Annotated[
-        Path,
+        Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
         typer.Option(
             help="File in the form of SciMult's released checkpoints (scimult_vanilla, "
             "scimult_moe).",
             show_default=False,
         ),
-    ],
+    ] = None,
     tokenizer: Annotated[
-        Path,
+        Optional[Path],  # noqa: UP045
         typer.Option(
-            help="Folder with the base model's tokenizer, which the file does not hold.",
+            help="With --released: folder with the base model's tokenizer, which the file does "
+            "not hold.",
             show_default=False,
         ),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    ] = None,
     task: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer evaluates it on Python 3.10
+        Optional[list[str]],  # noqa: UP045
         typer.Option(
-            help="Task of an expert, once per expert, in order. Default: search, "
+            help="With --released: task of an expert, once per expert, in order. Default: search, "
             "link_prediction, classification.",
             show_default=False,
         ),
     ] = None,
     num_heads: Annotated[
-        Optional[int],  # noqa: UP045 - as above
+        Optional[int],  # noqa: UP045
         typer.Option(
-            min=1, help="Attention heads, if neither 64 wide nor in the tokenizer's folder."
+            min=1,
+            help="With --released: attention heads, if neither 64 wide nor in the tokenizer's "
+            "folder.",
         ),
     ] = None,
+    base: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            help="Model that AdapterHub adapters were trained on: a Hugging Face folder or name.",
+            show_default=False,
+        ),
+    ] = None,
+    adapter: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            help="With --base: TASK=FOLDER or TASK/SIDE=FOLDER of an AdapterHub adapter, SIDE "
+            "being query or candidate (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
+    similarity: Annotated[
+        Optional[Literal["dot", "cosine", "l2"]],  # noqa: UP045
+        typer.Option(help="With --base: how embeddings are compared. Default: dot."),
+    ] = None,
 ) -> None:
-    """Import a released SciMult checkpoint; none of the code in its pickle runs."""
-    from scimult.checkpoints.pretrained import save_pretrained
-    from scimult.checkpoints.released import read_released
+    """Import a released SciMult checkpoint, or a BERT with AdapterHub adapters such as SPECTER2.
 
+    Files are opened safely: none of the code that a pickle may hold runs.
+    """
+    from scimult.checkpoints.pretrained import save_pretrained
+
+    for_released = {"--tokenizer": tokenizer, "--task": task, "--num-heads": num_heads}
+    for_base = {"--adapter": adapter, "--similarity": similarity}
+    if (released is None) == (base is None):
+        raise ConfigError(
+            "one thing is imported at a time", fix="give --released FILE, or --base MODEL"
+        )
+    _refuse(for_base if base is None else for_released, "--released" if base is None else "--base")
     if out.exists():
         raise StorageError("output exists already", path=out, fix="choose another folder")
-    pretrained, report = read_released(released, tokenizer, tasks=task, num_heads=num_heads)
-    for line in report.lines():
+    if base is not None:
+        pretrained, lines = _adapters(base, adapter or [], similarity or "dot")
+    else:
+        assert released is not None
+        pretrained, lines = _released(released, tokenizer, task, num_heads)
+    for line in lines:
         typer.echo(line)
     weights = pretrained.model.state_dict()
     save_pretrained(out, weights, pretrained.tokenizer, pretrained.config)
     typer.echo(f"model saved in {out}")
+
+
+def _refuse(options: Mapping[str, object], chosen: str) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ConfigError(f"{', '.join(given)} has no meaning with {chosen}", fix="leave it out")
+
+
+def _released(
+    file: Path, tokenizer: Path | None, tasks: list[str] | None, num_heads: int | None
+) -> tuple[Pretrained, list[str]]:
+    from scimult.checkpoints.released import read_released
+
+    if tokenizer is None:
+        raise ConfigError("the file holds no tokenizer", path=file, fix="pass --tokenizer FOLDER")
+    pretrained, report = read_released(file, tokenizer, tasks=tasks, num_heads=num_heads)
+    return pretrained, report.lines()
+
+
+def _adapters(
+    base: str, named: list[str], similarity: Literal["dot", "cosine", "l2"]
+) -> tuple[Pretrained, list[str]]:
+    from scimult.checkpoints.adapterhub import adapter_lines, import_adapters
+
+    adapters: dict[str, str] = {}
+    for item in named:
+        key, separator, folder = item.partition("=")
+        if not (key and separator and folder):
+            raise ConfigError(
+                "an adapter is TASK=FOLDER or TASK/SIDE=FOLDER",
+                value=item,
+                fix="write --adapter classification=FOLDER",
+            )
+        if key in adapters:
+            raise ConfigError("two adapters for one route", value=key, fix="leave one out")
+        adapters[key] = folder
+    if not adapters:
+        raise ConfigError("no adapters for the base", value=base, fix="pass --adapter TASK=FOLDER")
+    pretrained, by_route = import_adapters(base, adapters, similarity=similarity)
+    return pretrained, adapter_lines(by_route)

@@ -18,6 +18,7 @@ from scimult.cli.common import (
     Top,
     embed,
     open_collection,
+    open_model,
     ranked,
     show_list,
 )
@@ -49,11 +50,9 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Rank papers by how likely a paper cites them; the paper itself is left out."""
-    from scimult.inference import SciMult
-
     if (paper is None) == (title is None):
         raise DataError("which paper?", fix="give either --id or --title")
-    encoder = SciMult.from_pretrained(model, device=device, pooling=pooling, similarity=similarity)
+    encoder = open_model(model, device, pooling, similarity)
     collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
     text, own_row = _query(collection, paper, title, abstract)
     query_1D = encoder.encode([text], task=task, role="query")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
@@ -34,6 +34,9 @@ def report(
             "--map", help="NAME=FOLDER: embeddings of the papers of a coarse set, to draw a map of."
         ),
     ] = None,
+    layout: Annotated[
+        Literal["tsne", "umap"], typer.Option(help="Of maps; umap needs the extra umap.")
+    ] = "tsne",
     examples: Annotated[
         int, typer.Option(min=0, help="Won and lost queries shown per data set and system.")
     ] = 3,
@@ -51,14 +54,17 @@ def report(
     from scimult.cli.tables import print_with_notes
     from scimult.evaluation.reporting.chapter import make_chapter
     from scimult.evaluation.reporting.grid import to_rich
+    from scimult.evaluation.reporting.maps import check_layout
     from scimult.evaluation.reporting.page import write_page
     from scimult.evaluation.reporting.parts import Options
     from scimult.progress import note
 
+    check_layout(layout)
     options = Options(
         data=data or [],
         baseline=baseline,
         maps=_embeddings(map_ or []),
+        layout=layout,
         examples=examples,
         resamples=resamples,
         seed=seed,

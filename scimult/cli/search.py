@@ -18,6 +18,7 @@ from scimult.cli.common import (
     Top,
     embed,
     open_collection,
+    open_model,
     ranked,
     show_list,
 )
@@ -37,9 +38,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Rank papers for a query; the papers are encoded once and kept in a cache."""
-    from scimult.inference import SciMult
-
-    encoder = SciMult.from_pretrained(model, device=device, pooling=pooling, similarity=similarity)
+    encoder = open_model(model, device, pooling, similarity)
     query_1D = encoder.encode([query], task=task, role="query")
     collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
     papers_ND = embed(encoder, collection, task, "candidate", no_cache)

@@ -150,13 +150,13 @@ def _folders(spec: Path) -> list[Path]:
 def _encoder_specs(spec: str) -> tuple[str, list[EncoderSpec]]:
     """Read the encoders of ``NAME=PRESET[+PRESET][,key=value]``; the keys change all of them."""
     from scimult.inference.sentence_encoder import check_keys, load_spec
-    from scimult.tasks import default_tasks
+    from scimult.tasks import catalogue
 
     name, presets, rest = _taken_apart(spec)
     overrides = [item for item in rest if item.partition("=")[0] != COMBINE]
     found = [load_spec(preset, overrides) for preset in presets.split("+")]
     for one in found:
-        check_keys(one, default_tasks().names)
+        check_keys(one, catalogue().names)
     return name, found
 
 

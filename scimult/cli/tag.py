@@ -20,6 +20,7 @@ from scimult.cli.common import (
     Top,
     embed,
     open_collection,
+    open_model,
     ranked,
     show_list,
 )
@@ -46,9 +47,8 @@ def tag(
 ) -> None:
     """Rank labels for every paper by the labels' names and definitions."""
     from scimult.files import write_text
-    from scimult.inference import SciMult
 
-    encoder = SciMult.from_pretrained(model, device=device, pooling=pooling, similarity=similarity)
+    encoder = open_model(model, device, pooling, similarity)
     queries = open_collection(papers, encoder.kind(task, "query"), skip_bad)
     space = open_collection(labels, encoder.kind(task, "candidate"), skip_bad)
     papers_ND = embed(encoder, queries, task, "query", no_cache)

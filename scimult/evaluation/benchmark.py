@@ -134,7 +134,10 @@ class Benchmark(StrictConfig):
     Attributes
     ----------
     task : str
-        Name of the task that routes a multi-task encoder.
+        Name of the task that routes a multi-task encoder, and whose average the set enters.
+    fallback_task : str, optional
+        The task that routes an encoder which does not know ``task``; without one, that is an
+        error.
     protocol, format : str
         How candidates are ranked or predictions made, and how the files are laid out; see
         ``docs/evaluation.md``.
@@ -174,6 +177,7 @@ class Benchmark(StrictConfig):
     """
 
     task: str
+    fallback_task: str | None = None
     protocol: Protocol
     format: Format = "house"
     folder: str

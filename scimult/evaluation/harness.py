@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scimult import distributed
@@ -115,11 +115,12 @@ def evaluate(
     """
     scored: dict[str, SetResult] = {}
     not_scored: dict[str, str] = {}
-    for name, loaded in sets.items():
+    for name, entry in sets.items():
         start = time.perf_counter()
-        if needs_embeddings(loaded) and not isinstance(system, EmbeddingSystem):
+        if needs_embeddings(entry) and not isinstance(system, EmbeddingSystem):
             not_scored[name] = "needs embeddings of papers, which this system has not"
             continue
+        loaded = routed(entry, system)
         outcome = _outcome(system, loaded)
         seconds = round(time.perf_counter() - start, 3)
         scored[name] = SetResult(
@@ -127,6 +128,7 @@ def evaluate(
             scores=outcome.scores,
             details=outcome.details,
             resampled=outcome.resampled,
+            encoded_as=_encoded_as(loaded, system),
             seconds=seconds,
             cost=system.costs.get(name, {}),
         )
@@ -165,10 +167,24 @@ def encode_on_all_ranks(system: System, sets: Mapping[str, LoadedSet]) -> None:
         return
     texts: dict[tuple[str, Role], dict[Text, None]] = {}
     for loaded in sets.values():
-        for some, task, role in texts_of(loaded.dataset):
+        for some, task, role in texts_of(routed(loaded, system).dataset):
             texts.setdefault((task, role), {}).update(dict.fromkeys(some))
     for (task, role), distinct in texts.items():
         encoder.encode_on_all_ranks(list(distinct), task=task, role=role, show_progress=True)
+
+
+def routed(loaded: LoadedSet, system: System) -> LoadedSet:
+    """Return the set with the task that its texts are encoded for by a system."""
+    fallback = loaded.benchmark.fallback_task
+    if fallback is None or not isinstance(system, DenseSystem):
+        return loaded
+    task = system.task_for(loaded.benchmark.task, fallback)
+    return replace(loaded, dataset=replace(loaded.dataset, task=task))
+
+
+def _encoded_as(loaded: LoadedSet, system: System) -> str | None:
+    has_choice = loaded.benchmark.fallback_task is not None and isinstance(system, DenseSystem)
+    return loaded.dataset.task if has_choice else None
 
 
 def texts_of(dataset: TaskData) -> list[tuple[Sequence[Text], str, Role]]:

@@ -15,7 +15,7 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.metrics import MACRO_F1, Scores, compute, depth, judge, macro_f1
 from scimult.evaluation.name_matching import match_names, matched_first, words
 from scimult.evaluation.outcome import Outcome
-from scimult.evaluation.systems import Ranker, joined
+from scimult.evaluation.systems import Ranker
 from scimult.evaluation.task_data import Dataset
 from scimult.registry import Registry
 from scimult.retrieval.runs import Ranking
@@ -42,7 +42,7 @@ def _matches(benchmark: Benchmark, dataset: Dataset) -> Ragged:
     if dataset.matched is not None:
         return dataset.matched
     normalise = words if benchmark.name_matching == "words" else str.strip
-    texts = [normalise(joined(text)) for text in dataset.queries]
+    texts = [normalise(text.joined) for text in dataset.queries]
     names = [[normalise(name) for name in synonyms] for synonyms in dataset.label_names]
     return match_names(texts, names)
 

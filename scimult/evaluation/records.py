@@ -44,7 +44,8 @@ def paper(record: Record, body: str) -> Text:
     text = Text("paper", record.text("title", ""), record.text(body, ""))
     if not (text.title.strip() or text.body.strip()):
         raise record.error(
-            f"'title' and {body!r} are both empty", fix="add a text or leave the record out"
+            f"'title' and {body!r} are both empty",
+            fix="add a text, or leave the record out with --skip-bad",
         )
     return text
 

@@ -78,6 +78,8 @@ class SetResult(SetFacts):
     cost : dict
         What the set cost the system, as far as it knows: ``texts`` and ``tokens`` that were
         encoded, ``encode_seconds``, and ``index_bytes`` that search keeps of the candidates.
+    encoded_as : str, optional
+        The task that the encoder was asked for, where the suite gives a fallback.
     details : dict
         What else the protocol found: the C that was chosen, scores by group.
     resampled : list of str, optional
@@ -89,6 +91,7 @@ class SetResult(SetFacts):
     seconds: float
     intervals: dict[str, tuple[float, float]] = {}
     cost: dict[CostKind, float] = {}
+    encoded_as: str | None = None
     details: dict[str, Any] = {}
     resampled: list[str] | None = None
 

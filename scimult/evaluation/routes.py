@@ -34,6 +34,10 @@ class FixedRoute:
         """Return what tells the results of one route from those of another."""
         return {"routed": self._encoder.name, "route": self._route}
 
+    def task_for(self, task: str, fallback: str) -> str:
+        """Return the fixed route."""
+        return self._route
+
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
     ) -> FloatArray:

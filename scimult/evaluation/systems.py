@@ -25,7 +25,7 @@ from scimult.retrieval.bm25 import K1, TOKEN, B, BM25Index
 from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
-from scimult.types import FloatArray, IntArray, Role, Similarity, Text, TextEncoder
+from scimult.types import FloatArray, IntArray, Role, Similarity, TaskChooser, Text, TextEncoder
 
 
 class Ranker(Protocol):
@@ -95,6 +95,12 @@ class DenseSystem:
     def describe(self) -> dict[str, Any]:
         """Return kind, similarity and the settings given."""
         return {"kind": "dense", "similarity": self.encoder.similarity, **self.settings}
+
+    def task_for(self, task: str, fallback: str) -> str:
+        """Return ``task`` if the encoder says that it knows it, else ``fallback``."""
+        if isinstance(self.encoder, TaskChooser):
+            return self.encoder.task_for(task, fallback)
+        return fallback
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Encode queries and candidates that were not encoded before.
@@ -243,14 +249,9 @@ class BM25System:
     def ranker(self, dataset: Dataset) -> Ranker:
         """Index the candidates."""
         return _BM25Ranker(
-            BM25Index(dataset.candidate_ids, [joined(text) for text in dataset.candidates]),
-            [joined(text) for text in dataset.queries],
+            BM25Index(dataset.candidate_ids, [text.joined for text in dataset.candidates]),
+            [text.joined for text in dataset.queries],
         )
-
-
-def joined(text: Text) -> str:
-    """Return title and body joined by a space: the text that words are counted in."""
-    return f"{text.title} {text.body}".strip()
 
 
 class _DenseRanker:

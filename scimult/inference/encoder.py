@@ -179,6 +179,10 @@ class SciMult:
             show_progress=show_progress,
         )
 
+    def task_for(self, task: str, fallback: str) -> str:
+        """Return ``task`` if the model knows it, else ``fallback``."""
+        return task if task in self.tasks else fallback
+
     def kind(self, task: str, role: Role) -> Kind:
         """Return which kind of text is on one side of a task.
 

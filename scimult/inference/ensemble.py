@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from scimult.errors import ConfigError
-from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
+from scimult.types import FloatArray, Role, Similarity, TaskChooser, Text, TextEncoder
 
 Combination = Literal["mean", "concatenation"]
 
@@ -49,6 +49,14 @@ class Ensemble:
     def similarity(self) -> Similarity:
         """How two embeddings are compared."""
         return self._members[0].similarity
+
+    def task_for(self, task: str, fallback: str) -> str:
+        """Return ``task`` if all members know it, else ``fallback``."""
+        chosen = {
+            member.task_for(task, fallback) if isinstance(member, TaskChooser) else fallback
+            for member in self._members
+        }
+        return task if chosen == {task} else fallback
 
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False

@@ -147,6 +147,11 @@ class SentenceEncoder:
         )
         return np.asarray(embeddings_ND, dtype=np.float32)
 
+    def task_for(self, task: str, fallback: str) -> str:
+        """Return ``task`` if a prefix or an adapter is for it, else ``fallback``."""
+        named = {key.partition("/")[0] for key in (*self.spec.prefixes, *self.spec.adapters)}
+        return task if task in named else fallback
+
     @cached_property
     def fingerprint(self) -> str:
         """Hash of weights, adapters and settings: all that an embedding depends on."""

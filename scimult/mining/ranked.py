@@ -23,7 +23,7 @@ from scimult.mining.sampling import BoolArray
 from scimult.progress import bar
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.runs import Ranking
-from scimult.types import FloatArray, IntArray, Role, Text, TextEncoder
+from scimult.types import FloatArray, IntArray, Role, TextEncoder
 
 Queries = TypeVar("Queries")
 _Asked = TypeVar("_Asked", contravariant=True)
@@ -109,7 +109,7 @@ class RankWindow(Generic[Queries]):
 
 def bm25_index(texts: TextStore, rows_C: IntArray) -> BM25Index:
     """Index the texts at ``rows_C``."""
-    return BM25Index(texts.ids_at(rows_C), [words(text) for text in texts.texts(rows_C)])
+    return BM25Index(texts.ids_at(rows_C), [text.joined for text in texts.texts(rows_C)])
 
 
 def look_up(rows_N: IntArray, vectors_ND: FloatArray) -> Callable[[IntArray], FloatArray]:
@@ -145,8 +145,3 @@ def places_in(rows: IntArray, sorted_rows: IntArray) -> tuple[IntArray, BoolArra
     """Return the place of each row in ``sorted_rows``, and whether it is there at all."""
     places = np.minimum(np.searchsorted(sorted_rows, rows), len(sorted_rows) - 1)
     return places, sorted_rows[places] == rows
-
-
-def words(text: Text) -> str:
-    """Return title and body joined by a space."""
-    return f"{text.title} {text.body}".strip()

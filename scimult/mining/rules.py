@@ -22,7 +22,7 @@ from scimult.mining.easy import OtherField, Random, SameField, fields_to_rows
 from scimult.mining.graph import CitedByCited, CoCited
 from scimult.mining.metadata import LabelsOfNeighbours, Links, Relation
 from scimult.mining.pools import Ingredient, Rule
-from scimult.mining.ranked import RankWindow, bm25_index, encode_to_file, look_up, words
+from scimult.mining.ranked import RankWindow, bm25_index, encode_to_file, look_up
 from scimult.mining.veto import CrossEncoderVeto, PairScorer, load_cross_encoder
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.exact import ExactIndex
@@ -206,7 +206,7 @@ class RuleBuilder:
             self._bm25[key] = bm25_index(texts, rows_C)
         return RankWindow(
             self._bm25[key],
-            lambda rows: [words(text) for text in texts.texts(rows)],
+            lambda rows: [text.joined for text in texts.texts(rows)],
             rows_C,
             range(*rule.ranks),
             rule.margin,

@@ -11,7 +11,6 @@ from scimult.data.ragged import Ragged
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError
 from scimult.mining.pools import Groups
-from scimult.mining.ranked import words
 from scimult.types import FloatArray
 
 PairScorer = Callable[[Sequence[tuple[str, str]]], FloatArray]
@@ -46,8 +45,8 @@ class CrossEncoderVeto:
         rows = np.concatenate([positives.values, pools.values])
         if not len(rows):
             return pools
-        queries = [words(text) for text in self.texts.texts(groups.queries_G[owners])]
-        documents = [words(text) for text in self.texts.texts(rows)]
+        queries = [text.joined for text in self.texts.texts(groups.queries_G[owners])]
+        documents = [text.joined for text in self.texts.texts(rows)]
         scores = self.score(list(zip(queries, documents, strict=True)))
         lowest_G = np.full(len(groups), np.inf)
         of_positives = len(positives.values)

@@ -24,6 +24,8 @@ from scimult.types import FloatArray, IntArray
 K1, B = 0.9, 0.4
 TOKEN = r"(?u)\b\w\w+\b"
 _QUERY_ROWS = 256
+# Of a block of queries, whatever the number of candidates: 64 MiB.
+_MOST_SCORES = 1 << 24
 
 
 class BM25Index:
@@ -73,9 +75,10 @@ class BM25Index:
             One candidate row per query to leave out of its list; -1 for none.
         """
         best = TopK(len(queries), min(k, len(self.ids)))
-        starts = range(0, len(queries), _QUERY_ROWS)
+        query_rows = max(1, min(_QUERY_ROWS, _MOST_SCORES // len(self.ids)))
+        starts = range(0, len(queries), query_rows)
         for start in progress(starts, "BM25", unit="block", show=show_progress):
-            scores_BC = self._scores(queries[start : start + _QUERY_ROWS])
+            scores_BC = self._scores(queries[start : start + query_rows])
             scores_BC[scores_BC <= 0] = -np.inf
             if exclude_Q is not None:
                 excluded_B = exclude_Q[start : start + len(scores_BC)]

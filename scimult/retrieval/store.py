@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scimult import distributed
 from scimult.errors import DataError
 from scimult.files import atomic_file
-from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
+from scimult.types import FloatArray, Role, Similarity, TaskChooser, Text, TextEncoder
 
 Precision = Literal["float32", "float16", "bfloat16"]
 _KEY_BYTES = 16
@@ -78,6 +78,12 @@ class StoringEncoder:
     def similarity(self) -> Similarity:
         """How two embeddings are compared."""
         return self._encoder.similarity
+
+    def task_for(self, task: str, fallback: str) -> str:
+        """Return what the encoder inside says; ``fallback`` if it does not say."""
+        if isinstance(self._encoder, TaskChooser):
+            return self._encoder.task_for(task, fallback)
+        return fallback
 
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False

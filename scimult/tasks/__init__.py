@@ -1,6 +1,15 @@
 """What a task is, the catalogue of known ones, and which weights serve them."""
 
-from scimult.tasks.catalogue import Task, TaskSet, default_tasks
+from scimult.tasks.catalogue import Task, TaskSet, catalogue, default_tasks, named_tasks
 from scimult.tasks.routing import Routing, route_names, route_of
 
-__all__ = ["Routing", "Task", "TaskSet", "default_tasks", "route_names", "route_of"]
+__all__ = [
+    "Routing",
+    "Task",
+    "TaskSet",
+    "catalogue",
+    "default_tasks",
+    "named_tasks",
+    "route_names",
+    "route_of",
+]

@@ -14,6 +14,9 @@ from scimult.types import Kind
 
 Format = Literal["classification", "regression", "proximity", "adhoc_search"]
 
+# In the order of the released checkpoints' experts.
+DEFAULT = ("search", "link_prediction", "classification")
+
 
 class Task(StrictConfig):
     """One task of the multi-task model (SciMult, section 3.1)."""
@@ -77,5 +80,22 @@ class TaskSet:
 
 def default_tasks() -> TaskSet:
     """Return search, link_prediction and classification, as in the SciMult paper."""
+    return catalogue().subset(DEFAULT)
+
+
+def named_tasks(names: Sequence[str]) -> TaskSet:
+    """Return tasks by name: those of the catalogue, and new ones between papers for other names.
+
+    Raises
+    ------
+    ConfigError
+        If a name is given twice, or none is.
+    """
+    known = catalogue()
+    return TaskSet([known[name] if name in known else Task(name=name) for name in names])
+
+
+def catalogue() -> TaskSet:
+    """Return all tasks that have a name here, those of SciMult first."""
     text = resources.files("scimult.tasks").joinpath("catalogue.yaml").read_text(encoding="utf-8")
     return TaskSet([Task(**entry) for entry in yaml.safe_load(text)])

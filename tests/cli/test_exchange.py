@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from scimult.checkpoints import load_pretrained
 from scimult.cli.main import app
 from scimult.inference import SciMult
+from tests.base_models import save_base_model
+from tests.checkpoints.adapterhub import adapter_weights, save_adapter
 from tests.released import HEADS, released_encoder, released_state, save_released
 from tests.tiny import save_tiny_model, tiny_tokenizer
 
@@ -49,6 +51,42 @@ def test_import_then_export_gives_the_same_model(tmp_path: Path) -> None:
     assert run("import", "--released", tmp_path / "again", *options)[0] == 0
     first, second = (SciMult.from_pretrained(tmp_path / name) for name in ("m", "m2"))
     assert np.array_equal(first.encode(["a"], task="search"), second.encode(["a"], task="search"))
+
+
+def test_a_base_with_adapterhub_adapters_becomes_a_model(tmp_path: Path) -> None:
+    base = save_base_model(tmp_path / "base", "bert")
+    for place, name in enumerate(("clf", "qry")):
+        save_adapter(tmp_path / name, name, adapter_weights(name, seed=place))
+    named = (
+        f"--adapter=classification={tmp_path / 'clf'}",
+        f"--adapter=search={tmp_path / 'qry'}",
+    )
+    options = ("--base", base, *named, "--similarity", "l2")
+    code, printed, _ = run("import", *options, "--out", tmp_path / "m")
+    assert code == 0
+    assert "classification           clf, trained on someone/base, from" in printed
+    model = SciMult.from_pretrained(tmp_path / "m")
+    assert (model.similarity, model.tasks.names) == ("l2", ["classification", "search"])
+    first, second = (model.encode(["a"], task=task) for task in model.tasks.names)
+    assert not np.allclose(first, second)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "one thing is imported at a time"),
+        (("--released", "a", "--base", "b"), "one thing is imported at a time"),
+        (("--released", "a"), "holds no tokenizer"),
+        (("--released", "a", "--adapter", "b=c"), "--adapter has no meaning with --released"),
+        (("--base", "a", "--task", "b"), "--task has no meaning with --base"),
+        (("--base", "a"), "no adapters for the base"),
+        (("--base", "a", "--adapter", "b"), "TASK=FOLDER or TASK/SIDE=FOLDER"),
+        (("--base", "a", "--adapter", "b=c", "--adapter", "b=d"), "two adapters for one route"),
+    ],
+)
+def test_contradictions_of_import(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    code, _, error = run("import", *arguments, "--out", tmp_path / "out")
+    assert (code, message in " ".join(error.split())) == (1, True), error
 
 
 def test_forms_of_one_task_and_of_all(model: Path, tmp_path: Path) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from scimult.checkpoints import save_pretrained
+from scimult.checkpoints.grow import grow_task
 from scimult.errors import ConfigError
 from scimult.evaluation.benchmark import Benchmark, Probe
-from scimult.evaluation.harness import LoadedSet, encode_on_all_ranks, evaluate, load_sets
+from scimult.evaluation.harness import LoadedSet, encode_on_all_ranks, evaluate, load_sets, routed
 from scimult.evaluation.results import Result
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import BM25System, DenseSystem
+from scimult.inference import Ensemble, SciMult
 from scimult.retrieval.store import StoringEncoder
+from scimult.tasks import Task
+from scimult.types import FloatArray, TextEncoder
 from tests.benchmarks import (
     WordEncoder,
     benchmark,
@@ -23,6 +29,7 @@ from tests.benchmarks import (
     write_search,
 )
 from tests.ranks import run_ranks
+from tests.tiny import save_tiny_model
 
 
 def _write_labelled(folder: Path) -> Benchmark:
@@ -75,6 +82,48 @@ def test_a_linear_set_stands_beside_the_others(tmp_path: Path) -> None:
     assert linear.details["intercept"] is False
     assert set(linear.intervals) == {"macro_f1"}
     assert set(result.averages) == {"classification", "link_prediction", "search", "all"}
+
+
+def test_a_set_is_encoded_for_its_task_or_for_the_fallback(tmp_path: Path) -> None:
+    """A model that knows the task takes its route, any other one that of the fallback."""
+    three = save_tiny_model(tmp_path / "three")
+    new = Task(name="regression", format="regression")
+    grown = grow_task(three, new, like="search")
+    save_pretrained(tmp_path / "four", grown.model.state_dict(), grown.tokenizer, grown.config)
+    knows, knows_not = (SciMult.from_pretrained(tmp_path / name) for name in ("four", "three"))
+    entry = _write_labelled(tmp_path).model_copy(
+        update={"task": "regression", "fallback_task": "classification"}
+    )
+    suite = Suite(name="own", description="mine", how_to_get="ask me", benchmarks={"linear": entry})
+    sets = load_sets(suite, tmp_path)
+    texts = sets["linear"].dataset.texts  # type: ignore[union-attr]
+    encoders: list[tuple[TextEncoder, str, FloatArray]] = [
+        (knows, "regression", knows.encode(texts, task="search")),
+        (knows_not, "classification", knows_not.encode(texts, task="classification")),
+        (
+            StoringEncoder(knows, tmp_path / "store", "a"),
+            "regression",
+            knows.encode(texts, task="search"),
+        ),
+        (
+            Ensemble([knows, knows_not], name="both"),
+            "classification",
+            knows_not.encode(texts, task="classification"),
+        ),
+        # An encoder that does not say what it knows.
+        (
+            WordEncoder(),
+            "classification",
+            WordEncoder().encode(texts, task="classification", role="query"),
+        ),
+    ]
+    for place, (encoder, task, expected) in enumerate(encoders):
+        system = DenseSystem(encoder)
+        result = evaluate(system, suite, sets, tmp_path / f"out{place}")
+        assert result.sets["linear"].encoded_as == task
+        assert set(result.averages) == {"regression", "all"}
+        papers = routed(sets["linear"], system).dataset
+        np.testing.assert_array_equal(system.paper_embeddings(papers), expected)  # type: ignore[arg-type]
 
 
 def test_what_bm25_cannot_do_is_named(tmp_path: Path) -> None:

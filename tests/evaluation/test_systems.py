@@ -15,7 +15,6 @@ from scimult.evaluation.systems import (
     DenseSystem,
     EmbeddingSystem,
     StoredSystem,
-    joined,
 )
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.retrieval.runs import Ranking
@@ -117,6 +116,6 @@ def test_an_encoder_that_loses_rows_or_returns_nan(links: Dataset) -> None:
 
 
 def test_bm25_counts_words_of_title_and_body() -> None:
-    assert joined(Text("label", "Proteins", "folding")) == "Proteins folding"
-    assert joined(Text("query", "water")) == "water"
+    assert Text("label", "Proteins", "folding").joined == "Proteins folding"
+    assert Text("query", "water").joined == "water"
     assert BM25System().describe()["k1"] == 0.9

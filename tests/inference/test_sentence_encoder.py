@@ -61,6 +61,9 @@ def test_prefixes_by_task_and_side(minilm: Path) -> None:
         wanted = plain.encode([Text("paper", prefix + "water")], task=task, role=role)
         assert np.allclose(found, wanted, atol=1e-6)
     assert encoder.fingerprint != plain.fingerprint
+    # A task that a prefix names is one that the encoder knows.
+    assert encoder.task_for("search", "classification") == "search"
+    assert encoder.task_for("regression", "classification") == "classification"
 
 
 def test_title_and_body_are_joined_by_the_models_separator(encoder: SentenceEncoder) -> None:

@@ -14,7 +14,7 @@ from scimult.data.ragged import Ragged
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.errors import ConfigError, DataError
 from scimult.mining.pools import Groups
-from scimult.mining.ranked import RankWindow, bm25_index, encode_to_file, look_up, words
+from scimult.mining.ranked import RankWindow, bm25_index, encode_to_file, look_up
 from scimult.mining.veto import CrossEncoderVeto, load_cross_encoder
 from scimult.retrieval.exact import ExactIndex
 from scimult.types import FloatArray, IntArray, Role, Similarity, Text
@@ -76,7 +76,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> TextStore:
 
 def test_a_window_of_bm25_holds_the_next_best(texts: TextStore) -> None:
     def represent(rows: IntArray) -> list[str]:
-        return [words(text) for text in texts.texts(rows)]
+        return [text.joined for text in texts.texts(rows)]
 
     rows = np.arange(N, dtype=np.int64)
     groups = _groups(list(range(N)), 0)
@@ -101,7 +101,7 @@ class _Lengths:
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
     ) -> FloatArray:
-        sizes = [[len(words(text)), role == "query"] for text in texts]
+        sizes = [[len(text.joined), role == "query"] for text in texts]
         return np.array(sizes, dtype=np.float32)[self.rows_off :]
 
 
@@ -111,7 +111,7 @@ def test_encoding_block_by_block(
     monkeypatch.setattr("scimult.mining.ranked.TEXTS_PER_BLOCK", 5)
     rows = np.array([7, 1, 2, 11, 0, 5, 6], dtype=np.int64)
     stored = encode_to_file(_Lengths(), "t", "query", texts, rows, tmp_path / "x.npy")
-    assert stored.tolist() == [[len(words(text)), 1] for text in texts.texts(rows)]
+    assert stored.tolist() == [[len(text.joined), 1] for text in texts.texts(rows)]
     with pytest.raises(DataError, match=r"shape \(4, 2\) for 5 texts"):
         encode_to_file(_Lengths(1), "t", "query", texts, rows, tmp_path / "y.npy")
 
@@ -120,7 +120,7 @@ def test_encoding_block_by_block(
 def test_a_veto_compares_with_the_lowest_positive(
     texts: TextStore, queries: list[int], seed: int, margin: float
 ) -> None:
-    row_of = {words(text): row for row, text in enumerate(texts.texts(range(N)))}
+    row_of = {text.joined: row for row, text in enumerate(texts.texts(range(N)))}
 
     def fit(query: int, row: int) -> int:
         return query * row % 7

@@ -10,6 +10,7 @@ import pytest
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
+from scimult.retrieval import bm25
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.runs import Ranking
 
@@ -57,6 +58,17 @@ def test_scores_are_those_of_the_formula_and_only_matches_are_listed(index: BM25
         wanted = {name: score for name, score in _formula(query).items() if score > 0}
         assert found == pytest.approx(wanted, rel=1e-5)
         assert list(found) == sorted(found, key=lambda name: (found[name], name), reverse=True)
+
+
+def test_blocks_of_queries_change_nothing(
+    index: BM25Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = index.search(QUERIES, 10, exclude_Q=np.array([5, -1, -1, 1]))
+    # One query per block, however many candidates there are.
+    monkeypatch.setattr(bm25, "_MOST_SCORES", 1)
+    cut = index.search(QUERIES, 10, exclude_Q=np.array([5, -1, -1, 1]))
+    np.testing.assert_array_equal(cut.rows_QK, whole.rows_QK)
+    np.testing.assert_array_equal(cut.scores_QK, whole.scores_QK)
 
 
 def test_equal_scores_come_by_descending_id(index: BM25Index) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from scimult.evaluation.reporting.curves import RecallCurves, recall_curves
 from scimult.evaluation.reporting.grid import Grid
 from scimult.evaluation.reporting.labels import by_frequency
-from scimult.evaluation.reporting.maps import PaperMap, can_map, paper_map, takes
+from scimult.evaluation.reporting.maps import Layout, PaperMap, can_map, paper_map, takes
 from scimult.evaluation.reporting.sources import read_scored_set
 from scimult.evaluation.reporting.wins import Duel, duels
 from scimult.evaluation.results import Result
@@ -28,6 +28,8 @@ class Options:
         The system that others are compared with; the oldest result if not given.
     maps : mapping
         System to embeddings of the papers of a coarse classification set.
+    layout : {"tsne", "umap"}
+        Of the maps.
     examples : int
         Won and lost queries shown per data set and system.
     resamples, seed, confidence
@@ -37,6 +39,7 @@ class Options:
     data: Sequence[Path] = ()
     baseline: str | None = None
     maps: Mapping[str, StoredEmbeddings] = field(default_factory=dict)
+    layout: Layout = "tsne"
     examples: int = 3
     resamples: int = 10_000
     seed: int = 0
@@ -85,7 +88,7 @@ def make_part(
     present = [result for result in results if name in result.sets]
     scored = read_scored_set(out, present, name, options.data)
     maps = [
-        paper_map(scored, system, stored, options.seed)
+        paper_map(scored, system, stored, options.seed, options.layout)
         for system, stored in options.maps.items()
         if can_map() and system in scored.tables and takes(scored, stored)
     ]

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.evaluation.comparison import Settings
+from scimult.evaluation.reporting import maps
 from scimult.evaluation.reporting.curves import recall_curves
 from scimult.evaluation.reporting.labels import by_frequency, class_f1, rarest_label
 from scimult.evaluation.reporting.leaderboard import leaderboard, relative_changes, significance
-from scimult.evaluation.reporting.maps import paper_map, project, takes
+from scimult.evaluation.reporting.maps import Layout, paper_map, project, takes
 from scimult.evaluation.reporting.sources import read_scored_set
 from scimult.evaluation.reporting.wins import duels, shortened
 from scimult.evaluation.results import load_results
@@ -169,16 +170,27 @@ def test_other_data_than_was_scored_is_refused(tmp_path: Path) -> None:
         read_scored_set(out, load_results(out), "search", [data])
 
 
-def test_a_map_keeps_groups_apart() -> None:
+@pytest.mark.parametrize("layout", ["tsne", pytest.param("umap", marks=pytest.mark.slow)])
+def test_a_map_keeps_groups_apart(layout: Layout) -> None:
     """Two groups of nearly equal embeddings: every paper's nearest one is of its own group."""
+    if layout == "umap":
+        pytest.importorskip("umap")
     generator = np.random.default_rng(0)
     centres = np.repeat(np.eye(2, 8, dtype=np.float32), 20, axis=0)
     rows = centres + 0.01 * generator.normal(size=centres.shape).astype(np.float32)
-    places = project(rows, seed=0)
+    places = project(rows, 0, layout)
     assert places.min() >= 0
     assert places.max() <= 1
     distances = np.linalg.norm(places[:, None] - places[None], axis=-1) + 10 * np.eye(40)
     assert (distances.argmin(axis=1) // 20 == np.arange(40) // 20).all()
+    np.testing.assert_array_equal(places, project(rows, 0, layout))
+
+
+def test_a_layout_that_cannot_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"not installed .*scimult\[umap\]"):
+        maps.check_layout("umap")
+    maps.check_layout("tsne")
 
 
 def test_a_map_needs_all_papers_and_enough_of_them(written: Written, tmp_path: Path) -> None:

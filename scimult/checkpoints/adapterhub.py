@@ -1,0 +1,294 @@
+"""Import of bottleneck adapters in AdapterHub's files, as SPECTER2 has them, one per route.
+
+A folder holds ``adapter_config.json`` and ``pytorch_adapter.bin`` (or ``adapter.safetensors``).
+Read are adapters of the Pfeiffer form (``seq_bn`` there): after the feed-forward sub-layer with
+output h, input x and LayerNorm LN, ``a = up(relu(down(LN(h + x))))`` and the block's output is
+``LN(h + a + x)``. That is what our variant ``adapters`` computes with placement ``pfeiffer``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from torch import Tensor
+
+from scimult import __version__
+from scimult.checkpoints.hub import local_folder
+from scimult.checkpoints.pretrained import (
+    Pretrained,
+    PretrainedConfig,
+    find_model_folder,
+    read_folder,
+    tokenizer_for,
+)
+from scimult.checkpoints.weights import load_strictly, read_weights_file
+from scimult.config import validate
+from scimult.errors import CheckpointError, ConfigError, UnknownNameError
+from scimult.files import read_json, sha256
+from scimult.models import Encoder, EncoderConfig
+from scimult.tasks import Routing, TaskSet, named_tasks, route_names
+from scimult.types import Role, Similarity
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILES = ("adapter.safetensors", "pytorch_adapter.bin")
+_FAMILIES = ("bert", "roberta", "xlm-roberta")
+
+# Options that decide what is computed, and what our adapters compute. The library has no
+# default, or another one, for the first group; for the second, ours is its default.
+_STATED: dict[str, Any] = {
+    "mh_adapter": False,
+    "output_adapter": True,
+    "non_linearity": "relu",
+    "original_ln_before": True,
+}
+_DEFAULT: dict[str, Any] = {
+    "architecture": None,
+    "original_ln_after": True,
+    "residual_before_ln": True,
+    "ln_before": False,
+    "ln_after": False,
+    "is_parallel": False,
+    "scaling": 1.0,
+    "use_gating": False,
+    "cross_adapter": False,
+    "leave_out": [],
+    "phm_layer": False,
+    "inv_adapter": None,
+    "invertible_adapter": None,
+}
+# Options of training, and those that only one of the above would switch on.
+_NO_EFFECT = re.compile(
+    r"dropout|stochastic_depth|init_weights|init_weights_seed|adapter_residual_before_ln"
+    r"|inv_adapter_reduction_factor|learn_phm|hypercomplex_nonlinearity"
+    r"|(shared|factorized)_(phm_rule|phm_W|W_phm)"
+    r"|phm_(dim|c_init|init_range|rank|bias)"
+)
+
+
+@dataclass(frozen=True)
+class HubAdapter:
+    """One adapter as a folder holds it; ``weights`` by block and the name inside our adapter."""
+
+    folder: Path
+    name: str
+    trained_on: str
+    width: int
+    sha256: str
+    weights: dict[tuple[int, str], Tensor]
+
+
+def import_adapters(
+    base: Path | str,
+    adapters: Mapping[str, Path | str],
+    *,
+    similarity: Similarity = "dot",
+) -> tuple[Pretrained, dict[str, HubAdapter]]:
+    """Join a base model and AdapterHub adapters to one model of variant ``adapters``.
+
+    Parameters
+    ----------
+    base : path
+        Hugging Face folder or name of the model that the adapters were trained on.
+    adapters : mapping
+        Folder or name on the hub of the adapter of each task (``classification``), or of one
+        side of it (``search/query``). If any names a side, all tasks tell sides apart.
+    similarity : {"dot", "cosine", "l2"}
+        How the model compares embeddings.
+
+    Returns
+    -------
+    Pretrained, dict
+        The model, and the adapter of each route.
+
+    Raises
+    ------
+    ConfigError
+        If a side has no adapter, or an adapter serves no side.
+    CheckpointError
+        If a file is damaged or wants to run code, if an adapter computes what ours do not,
+        does not fit the base, or is of another width than the others.
+    """
+    tasks, routing, chosen = _route_adapters(adapters)
+    folder = find_model_folder(base)
+    plain, weights = read_folder(folder)
+    _check_base(plain.encoder, folder)
+    read = {path: _read_adapter(path, plain.encoder) for path in dict.fromkeys(chosen.values())}
+    by_route = {route: read[path] for route, path in chosen.items()}
+    tree = plain.model_dump() | {
+        "tasks": [task.model_dump() for task in tasks],
+        "routing": routing,
+        "similarity": similarity,
+        "provenance": _provenance(base, by_route),
+    }
+    tree["encoder"]["adapters"] = {"count": len(by_route), "width": _common_width(by_route)}
+    config = validate(PretrainedConfig, tree, "imported model")
+    model = Encoder(config.encoder)
+    for route, adapter in enumerate(by_route.values()):
+        for (block, tail), tensor in adapter.weights.items():
+            weights[
+                f"blocks.{block}.feed_forward.experts.0.adapter.bank.experts.{route}.{tail}"
+            ] = tensor
+    load_strictly(model, weights, folder)
+    return Pretrained(model.eval(), tokenizer_for(config.encoder, folder), config), by_route
+
+
+def _route_adapters(
+    adapters: Mapping[str, Path | str],
+) -> tuple[TaskSet, Routing, dict[str, Path | str]]:
+    """Return tasks, routing, and the adapter of each route, in the order of the routes."""
+    sides = get_args(Role)
+    for key in adapters:
+        side = key.partition("/")[2]
+        if "/" in key and side not in sides:
+            raise UnknownNameError(f"side of the adapter {key!r}", side, sides)
+    names = list(dict.fromkeys(key.partition("/")[0] for key in adapters))
+    tasks = named_tasks(names)
+    routing: Routing = "task_and_side" if any("/" in key for key in adapters) else "task"
+    chosen, used = {}, set()
+    for route in route_names(tasks, routing):
+        key = route if route in adapters else route.partition("/")[0]
+        if key not in adapters:
+            raise ConfigError(
+                f"{route} has no adapter", fix=f"name it too: --adapter {route}=FOLDER"
+            )
+        chosen[route] = adapters[key]
+        used.add(key)
+    if unused := sorted(adapters.keys() - used):
+        raise ConfigError(
+            "an adapter serves no side: both sides of its task have others",
+            value=unused,
+            fix="leave it out",
+        )
+    return tasks, routing, chosen
+
+
+def _check_base(encoder: EncoderConfig, folder: Path) -> None:
+    if encoder.family not in _FAMILIES or encoder.is_routed:
+        raise CheckpointError(
+            "the base of AdapterHub adapters is a plain BERT, RoBERTa or XLM-R",
+            path=folder,
+            value="a model with routes" if encoder.is_routed else encoder.family,
+            fix="name the model that the adapters were trained on",
+        )
+
+
+def _read_adapter(path: Path | str, base: EncoderConfig) -> HubAdapter:
+    folder = local_folder(path, WEIGHTS_FILES[1])
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        raise CheckpointError(f"holds no {CONFIG_FILE}", path=path, fix="name an adapter's folder")
+    raw = read_json(file)
+    options = raw.get("config") if isinstance(raw, dict) else None
+    if not isinstance(options, dict) or not isinstance(raw.get("name"), str):
+        is_peft = isinstance(raw, dict) and "peft_type" in raw
+        fix = (
+            "scimult evaluate --encoder switches PEFT adapters on (docs/suites.md)"
+            if is_peft
+            else "name an adapter that the library adapters saved"
+        )
+        raise CheckpointError("describes no AdapterHub adapter", path=file, fix=fix)
+    _check_options(options, file)
+    trained_on = str(raw.get("model_name") or "not named")
+    for key, ours in (("model_type", base.family), ("hidden_size", base.hidden_size)):
+        if raw.get(key) != ours:
+            raise CheckpointError(
+                f"the adapter is for {key} {raw.get(key)}, the base has {ours}",
+                path=file,
+                fix=f"name the base that it was trained on ({trained_on})",
+            )
+    weights_file = next(
+        (folder / name for name in WEIGHTS_FILES if (folder / name).is_file()), None
+    )
+    if weights_file is None:
+        raise CheckpointError(
+            "holds no adapter weights", path=path, fix=f"expected {' or '.join(WEIGHTS_FILES)}"
+        )
+    return HubAdapter(
+        folder=folder,
+        name=raw["name"],
+        trained_on=trained_on,
+        width=max(1, int(base.hidden_size // options["reduction_factor"])),
+        sha256=sha256(weights_file),
+        weights=_renamed(read_weights_file(weights_file), raw["name"], weights_file),
+    )
+
+
+def _check_options(options: Mapping[str, Any], file: Path) -> None:
+    """Refuse, by name, every option that asks for something that we would compute otherwise."""
+    expected = _STATED | _DEFAULT
+    known = {**dict.fromkeys(_STATED), **_DEFAULT, **options}
+    wrong = {key: known[key] for key, ours in expected.items() if known[key] != ours}
+    factor = options.get("reduction_factor")
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or factor <= 0:
+        wrong["reduction_factor"] = factor
+    for key in options.keys() - expected.keys() - {"reduction_factor"}:
+        if not _NO_EFFECT.fullmatch(key):
+            wrong[key] = options[key]
+    if wrong:
+        raise CheckpointError(
+            "the adapter computes something that ours do not",
+            path=file,
+            value=dict(sorted(wrong.items())),
+            fix="only Pfeiffer adapters (seq_bn) with ReLU and one reduction factor can be read",
+        )
+
+
+def _renamed(weights: Mapping[str, Tensor], name: str, file: Path) -> dict[tuple[int, str], Tensor]:
+    """Return the weights by block and by their names in our adapters."""
+    pattern = re.compile(
+        rf"(?:\w+\.)?encoder\.layer\.(\d+)\.output\.adapters\.{re.escape(name)}\."
+        r"adapter_(?:(down)\.0|(up))\.(weight|bias)"
+    )
+    renamed = {}
+    for key, tensor in weights.items():
+        match = pattern.fullmatch(key)
+        if match is None:
+            raise CheckpointError(
+                f"holds a weight that is no part of the adapter {name}",
+                path=file,
+                value=key,
+                fix="only adapters after feed-forward sub-layers can be read",
+            )
+        renamed[int(match[1]), f"{match[2] or match[3]}.{match[4]}"] = tensor
+    return renamed
+
+
+def _common_width(by_route: Mapping[str, HubAdapter]) -> int:
+    widths = {route: adapter.width for route, adapter in by_route.items()}
+    if len(set(widths.values())) > 1:
+        raise CheckpointError(
+            "adapters of different widths cannot be in one model",
+            value=widths,
+            fix="import those of one reduction factor",
+        )
+    return next(iter(widths.values()))
+
+
+def _provenance(base: Path | str, by_route: Mapping[str, HubAdapter]) -> dict[str, Any]:
+    adapters = {
+        route: {
+            "folder": str(adapter.folder),
+            "name": adapter.name,
+            "trained_on": adapter.trained_on,
+            "sha256": adapter.sha256,
+        }
+        for route, adapter in by_route.items()
+    }
+    return {
+        "scimult": __version__,
+        "base": str(base),
+        "variant": "adapters",
+        "adapterhub": adapters,
+    }
+
+
+def adapter_lines(by_route: Mapping[str, HubAdapter]) -> list[str]:
+    """Return what serves each route, as lines of text."""
+    return [
+        f"{route:<24} {adapter.name}, trained on {adapter.trained_on}, from {adapter.folder}"
+        for route, adapter in by_route.items()
+    ]
