@@ -85,7 +85,7 @@ def _mine_file(
     path = data.folder / entry["file"]
     pairs = read_pairs(path)
     negatives, found = Ragged.empty(len(pairs)), dict[str, int]()
-    if rules:
+    if rules and len(pairs):
         negatives, found = mine_pools(
             pairs,
             builder.ingredients(pairs, entry, rules),

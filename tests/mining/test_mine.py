@@ -201,6 +201,19 @@ def test_any_mix_of_rules(data: PreparedData) -> None:
     assert PreparedData.open(data.folder).fingerprint == data.fingerprint
 
 
+def test_a_dense_rule_without_dev_pairs(tmp_path: Path) -> None:
+    config = raw_config(write_raw(tmp_path / "raw"), dev_fraction=0)
+    data = build_dataset(config, tmp_path / "out")[0]
+    rules = {"citations": [{"rule": "dense", "model": "lengths"}]}
+    mine_again(data.folder, validate(MiningConfig, rules), lambda rule: _Lengths())
+    mined = {
+        entry["split"]: entry["negatives"]
+        for entry in PreparedData.open(data.folder).manifest["pairs"]
+        if entry["part"] == "citations"
+    }
+    assert mined["dev"] == 0 < mined["train"]
+
+
 def _kind(task: str) -> str:
     return "label" if task == "classification" else "paper"
 
