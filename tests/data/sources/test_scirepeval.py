@@ -126,7 +126,7 @@ def test_one_bad_candidate_does_not_cost_its_row(tmp_path: Path) -> None:
         ("fos", {"title": "T", "labels_text": ["Art"]}, "paper has no id"),
         ("cite_count", _text(1), "missing field 'log_citations'"),
         ("same_author", {"query": _text(1), "candidates": "many"}, "not a list of objects"),
-        ("search", {"query": None, "candidates": _shown(1)}, "missing field 'query'"),
+        ("search", {"query": None, "candidates": _shown(1)}, "field 'query' is null"),
         ("cite_prediction", {"query": _text(1)}, "field 'pos' is not an object"),
     ],
 )
