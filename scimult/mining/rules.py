@@ -69,6 +69,7 @@ class RuleBuilder:
         self._bm25: dict[tuple[str, bool], BM25Index] = {}
         self._embeddings: dict[str, Vectors] = {}
         self._vetoes: dict[str, PairScorer] = {}
+        self._contents: dict[str, str | dict[str, str]] = {}
 
     def known(self, task: str, part: str) -> Ragged:
         """Return, for every text row, what must not become its negative.
@@ -170,7 +171,7 @@ class RuleBuilder:
         if isinstance(rule, configs.CitationBandConfig):
             described["embedding"] = self._config.embedding.model_dump(mode="json")
         if rule.veto is not None:
-            described["veto"]["model"] = content_of_model(rule.veto.model)
+            described["veto"]["model"] = self._content(rule.veto.model)
         return described
 
     def citation_window(
@@ -234,6 +235,11 @@ class RuleBuilder:
             range(*rule.ranks),
             rule.margin,
         )
+
+    def _content(self, model: str) -> str | dict[str, str]:
+        if model not in self._contents:
+            self._contents[model] = content_of_model(model)
+        return self._contents[model]
 
     def _veto(self, veto: configs.VetoConfig | None) -> CrossEncoderVeto | None:
         if veto is None:
