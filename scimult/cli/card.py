@@ -15,11 +15,17 @@ def card(
         typer.Option(help="Markdown file; default: FOLDER/card.md.", show_default=False),
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Papers whose language is identified.")] = 2000,
+    negatives: Annotated[
+        int,
+        typer.Option(min=0, help="Hard negatives of each rule to show, as titles of the data."),
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Which hard negatives are shown.")] = 0,
 ) -> None:
     """Write counts, lengths, labels, languages, duplicates and overlap of a prepared folder."""
     from scimult.data.hygiene.card import write_card
     from scimult.data.prepared import PreparedData
 
     path = out or folder / "card.md"
-    write_card(PreparedData.open(folder), path, sample=sample)
+    data = PreparedData.open(folder)
+    write_card(data, path, sample=sample, negatives=negatives, seed=seed)
     typer.echo(path)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scimult.mining.config import DenseConfig
-    from scimult.types import TextEncoder
+    from scimult.mining.dense import MiningEncoder
 
 
-def open_encoder(rule: DenseConfig) -> TextEncoder:
+def open_encoder(rule: DenseConfig) -> MiningEncoder:
     """Open the model of a ``dense`` rule.
 
     Raises

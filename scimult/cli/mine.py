@@ -18,16 +18,26 @@ def mine(
         Path | None,
         typer.Option(help="YAML file of rules; default: the choices of the last mining."),
     ] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keeps what is mined, which a later run reuses. Default: .FOLDER.steps beside it.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Replace the hard negatives of a prepared folder; texts and tokens stay."""
     from scimult.cli.encoders import open_encoder
     from scimult.cli.tables import print_prepared
     from scimult.config import apply_overrides, read_yaml, validate
     from scimult.data.prepared import PreparedData
+    from scimult.data.steps import Steps
     from scimult.mining.config import MiningConfig
     from scimult.mining.mine import mine_again
 
     before = read_yaml(config) if config else PreparedData.open(folder).manifest["mining"]
     chosen = validate(MiningConfig, apply_overrides(before, overrides or ()), config)
-    mine_again(folder, chosen, open_encoder)
+    folder = folder.resolve()
+    kept = Steps(steps or folder.with_name(f".{folder.name}.steps"))
+    mine_again(folder, chosen, open_encoder, kept)
     print_prepared(PreparedData.open(folder))

@@ -31,13 +31,14 @@ def print_prepared(data: PreparedData) -> None:
         sources.add_row(source["name"], ", ".join(counts))
     console.print(sources)
     pairs = Table(box=box.SIMPLE)
-    for name in ("source", "task", "split"):
+    pairs.add_column("source", overflow="fold")
+    for name in ("task", "split"):
         pairs.add_column(name, no_wrap=True)
     names = ["queries", "groups", "pairs"]
     if any(entry["unsampled"] for entry in data.manifest["pairs"]):
         names.append("unsampled")
     for name in (*names, "mined"):
-        pairs.add_column(name, justify="right")
+        pairs.add_column(name, justify="right", no_wrap=True)
     for entry in data.manifest["pairs"]:
         mined = entry["with_negatives"] / max(entry["groups"], 1)
         counts = [f"{entry[name]:,}" for name in names]

@@ -12,6 +12,7 @@ from scimult.data.corpus import Corpus
 from scimult.data.lines import Rejects
 from scimult.data.prepare_config import ANSWERS, PrepareConfig, SourceConfig
 from scimult.data.prepare_sources import (
+    NOTHING_LEFT,
     Answers,
     read_answers,
     read_citations,
@@ -108,7 +109,16 @@ def _read_all(
         raw.extend(_read_citations(config, source, corpus, counts[source.name], edges))
         raw.extend(_read_links(config, source, corpus, counts[source.name], answers))
         raw.extend(_read_search(config, source, corpus, counts[source.name], answers))
+    for part in raw:
+        _check_pairs(part, config)
     return raw, edges, answers
+
+
+def _check_pairs(part: RawPairs, config: PrepareConfig) -> None:
+    """Refuse a part without a pair: nobody names a file for that."""
+    if not len(part.positives):
+        path = config.resolve(getattr(part.source, part.part))
+        raise DataError(f"no pair of {part.part} is left", path=path, fix=NOTHING_LEFT)
 
 
 def _read_citations(

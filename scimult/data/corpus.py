@@ -207,7 +207,9 @@ def parse_text(record: Record, kind: str) -> Text:
         If a field is missing or of another type, or there is no text at all.
     """
     if kind == "paper":
-        text = Text("paper", record.text("title"), record.text("abstract"))
+        # Dumps write null for "there is none"; a field that is not there may be misnamed.
+        none = "" if "abstract" in record.fields else None
+        text = Text("paper", record.text("title"), record.text("abstract", none))
         problem = "title and abstract are both empty"
     elif kind == "label":
         text = Text("label", record.text("name"), record.text("definition", ""))

@@ -17,6 +17,14 @@ from scimult.errors import DataError
 T = TypeVar("T")
 
 EXAMPLES_PER_REASON = 3
+# How files of other formats start, what they are, and what to do with them.
+OTHER_FORMATS = {
+    b"\x1f\x8b": ("gzip", "end its name in .gz"),
+    b"PAR1": ("Parquet", "convert it with scimult prepare table"),
+    b"PK\x03\x04": ("ZIP, as spreadsheets are", "unpack it, or save it as text"),
+    b"\xff\xfe": ("UTF-16", "save the file as UTF-8"),
+    b"\xfe\xff": ("UTF-16", "save the file as UTF-8"),
+}
 
 
 class Rejects:
@@ -139,6 +147,19 @@ class Record:
             self._check_unicode(name, item)
         return list(value)
 
+    def identifiers(self, name: str) -> list[str]:
+        """Return a list of ids; an integer is taken as its decimal digits, null as an empty list.
+
+        Raises
+        ------
+        DataError
+            If the field is not a list of strings and integers.
+        """
+        values = self.fields.get(name)
+        if isinstance(values, list):
+            values = [str(item) if type(item) is int else item for item in values]
+        return Record(self.path, self.line, {name: values}).strings(name, ())
+
     def integer(self, name: str, default: int | None = None) -> int:
         """Return an integer field; in a table its decimal digits.
 
@@ -181,7 +202,7 @@ class Record:
         if default is not None:
             return default
         raise self.error(
-            f"missing field {name!r}",
+            f"field {name!r} is null" if name in self.fields else f"missing field {name!r}",
             value=sorted(self.fields),
             fix=f"add {name!r} to this record, or leave the record out with --skip-bad",
         )
@@ -306,13 +327,15 @@ def read_lines(
     Raises
     ------
     DataError
-        If the file does not exist or cannot be read; and, through ``rejects``, if a line is not
-        UTF-8 or the gzip file is cut off.
+        If the file does not exist, cannot be read or is of another format; and, through
+        ``rejects``, if a line is not UTF-8 or the gzip file is cut off.
     """
     number = 0
     try:
         with open_binary(path) as file:
             for number, raw in enumerate(file, start=1):
+                if number == 1:
+                    _check_format(path, raw)
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
@@ -333,6 +356,14 @@ def read_lines(
     except OSError as error:
         problem = f"file cannot be read: {error.strerror}"
         raise DataError(problem, path=path, fix="check the disk and its permissions") from error
+
+
+def _check_format(path: Path, start: bytes) -> None:
+    """Refuse a file of another format as a whole: its lines would be nonsense one by one."""
+    for mark, (what, fix) in OTHER_FORMATS.items():
+        if start.startswith(mark):
+            problem = f"file is not text but {what}"
+            raise DataError(problem, path=path, value=start[:8], fix=fix)
 
 
 def open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import open_arrow
@@ -19,6 +22,7 @@ Split = Literal["train", "dev"]
 SPLITS: tuple[Split, ...] = ("train", "dev")
 VERSION = "1"
 RAGGED_COLUMNS = ("positives", "negatives", "unsampled")
+RuleBits: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,10 @@ class PairFile:
         True positives that down-sampling left out: never drawn, but known.
     view : str, optional
         For self-supervision: each query is its own positive, cut in two ways (``data/views.py``).
+    rules : tuple of str
+        The rules of mining that gave the negatives; empty if that is not known.
+    found_by : RuleBits, optional
+        For each of ``negatives.values``: bit ``i`` is set if ``rules[i]`` gave it.
     """
 
     source: str
@@ -52,12 +60,15 @@ class PairFile:
     negatives: Ragged
     unsampled: Ragged = field(default_factory=lambda: Ragged.empty(0))
     view: ViewName | None = None
+    rules: tuple[str, ...] = ()
+    found_by: RuleBits | None = None
 
     def __post_init__(self) -> None:
         if len(self.unsampled) == 0 and len(self.queries):
             object.__setattr__(self, "unsampled", Ragged.empty(len(self.queries)))
         lengths = {len(self.queries), *(len(getattr(self, name)) for name in RAGGED_COLUMNS)}
         assert len(lengths) == 1, lengths
+        assert self.found_by is None or len(self.found_by) == len(self.negatives.values)
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -112,13 +123,24 @@ def pair_file_name(source: str, task: str, split: str) -> str:
     return f"pairs/{source}.{task}.{split}.arrow"
 
 
+def positives_hash(pairs: PairFile) -> str:
+    """Return a hash of queries and positives: of all but what mining adds."""
+    digest = hashlib.sha256()
+    lists = (pairs.positives, pairs.unsampled)
+    for array in (pairs.queries, *(a for one in lists for a in (one.offsets, one.values))):
+        digest.update(f"{len(array)} ".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
 def write_pairs(path: Path | str, pairs: PairFile) -> None:
     """Write a pair file as Arrow IPC. Call it inside ``files.atomic_file`` or ``atomic_folder``."""
-    columns = [pa.array(pairs.queries, pa.int64())]
+    columns = {"query": pa.array(pairs.queries, pa.int64())}
     for name in RAGGED_COLUMNS:
         lists: Ragged = getattr(pairs, name)
-        values = pa.array(lists.values, pa.int64())
-        columns.append(pa.LargeListArray.from_arrays(pa.array(lists.offsets, pa.int64()), values))
+        columns[name] = _lists(lists.offsets, pa.array(lists.values, pa.int64()))
+    if pairs.found_by is not None:
+        columns["found_by"] = _lists(pairs.negatives.offsets, pa.array(pairs.found_by))
     described = {
         "scimult.format": "pairs",
         "scimult.version": VERSION,
@@ -126,8 +148,9 @@ def write_pairs(path: Path | str, pairs: PairFile) -> None:
         "task": pairs.task,
         "split": pairs.split,
         **({} if pairs.view is None else {"view": pairs.view}),
+        **({} if pairs.found_by is None else {"rules": json.dumps(pairs.rules)}),
     }
-    table = pa.table(columns, names=["query", *RAGGED_COLUMNS]).replace_schema_metadata(described)
+    table = pa.table(columns).replace_schema_metadata(described)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with pa.ipc.new_file(str(path), table.schema) as writer:
@@ -153,7 +176,20 @@ def read_pairs(path: Path | str) -> PairFile:
         negatives=_ragged(table.column("negatives")),
         unsampled=_ragged(table.column("unsampled")),
         view=cast("ViewName | None", metadata.get("view")),
+        rules=tuple(json.loads(metadata.get("rules", "[]"))),
+        found_by=_flat(table.column("found_by")) if "found_by" in table.column_names else None,
     )
+
+
+def _lists(offsets: IntArray, values: pa.Array) -> pa.LargeListArray:
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
+
+
+def _flat(column: pa.ChunkedArray) -> RuleBits:
+    if column.num_chunks == 0:
+        return np.empty(0, np.uint8)
+    flat: RuleBits = column.chunk(0).values.to_numpy()
+    return flat
 
 
 def _ragged(column: pa.ChunkedArray) -> Ragged:

@@ -15,6 +15,7 @@ from scimult.errors import DataError
 from scimult.types import Text
 
 PAPER_COLUMN = "paper-id|corpus-id"
+NOTHING_LEFT = "check that it is the right file; without --skip-bad you see what is wrong with it"
 _TEACHER = "teacher"
 
 
@@ -90,6 +91,8 @@ def read_papers(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
         counts["papers with empty abstract"] += not paper.text.body.strip()
         counts["papers without labels"] += has_labels and not paper.labels
         counts["empty author names"] += paper.authors.count("")
+    if not counts["papers"]:
+        raise DataError("no paper is left", path=path, fix=NOTHING_LEFT)
     counts["papers known from an earlier source"] = texts.merged
     return counts
 
@@ -201,7 +204,7 @@ def _parse_paper(record: Record) -> Paper:
         [name.strip() for name in record.strings("authors", ())],
         record.text("venue", "").strip(),
         record.integer("year") if has_year else None,
-        record.strings("labels", ()),
+        record.identifiers("labels"),
         record.text("doi", "").strip(),
     )
 

@@ -37,7 +37,14 @@ class Steps:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def run(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], None]) -> Step:
+    def run(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        make: Callable[[Path], None],
+        *,
+        quiet: bool = False,
+    ) -> Step:
         """Return the step made from exactly these inputs; make it if it is not there.
 
         A step whose inputs differ, or one of whose files does not have its checksum any
@@ -51,35 +58,93 @@ class Steps:
             All that the result depends on, as JSON values: versions, options, checksums.
         make : callable
             Writes the files of the step into the folder it is given.
+        quiet : bool
+            Say nothing of a step that is kept.
         """
-        text = json.dumps(inputs, sort_keys=True)
-        step = Step(self.folder / name, hashlib.sha256(text.encode()).hexdigest()[:16])
+        folder = self.folder / name
+        step = Step(folder, fingerprint(inputs))
         if _is_intact(step):
-            note(f"{name}: inputs unchanged, kept from {step.folder}")
+            if not quiet:
+                note(f"{name}: inputs unchanged, kept from {folder}")
             return step
+
+        def made(temporary: Path) -> Mapping[str, Any]:
+            make(temporary)
+            return inputs
+
+        return self._make(folder, made)
+
+    def run_reading(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        look: Callable[[str], Any],
+        make: Callable[[Path], Mapping[str, Any]],
+    ) -> Step:
+        """Return a step of which only its making shows what it reads; see ``run``.
+
+        It is made again if ``inputs`` differ, or anything that was read looks different now.
+
+        Parameters
+        ----------
+        name, inputs
+            As in ``run``.
+        look : callable
+            From the name of something that was read to what it is now, as a JSON value; ``None``
+            if it is not there.
+        make : callable
+            Writes the files of the step, and returns what it read: name to what it was.
+        """
+        folder = self.folder / name
+        known = _described(folder).get("inputs", {}).get("read", {})
+        read = {what: look(what) for what in known}
+        step = Step(folder, fingerprint({**inputs, "read": read}))
+        if _is_intact(step):
+            note(f"{name}: inputs unchanged, kept from {folder}")
+            return step
+        return self._make(folder, lambda temporary: {**inputs, "read": make(temporary)})
+
+    def _make(self, folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> Step:
         try:
-            with atomic_folder(step.folder) as temporary:
-                make(temporary)
-                sums = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
-                described = {"fingerprint": step.fingerprint, "inputs": inputs, "files": sums}
-                write_json(temporary / FILE_NAME, described)
+            with atomic_folder(folder) as temporary:
+                inputs = make(temporary)
+                step = Step(folder, fingerprint(inputs))
+                described = {"fingerprint": step.fingerprint, "inputs": inputs}
+                write_json(
+                    temporary / FILE_NAME, {**described, "files": checksums_below(temporary)}
+                )
         finally:
             with suppress(OSError):  # an empty folder of steps is of no use
                 self.folder.rmdir()
         return step
 
 
-def checksums(paths: list[Path]) -> list[str]:
-    """Return the SHA-256 of each file."""
-    return [sha256(path) for path in paths]
+def fingerprint(inputs: Mapping[str, Any]) -> str:
+    """Return a short hash of JSON values."""
+    text = json.dumps(inputs, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def checksums_below(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below a folder, by its path in it."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 
 
 def _is_intact(step: Step) -> bool:
-    try:
-        described = read_json(step.folder / FILE_NAME)
-        return bool(
-            described["fingerprint"] == step.fingerprint
-            and all(sha256(step.folder / name) == s for name, s in described["files"].items())
-        )
-    except (DataError, OSError, KeyError, TypeError):
+    described = _described(step.folder)
+    if described.get("fingerprint") != step.fingerprint:
         return False
+    try:
+        return all(sha256(step.folder / name) == s for name, s in described["files"].items())
+    except (OSError, KeyError):
+        return False
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """Return what a finished step says of itself; nothing if there is none."""
+    try:
+        described = read_json(folder / FILE_NAME)
+    except (DataError, OSError):
+        return {}
+    return described if isinstance(described, dict) else {}

@@ -183,7 +183,7 @@ class SourceRules(StrictConfig):
 class NeighbourConfig(StrictConfig):
     """More pairs for a source with citations: neighbours in the citation embedding (SciNCL).
 
-    They become a source of their own, ``<source>-neighbours``.
+    They become a source of their own, ``<source>-neighbours``, that trains the same task.
 
     Parameters
     ----------
@@ -191,15 +191,12 @@ class NeighbourConfig(StrictConfig):
         Its citing papers are the queries.
     ranks : tuple of int
         Window of the positives (SciNCL: 20 to 25).
-    task : str, optional
-        What they train; default: the task of the source's citations.
     negatives : list
         Rules, as under ``citations``.
     """
 
     source: str
     ranks: Band = (20, 25)
-    task: str | None = None
     negatives: list[PaperRule] = Field(default_factory=_citation_band)
 
     @model_validator(mode="after")

@@ -17,8 +17,8 @@ from scimult.data.tokenization import TextTokenizer
 from scimult.errors import StorageError
 from scimult.files import atomic_folder, link_or_copy
 from scimult.mining.config import MiningConfig
+from scimult.mining.dense import OpenEncoder
 from scimult.mining.mine import mine
-from scimult.mining.rules import OpenEncoder
 
 
 class DatasetConfig(PrepareConfig):
@@ -51,7 +51,7 @@ def build_dataset(
     skip_bad : bool
         Leave bad records out and count them, instead of stopping at the first.
     steps : path, optional
-        Folder that keeps what was read, cleaned and tokenised, so that a run that was
+        Folder that keeps what was read, cleaned, mined and tokenised, so that a run that was
         interrupted, or one with other choices, repeats only what its inputs changed.
     workers : int
         Processes that tokenise.
@@ -70,7 +70,7 @@ def build_dataset(
         kept = None if steps is None else Steps(steps)
         rejects = prepare(config, temporary, skip_bad=skip_bad, steps=kept)
         add_view_pairs(temporary, config.self_supervision, config.task_set())
-        mine(temporary, config.mining, open_encoder)
+        mine(temporary, config.mining, open_encoder, kept)
         if tokenizer is not None:
             _tokenise(temporary, tokenizer, steps, workers)
     return PreparedData.open(folder), rejects

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from scimult.data.pairs import PairFile, pair_file_name, read_pairs, write_pairs
+from scimult.data.pairs import PairFile, pair_file_name, read_pairs
 from scimult.data.prepared import PreparedData, write_manifest
-from scimult.data.ragged import Ragged
 from scimult.data.self_supervision import VIEWS_PART
+from scimult.data.steps import Steps
 from scimult.errors import DataError, UnknownNameError
-from scimult.files import atomic_file, atomic_folder, link_or_copy
+from scimult.files import atomic_folder, link_or_copy
 from scimult.mining.config import MiningConfig, NeighbourConfig, RuleConfig
-from scimult.mining.neighbours import neighbour_pairs
-from scimult.mining.pools import mine_pools
-from scimult.mining.rules import NEIGHBOURS, OpenEncoder, RuleBuilder
+from scimult.mining.dense import OpenEncoder
+from scimult.mining.rules import NEIGHBOURS, RuleBuilder
+from scimult.mining.steps import Entry, MiningSteps
 from scimult.progress import note
 
-Entry = dict[str, Any]
 
-
-def mine(folder: Path, config: MiningConfig, open_encoder: OpenEncoder | None = None) -> None:
+def mine(
+    folder: Path,
+    config: MiningConfig,
+    open_encoder: OpenEncoder | None = None,
+    steps: Steps | None = None,
+) -> None:
     """Mine every pair file of a prepared folder, in place; the manifest is written last.
 
     Groups without a hard negative are kept with an empty list and counted in the manifest.
@@ -36,6 +37,8 @@ def mine(folder: Path, config: MiningConfig, open_encoder: OpenEncoder | None = 
         Rules, counts and bands.
     open_encoder : callable, optional
         Opens the model of a ``dense`` rule.
+    steps : Steps, optional
+        Where what is finished is kept for a later run; nowhere by default.
 
     Raises
     ------
@@ -50,17 +53,25 @@ def mine(folder: Path, config: MiningConfig, open_encoder: OpenEncoder | None = 
     _drop_neighbours(data)
     _check_sources(config, data)
     with TemporaryDirectory(prefix=".mining.", dir=folder) as scratch:
-        builder = RuleBuilder(data, config, Path(scratch), open_encoder)
+        embeddings = None if steps is None else steps.folder / "embeddings"
+        builder = RuleBuilder(data, config, Path(scratch), open_encoder, embeddings)
+        kept = Steps(Path(scratch) / "steps") if steps is None else steps
+        made = MiningSteps(data, config, builder, kept)
         for neighbours in config.neighbours:
-            _add_neighbours(data, neighbours, builder)
+            _add_neighbours(data, neighbours, made)
         # The builder asks for known positives from here on: neighbours are among them.
         for entry in data.manifest["pairs"]:
-            _mine_file(data, entry, _rules(config, entry), builder, config)
+            _mine_file(data, entry, _rules(config, entry), made)
     manifest = {**data.manifest, "mining": config.model_dump(mode="json")}
     write_manifest(folder, manifest)
 
 
-def mine_again(folder: Path, config: MiningConfig, open_encoder: OpenEncoder | None = None) -> None:
+def mine_again(
+    folder: Path,
+    config: MiningConfig,
+    open_encoder: OpenEncoder | None = None,
+    steps: Steps | None = None,
+) -> None:
     """Replace a prepared folder by one that is mined with ``config``; texts and tokens stay.
 
     Raises
@@ -71,36 +82,19 @@ def mine_again(folder: Path, config: MiningConfig, open_encoder: OpenEncoder | N
     PreparedData.open(folder)
     with atomic_folder(folder) as temporary:
         shutil.copytree(folder, temporary, copy_function=link_or_copy, dirs_exist_ok=True)
-        mine(temporary, config, open_encoder)
+        mine(temporary, config, open_encoder, steps)
 
 
 def _mine_file(
-    data: PreparedData,
-    entry: Entry,
-    rules: list[RuleConfig],
-    builder: RuleBuilder,
-    config: MiningConfig,
+    data: PreparedData, entry: Entry, rules: list[RuleConfig], made: MiningSteps
 ) -> None:
     """Mine one pair file and count what was found in its manifest entry."""
-    path = data.folder / entry["file"]
-    pairs = read_pairs(path)
-    negatives, found = Ragged.empty(len(pairs)), dict[str, int]()
-    if rules and len(pairs):
-        negatives, found = mine_pools(
-            pairs,
-            builder.ingredients(pairs, entry, rules),
-            builder.known(pairs.task, entry["part"]),
-            limit=config.max_negatives,
-            seed=config.seed,
-        )
-    with atomic_file(path) as temporary:
-        write_pairs(temporary, replace(pairs, negatives=negatives))
-    entry["with_negatives"] = int((negatives.lengths > 0).sum())
-    entry["negatives"] = len(negatives.values)
-    entry["found"] = found
-    for name, count in found.items():
-        if len(pairs) and not count:
-            note(f"{pairs.name} ({pairs.split}): rule {name} found no negative")
+    path, counts = made.mine(entry, rules)
+    _put(path, data.folder / entry["file"])
+    entry.update(counts)
+    for name, count in counts["found"].items():
+        if entry["groups"] and not count:
+            note(f"{entry['file']}: rule {name} found no negative")
 
 
 def _rules(config: MiningConfig, entry: Entry) -> list[RuleConfig]:
@@ -113,16 +107,18 @@ def _rules(config: MiningConfig, entry: Entry) -> list[RuleConfig]:
     )
 
 
-def _add_neighbours(data: PreparedData, chosen: NeighbourConfig, builder: RuleBuilder) -> None:
-    """Write the neighbour pairs of a source and enter them in the manifest."""
+def _add_neighbours(data: PreparedData, chosen: NeighbourConfig, made: MiningSteps) -> None:
+    """Add the neighbour pairs of a source and enter them in the manifest."""
     total = 0
     for entry in list(data.manifest["pairs"]):
         if (entry["source"], entry["part"]) != (chosen.source, "citations"):
             continue
-        window = builder.citation_window(entry["namespace"], range(*chosen.ranks))
-        pairs = neighbour_pairs(read_pairs(data.folder / entry["file"]), window)
+        path = made.neighbours(entry, chosen)
+        pairs = read_pairs(path)
         if len(pairs):
-            data.manifest["pairs"].append(_write_neighbours(data.folder, pairs, entry))
+            new = _neighbours_entry(pairs, entry)
+            _put(path, data.folder / new["file"])
+            data.manifest["pairs"].append(new)
         total += len(pairs)
     if not total:
         fix = "choose lower ranks: the window must lie within the papers that have a citation"
@@ -133,12 +129,9 @@ def _add_neighbours(data: PreparedData, chosen: NeighbourConfig, builder: RuleBu
         )
 
 
-def _write_neighbours(folder: Path, pairs: PairFile, citations: Entry) -> Entry:
-    name = pair_file_name(pairs.source, pairs.task, pairs.split)
-    with atomic_file(folder / name) as temporary:
-        write_pairs(temporary, pairs)
+def _neighbours_entry(pairs: PairFile, citations: Entry) -> Entry:
     return {
-        "file": name,
+        "file": pair_file_name(pairs.source, pairs.task, pairs.split),
         "source": pairs.source,
         "namespace": citations["namespace"],
         "part": NEIGHBOURS,
@@ -150,6 +143,12 @@ def _write_neighbours(folder: Path, pairs: PairFile, citations: Entry) -> Entry:
         "pairs": len(pairs.positives.values),
         "unsampled": 0,
     }
+
+
+def _put(made: Path, path: Path) -> None:
+    """Put a file that was made in the place of another; copies of the old one stay as they are."""
+    path.unlink(missing_ok=True)
+    link_or_copy(made, path)
 
 
 def _drop_neighbours(data: PreparedData) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from scimult.data.pairs import PairFile
+from scimult.data.pairs import PairFile, RuleBits
 from scimult.data.ragged import Ragged
 from scimult.mining.sampling import Membership, concatenate, sample_lists
 from scimult.progress import progress
@@ -44,6 +44,11 @@ class Groups:
 
     def __len__(self) -> int:
         return len(self.queries_G)
+
+    @classmethod
+    def of(cls, pairs: PairFile) -> Groups:
+        """Return all groups of a pair file."""
+        return cls(np.arange(len(pairs), dtype=np.int64), pairs.queries, pairs.positives)
 
     def take(self, places: IntArray) -> Groups:
         """Return the groups at ``places``, in that order."""
@@ -92,67 +97,104 @@ class Ingredient:
     objection: Objection | None = None
 
 
-def mine_pools(
-    pairs: PairFile,
-    ingredients: Sequence[Ingredient],
-    known: Ragged,
-    *,
-    limit: int,
-    seed: int,
-) -> tuple[Ragged, dict[str, int]]:
-    """Return the pool of hard negatives of every group, and how many each rule gave.
-
-    Groups are worked on in chunks, which bounds memory; the result does not depend on them.
+@dataclass(frozen=True)
+class Pools:
+    """What mining found for ``G`` groups.
 
     Parameters
     ----------
-    pairs : PairFile
+    negatives : Ragged
+        ``G`` sorted lists of rows; empty where no rule found anything.
+    found_by : RuleBits
+        For each of ``negatives.values``: bit ``i`` is set if the rule at place ``i`` gave it.
+    found : dict
+        Candidates that each rule contributed, by its name, before they were united.
+    """
+
+    negatives: Ragged
+    found_by: RuleBits
+    found: dict[str, int]
+
+
+def mine_pools(
+    groups: Groups,
+    ingredients: Sequence[Ingredient],
+    is_known: Membership,
+    *,
+    limit: int,
+    seed: int,
+    what: str = "mining",
+) -> Pools:
+    """Return the pool of hard negatives of every group.
+
+    Groups are worked on in chunks, which bounds memory. A pool depends on its group and the
+    group's number alone, so neither chunks nor the other groups matter.
+
+    Parameters
+    ----------
+    groups : Groups
         The ``G`` groups.
     ingredients : sequence of Ingredient
         Rules; their finds are united.
-    known : Ragged
-        For every text row its known positives, sorted and unique.
+    is_known : Membership
+        Of the known positives of every text row.
     limit : int
         Largest pool; a larger one is sampled.
     seed : int
         Decides every sample.
-
-    Returns
-    -------
-    pools : Ragged
-        ``G`` sorted lists; empty where no rule found anything.
-    found : dict
-        Candidates that each rule contributed, before they were united.
+    what : str
+        What the progress bar is called.
     """
     found: Counter[str] = Counter({ingredient.name: 0 for ingredient in ingredients})
+    bits = np.min_scalar_type((1 << len(ingredients)) - 1)
     if not ingredients:
-        return Ragged.empty(len(pairs)), dict(found)
-    is_known = Membership(known)
-    whole = Groups(np.arange(len(pairs), dtype=np.int64), pairs.queries, pairs.positives)
-    starts = range(0, len(pairs), GROUPS_PER_CHUNK)
-    parts = []
-    for start in progress(starts, pairs.name, unit="chunk"):
-        numbers = np.arange(start, min(start + GROUPS_PER_CHUNK, len(pairs)), dtype=np.int64)
-        groups = whole.take(numbers)
-        own = Membership(_sorted_lists(groups.positives))
-        owners, values = [], []
-        for place, ingredient in enumerate(ingredients):
-            kept = _without_positives(
-                ingredient.rule.candidates(groups),
-                groups,
-                own,
-                is_known if ingredient.exclude_known else None,
-            )
-            # Each rule samples by hashes of its own: the last sample must favour none.
-            kept = sample_lists(kept, ingredient.count, seed + place + 1, owners=numbers)
-            if ingredient.objection is not None:
-                kept = ingredient.objection.keep(groups, kept)
+        return Pools(Ragged.empty(len(groups)), np.empty(0, bits), {})
+    starts = range(0, len(groups), GROUPS_PER_CHUNK)
+    parts, found_by = [], [np.empty(0, bits)]
+    for start in progress(starts, what, unit="chunk"):
+        stop = min(start + GROUPS_PER_CHUNK, len(groups))
+        chunk = groups.take(np.arange(start, stop, dtype=np.int64))
+        own = Membership(_sorted_lists(chunk.positives))
+        finds = [
+            _finds(chunk, own, is_known, ingredient, seed + place + 1)
+            for place, ingredient in enumerate(ingredients)
+        ]
+        for ingredient, kept in zip(ingredients, finds, strict=True):
             found[ingredient.name] += len(kept.values)
-            owners.append(kept.owners)
-            values.append(kept.values)
-        united = Ragged.from_pairs(np.concatenate(owners), np.concatenate(values), len(groups))
-        parts.append(sample_lists(united, limit, seed, owners=numbers))
-    return concatenate(parts), dict(found)
+        owners, values = (
+            np.concatenate([getattr(kept, name) for kept in finds]) for name in ("owners", "values")
+        )
+        united = Ragged.from_pairs(owners, values, len(chunk))
+        pools = sample_lists(united, limit, seed, owners=chunk.numbers_G)
+        parts.append(pools)
+        found_by.append(_bits(pools, finds, bits))
+    return Pools(concatenate(parts), np.concatenate(found_by), dict(found))
+
+
+def _finds(
+    groups: Groups, own: Membership, is_known: Membership, ingredient: Ingredient, seed: int
+) -> Ragged:
+    """Return what one rule adds to the pools of some groups.
+
+    Each rule samples with a seed of its own: the last sample must favour none.
+    """
+    kept = _without_positives(
+        ingredient.rule.candidates(groups),
+        groups,
+        own,
+        is_known if ingredient.exclude_known else None,
+    )
+    kept = sample_lists(kept, ingredient.count, seed, owners=groups.numbers_G)
+    return kept if ingredient.objection is None else ingredient.objection.keep(groups, kept)
+
+
+def _bits(pools: Ragged, finds: Sequence[Ragged], dtype: np.dtype[Any]) -> RuleBits:
+    """Return which rules gave each candidate."""
+    bits = np.zeros(len(pools.values), dtype)
+    for place, kept in enumerate(finds):
+        given = Membership(kept)(pools.owners, pools.values)
+        bits |= given.astype(dtype) << dtype.type(place)
+    return bits
 
 
 def _without_positives(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,25 @@ from scimult.data.metadata import Metadata
 from scimult.data.pairs import PairFile, known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.ragged import Ragged
-from scimult.errors import ConfigError
 from scimult.mining import config as configs
 from scimult.mining.citation_embedding import citation_embedding
 from scimult.mining.clicks import Shown
+from scimult.mining.dense import DenseWindows, OpenEncoder
 from scimult.mining.easy import OtherField, Random, SameField, fields_to_rows
 from scimult.mining.graph import CitedByCited, CoCited
 from scimult.mining.metadata import LabelsOfNeighbours, Links, Relation
 from scimult.mining.pools import Ingredient, Rule
-from scimult.mining.ranked import RankWindow, bm25_index, encode_to_file, look_up
-from scimult.mining.veto import CrossEncoderVeto, PairScorer, load_cross_encoder
+from scimult.mining.ranked import RankWindow, bm25_index, look_up
+from scimult.mining.veto import (
+    CrossEncoderVeto,
+    PairScorer,
+    content_of_model,
+    load_cross_encoder,
+)
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.exact import ExactIndex
-from scimult.types import FloatArray, IntArray, TextEncoder
+from scimult.types import FloatArray, IntArray
 
-OpenEncoder = Callable[[configs.DenseConfig], TextEncoder]
 Vectors = tuple[IntArray, FloatArray]
 NEIGHBOURS = "neighbours"
 
@@ -46,6 +50,8 @@ class RuleBuilder:
         Takes embeddings while the folder is mined.
     open_encoder : callable, optional
         Opens the model of a ``dense`` rule.
+    embeddings : Path, optional
+        Keeps what such a model has encoded for a later run.
     """
 
     def __init__(
@@ -54,16 +60,16 @@ class RuleBuilder:
         config: configs.MiningConfig,
         scratch: Path,
         open_encoder: OpenEncoder | None = None,
+        embeddings: Path | None = None,
     ) -> None:
-        self._data, self._config, self._scratch = data, config, scratch
-        self._open_encoder = open_encoder
+        self._data, self._config = data, config
+        self._dense = DenseWindows(data, scratch, open_encoder, embeddings)
         self._known: dict[tuple[str, str], Ragged] = {}
         self._relations: dict[str, Relation | Links] = {}
         self._bm25: dict[tuple[str, bool], BM25Index] = {}
-        self._encoders: dict[tuple[Any, ...], TextEncoder] = {}
-        self._encoded: dict[tuple[Any, ...], FloatArray] = {}
         self._embeddings: dict[str, Vectors] = {}
         self._vetoes: dict[str, PairScorer] = {}
+        self._contents: dict[str, str | dict[str, str]] = {}
 
     def known(self, task: str, part: str) -> Ragged:
         """Return, for every text row, what must not become its negative.
@@ -145,10 +151,28 @@ class RuleBuilder:
             case configs.BM25Config():
                 return self._bm25_window(rule, entry)
             case configs.DenseConfig():
-                return self._dense_window(rule, pairs, entry)
+                candidates = f"{space} {entry['part'] == 'labels'}"
+                return self._dense.window(rule, pairs, self._candidates(entry), candidates)
             case configs.CitationBandConfig():
                 return self.citation_window(space, range(*rule.ranks), rule.margin)
         raise AssertionError(rule)
+
+    def identity(self, rule: configs.RuleConfig) -> dict[str, Any]:
+        """Return what the finds of a rule depend on, as JSON: its options, its models' content.
+
+        Raises
+        ------
+        ConfigError, CheckpointError
+            If a model cannot be opened.
+        """
+        described = rule.model_dump(mode="json")
+        if isinstance(rule, configs.DenseConfig):
+            described["model"] = self._dense.identity(rule)
+        if isinstance(rule, configs.CitationBandConfig):
+            described["embedding"] = self._config.embedding.model_dump(mode="json")
+        if rule.veto is not None:
+            described["veto"]["model"] = self._content(rule.veto.model)
+        return described
 
     def citation_window(
         self, space: str, ranks: range, margin: float | None = None
@@ -212,33 +236,10 @@ class RuleBuilder:
             rule.margin,
         )
 
-    def _dense_window(
-        self, rule: configs.DenseConfig, pairs: PairFile, entry: dict[str, Any]
-    ) -> RankWindow[FloatArray]:
-        encoder, model = self._encoder(rule)
-        texts, rows_C = self._data.texts, self._candidates(entry)
-        queries_Q = np.unique(pairs.queries)
-        key = *model, pairs.task, entry["namespace"], entry["part"] == "labels"
-        if key not in self._encoded:
-            path = self._scratch / f"candidates.{len(self._encoded)}.npy"
-            self._encoded[key] = encode_to_file(
-                encoder, pairs.task, "candidate", texts, rows_C, path
-            )
-        path = self._scratch / f"queries.{pairs.name}.{pairs.split}.npy"
-        query_QD = encode_to_file(encoder, pairs.task, "query", texts, queries_Q, path)
-        index = ExactIndex(texts.ids_at(rows_C), self._encoded[key], encoder.similarity)
-        return RankWindow(
-            index, look_up(queries_Q, query_QD), rows_C, range(*rule.ranks), rule.margin
-        )
-
-    def _encoder(self, rule: configs.DenseConfig) -> tuple[TextEncoder, tuple[Any, ...]]:
-        if self._open_encoder is None:
-            fix = "run scimult mine, or pass open_encoder"
-            raise ConfigError("nothing here opens models for a dense rule", fix=fix)
-        key = rule.model, rule.pooling, rule.similarity
-        if key not in self._encoders:
-            self._encoders[key] = self._open_encoder(rule)
-        return self._encoders[key], key
+    def _content(self, model: str) -> str | dict[str, str]:
+        if model not in self._contents:
+            self._contents[model] = content_of_model(model)
+        return self._contents[model]
 
     def _veto(self, veto: configs.VetoConfig | None) -> CrossEncoderVeto | None:
         if veto is None:

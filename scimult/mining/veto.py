@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError
+from scimult.files import sha256
 from scimult.mining.pools import Groups
 from scimult.types import FloatArray
 
@@ -53,6 +55,13 @@ class CrossEncoderVeto:
         np.minimum.at(lowest_G, owners[:of_positives], scores[:of_positives])
         kept = scores[of_positives:] <= lowest_G[pools.owners] - self.margin
         return Ragged.from_pairs(pools.owners[kept], pools.values[kept], len(pools))
+
+
+def content_of_model(model: str) -> str | dict[str, str]:
+    """Return the checksum of every file of a model's folder; of another one its name."""
+    folder = Path(model)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files} or model
 
 
 def load_cross_encoder(model: str) -> PairScorer:

@@ -114,7 +114,9 @@ def _record(**fields: object) -> Record:
     ("call", "problem"),
     [
         (lambda: _record(a=1).text("a"), "field 'a' is not a string"),
-        (lambda: _record(a=None).text("a"), "missing field 'a'"),
+        (lambda: _record(a=None).text("a"), "field 'a' is null"),
+        (lambda: _record(a=[True]).identifiers("a"), "field 'a' is not a list of strings"),
+        (lambda: _record(a="1").identifiers("a"), "field 'a' is not a list of strings"),
         (lambda: _record(b="x").text("a"), "missing field 'a'"),
         (lambda: _record(a="\ud800").text("a"), "field 'a' is not valid Unicode"),
         (lambda: _record(a=" ").identifier("a"), "field 'a' is empty"),

@@ -43,7 +43,7 @@ def _paper(**changes: Any) -> bytes:
 BAD_LINES = [
     ("papers.jsonl", 3, _paper(abstract="DROP"), "missing field 'abstract'", "authors"),
     ("papers.jsonl", 3, _paper(title="DROP"), "missing field 'title'", "abstract"),
-    ("papers.jsonl", 3, _paper(title=None), "missing field 'title'", "abstract"),
+    ("papers.jsonl", 3, _paper(title=None), "field 'title' is null", "abstract"),
     ("papers.jsonl", 3, _paper(title=" ", abstract=""), "title and abstract are both empty", "p2"),
     ("papers.jsonl", 3, _paper(title=7), "field 'title' is not a string", "7"),
     ("papers.jsonl", 3, _paper(id="p1"), "id occurs twice in one file", "toy:p1"),
@@ -51,7 +51,8 @@ BAD_LINES = [
     ("papers.jsonl", 3, _paper(year="soon"), "field 'year' is not an integer", "soon"),
     ("papers.jsonl", 3, _paper(authors="A, B"), "field 'authors' is not a list of strings", "A, B"),
     ("papers.jsonl", 3, _paper(authors=["\ud800"]), "field 'authors' is not valid Unicode", "d800"),
-    ("papers.jsonl", 3, _paper(labels=[1]), "field 'labels' is not a list of strings", "[1]"),
+    ("papers.jsonl", 3, _paper(labels=[1.5]), "field 'labels' is not a list of strings", "[1.5]"),
+    ("papers.jsonl", 3, _paper(labels=[9]), "label that no definition names", "9"),
     ("papers.jsonl", 3, _paper(labels=["l9"]), "label that no definition names", "l9"),
     ("papers.jsonl", 3, _paper()[:40], "line is not valid JSON", "{"),
     ("papers.jsonl", 3, b'{"id": "caf\xe9"}', "line is not UTF-8", "caf"),
@@ -142,6 +143,57 @@ def test_a_truncated_gzip(root: Path, tmp_path: Path) -> None:
     config.sources[0].papers = "papers.jsonl.gz"
     with pytest.raises(DataError, match=r"papers\.jsonl\.gz:\d+: gzip file is cut off.*Fix: "):
         build_dataset(config, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
+def test_a_null_abstract_is_an_empty_one_and_ids_may_be_integers(
+    root: Path, tmp_path: Path
+) -> None:
+    labels = [{"id": number, "name": f"Label {number}"} for number in range(5)]
+    write_jsonl(root / "labels.jsonl", labels)
+    papers = [{**paper, "abstract": None, "labels": [1, "2"]} for paper in PAPERS]
+    write_jsonl(root / "papers.jsonl", papers)
+    data, rejects = build_dataset(raw_config(root), tmp_path / "out")
+    assert not rejects.counts
+    assert data.manifest["sources"][0]["counts"]["papers with empty abstract"] == len(PAPERS)
+    named = {data.texts.row(f"toy/label:{number}") for number in (1, 2)}
+    for file in (file for file in data.pairs("train") if file.task == "classification"):
+        assert all(set(positives.tolist()) == named for positives in file.positives)
+
+
+@pytest.mark.parametrize(
+    ("content", "what", "fix"),
+    [
+        (gzip.compress(b"{}"), "gzip", "in .gz"),
+        (b"PAR1\x15\x04", "Parquet", "scimult prepare table"),
+        (b"PK\x03\x04\x14", "ZIP", "unpack it"),
+        ('{"id": 1}'.encode("utf-16"), "UTF-16", "UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("name", ["papers.jsonl", "citations.tsv"])
+def test_a_file_of_another_format_is_no_bad_record(
+    root: Path, tmp_path: Path, name: str, content: bytes, what: str, fix: str
+) -> None:
+    (root / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}: file is not text but {what}.*Fix: .*{fix}"):
+        build_dataset(raw_config(root), tmp_path / "out", skip_bad=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("papers.jsonl", "id,title,abstract\n1,a,b\n", "no paper is left"),
+        ("citations.tsv", "citing\tcited\n", "no pair of citations is left"),
+        ("citations.tsv", "citing\tcited\np1\tp1\n", "no pair of citations is left"),
+    ],
+)
+def test_nothing_left_is_an_error_even_if_bad_records_are_skipped(
+    root: Path, tmp_path: Path, name: str, content: str, problem: str
+) -> None:
+    (root / name).write_text(content)
+    with pytest.raises(DataError, match=rf"{name}: {problem}.*Fix: check that it is the right"):
+        build_dataset(raw_config(root), tmp_path / "out", skip_bad=True)
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 

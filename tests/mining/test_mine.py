@@ -164,7 +164,7 @@ RULES = {
 class _Lengths:
     """Encodes a text by its length."""
 
-    name = "lengths"
+    name = fingerprint = "lengths"
     similarity: Similarity = "l2"
 
     def encode(

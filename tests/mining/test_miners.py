@@ -15,6 +15,7 @@ from scimult.mining.easy import OtherField, Random, SameField, fields_to_rows
 from scimult.mining.graph import CitedByCited, CoCited
 from scimult.mining.metadata import LabelsOfNeighbours, Links, Relation
 from scimult.mining.pools import Groups, Ingredient, Rule, mine_pools
+from scimult.mining.sampling import Membership
 
 N = 9
 SPACE = range(N, N + 5)
@@ -60,15 +61,16 @@ def _query_groups(edges: set[tuple[int, int]]) -> PairFile:
 
 
 def _candidates(rule: Rule, pairs: PairFile) -> list[set[int]]:
-    numbers = np.arange(len(pairs), dtype=np.int64)
-    return _sets(rule.candidates(Groups(numbers, pairs.queries, pairs.positives)))
+    return _sets(rule.candidates(Groups.of(pairs)))
 
 
 def _mined(
     rule: Rule, pairs: PairFile, known: Ragged, *, exclude_known: bool = True, limit: int = 1000
 ) -> list[set[int]]:
     ingredient = Ingredient("rule", rule, limit, exclude_known)
-    return _sets(mine_pools(pairs, [ingredient], known, limit=limit, seed=0)[0])
+    is_known = Membership(known)
+    mined = mine_pools(Groups.of(pairs), [ingredient], is_known, limit=limit, seed=0)
+    return _sets(mined.negatives)
 
 
 @pytest.mark.parametrize("groups_per_chunk", [1, 4, 1000])
@@ -197,15 +199,33 @@ def test_counts_and_limit_keep_a_seeded_part_of_each_rule(
     rules = [CitedByCited(known), Shown(_by_row(shown))]
     whole = [_mined(rule, pairs, known) for rule in rules]
     named = [Ingredient(str(i), rules[i], counts[i]) for i in range(2)]
-    mined, found = mine_pools(pairs, named, known, limit=limit, seed=seed)
-    again, _ = mine_pools(pairs, named, known, limit=limit, seed=seed)
-    assert mined.values.tolist() == again.values.tolist()
+    mined = mine_pools(Groups.of(pairs), named, Membership(known), limit=limit, seed=seed)
     for i in range(2):
-        assert found[str(i)] == sum(min(counts[i], len(part)) for part in whole[i])
-    for place, pool in enumerate(_sets(mined)):
+        assert mined.found[str(i)] == sum(min(counts[i], len(part)) for part in whole[i])
+    for place, pool in enumerate(_sets(mined.negatives)):
         kept = [min(counts[i], len(whole[i][place])) for i in range(2)]
         assert pool <= whole[0][place] | whole[1][place]
         assert min(limit, max(kept)) <= len(pool) <= min(limit, sum(kept))
+
+    # Some groups alone get what they get among all.
+    some = np.arange(len(pairs), dtype=np.int64)[::2]
+    groups = Groups.of(pairs).take(some)
+    again = mine_pools(groups, named, Membership(known), limit=limit, seed=seed)
+    assert _sets(again.negatives) == _sets(mined.negatives.take(some))
+
+
+@given(edges=EDGES, shown=EDGES)
+def test_each_negative_names_all_rules_that_gave_it(
+    edges: set[tuple[int, int]], shown: set[tuple[int, int]]
+) -> None:
+    pairs, known = _pair_groups(edges), _by_row(edges)
+    rules = [CitedByCited(known), Shown(_by_row(shown))]
+    whole = [_mined(rule, pairs, known) for rule in rules]
+    named = [Ingredient(str(i), rules[i], 1000) for i in range(2)]
+    mined = mine_pools(Groups.of(pairs), named, Membership(known), limit=3, seed=0)
+    places = zip(mined.negatives.owners, mined.negatives.values, mined.found_by, strict=True)
+    for place, row, bits in places:
+        assert bits == sum(1 << i for i in range(2) if row in whole[i][place])
 
 
 def test_the_limit_favours_no_rule() -> None:
@@ -215,7 +235,8 @@ def test_the_limit_favours_no_rule() -> None:
     many = Shown(Ragged.from_lists([range(100, 200)]))
     few = Shown(Ragged.from_lists([range(200, 204)]))
     named = [Ingredient("many", many, 4), Ingredient("few", few, 4)]
-    mined, _ = mine_pools(pairs, named, Ragged.empty(1), limit=4, seed=1)
+    is_known = Membership(Ragged.empty(1))
+    mined = mine_pools(Groups.of(pairs), named, is_known, limit=4, seed=1).negatives
     # Binomial with 8000 draws of probability 1/2: five standard deviations are 0.03.
     assert abs((mined.values >= 200).mean() - 0.5) < 0.03
 

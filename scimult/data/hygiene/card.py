@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from scimult.data.hygiene.card_plots import plot_labels, plot_lengths, plot_years
+from scimult.data.hygiene.examples import Example, draw_examples
 from scimult.data.hygiene.statistics import (
     MIN_WORDS_FOR_LANGUAGE,
     TextStatistics,
@@ -19,12 +22,22 @@ from scimult.data.metadata import NONE, read_years
 from scimult.data.prepared import PreparedData
 from scimult.data.text_store import KINDS
 from scimult.files import write_text
-from scimult.types import IntArray
+from scimult.types import IntArray, Text
 
 LANGUAGE_SAMPLE = 2000
+TITLE_WIDTH = 160
+# Everything that some Markdown reader may take for more than itself.
+MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+\-!|$~&^=:@]")
 
 
-def write_card(data: PreparedData, path: Path, *, sample: int = LANGUAGE_SAMPLE) -> None:
+def write_card(
+    data: PreparedData,
+    path: Path,
+    *,
+    sample: int = LANGUAGE_SAMPLE,
+    negatives: int = 0,
+    seed: int = 0,
+) -> None:
     """Write a data card to ``path`` and its plots beside it (``<name>_lengths.png`` and so on).
 
     Parameters
@@ -35,6 +48,10 @@ def write_card(data: PreparedData, path: Path, *, sample: int = LANGUAGE_SAMPLE)
         Markdown file.
     sample : int
         Papers whose language is identified.
+    negatives : int
+        Hard negatives of each rule that are shown, with the titles of query and positive.
+    seed : int
+        Which ones.
 
     Raises
     ------
@@ -61,6 +78,7 @@ def write_card(data: PreparedData, path: Path, *, sample: int = LANGUAGE_SAMPLE)
         _duplicates(data.manifest.get("hygiene", {})),
         _overlap(data.manifest),
         _left_out(data.manifest),
+        _negatives(data, negatives, seed) if negatives else "",
     ]
     write_text(path, "\n\n".join(section for section in sections if section) + "\n")
 
@@ -203,3 +221,40 @@ def _left_out(manifest: dict[str, Any]) -> str:
     neither = manifest.get("in_neither_split", {})
     rows += [[f"{name}: pairs in neither split", count] for name, count in neither.items()]
     return f"## Left out\n\n{table(('what', 'count'), rows) if rows else 'Nothing.'}"
+
+
+def _negatives(data: PreparedData, count: int, seed: int) -> str:
+    head = "## Hard negatives by rule"
+    drawn = draw_examples(data, count, seed)
+    if not drawn:
+        return (
+            f"{head}\n\nThe folder does not say which rules gave its negatives: it was mined "
+            "without any, or before pair files kept that. `scimult mine FOLDER` mines it again."
+        )
+    parts = [
+        f"{head}\n\n**The titles below are texts of the data: its licences apply to them. Look at "
+        f"them before you publish this card.** Up to {count} negatives of each rule, drawn with "
+        f"seed {seed} from those of its finds that are in a pool; the positive is one of the group."
+    ]
+    columns = ("source", "task", "query", "positive", "hard negative")
+    for rule, examples in drawn.items():
+        rows = [
+            [_plain(example.source), example.task, *map(_title, _texts_of(example))]
+            for example in examples
+        ]
+        parts.append(f"### {_plain(rule)}\n\n{table(columns, rows) if rows else 'None.'}")
+    return "\n\n".join(parts)
+
+
+def _texts_of(example: Example) -> tuple[Text, Text, Text]:
+    return example.query, example.positive, example.negative
+
+
+def _title(text: Text) -> str:
+    """Return a title of a text, or its beginning where it has none, as plain Markdown."""
+    return _plain(textwrap.shorten(text.title or text.body, TITLE_WIDTH, placeholder=" ..."))
+
+
+def _plain(text: str) -> str:
+    """Return Markdown that shows ``text`` as it is."""
+    return MARKUP.sub(r"\\\g<0>", " ".join(text.split()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,18 +11,24 @@ from typing import Any
 import yaml
 
 from scimult.config import StrictConfig
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import EXAMPLES_PER_REASON, Record, Rejects
 from scimult.data.prepare_config import SourceConfig
 from scimult.data.sources.raw import RawSource
-from scimult.data.sources.readers import read_members
+from scimult.data.sources.readers import named_files, read_members
+from scimult.data.steps import FILE_NAME as STEP_FILE
+from scimult.data.steps import Steps, checksums_below
 from scimult.errors import DataError, StorageError
-from scimult.files import atomic_folder, read_json, write_json, write_text
+from scimult.files import atomic_folder, link_or_copy, read_json, sha256, write_json, write_text
 from scimult.progress import progress
 
 MANIFEST = "conversion.json"
 SOURCES_FILE = "sources.yaml"
 REJECTS_FILE = "rejects.jsonl"
+RESULT_FILE = "result.json"
 VERSION = 1
+# Marks, among the names of what a source reads, of what is no file.
+LISTING = " : files named "
+NO_CHECKSUM = "no checksum: "
 
 
 class SourceOptions(StrictConfig):
@@ -36,29 +43,47 @@ class SourceOptions(StrictConfig):
     check_counts: bool = False
 
 
-@dataclass
 class Conversion:
-    """The state of one conversion: where it reads, where it writes, what came of it.
+    """One conversion: where it reads, what it has written, what came of it.
+
+    Each source that it writes is a step that is kept: found again in a later conversion with
+    the same options that would read the same.
 
     Parameters
     ----------
     source : Path
         The folder that the user downloaded.
-    target : Path
-        The raw folder.
+    steps : Steps
+        Where finished sources are.
+    inputs : mapping
+        What all sources depend on besides what they read, as JSON values.
+    skip_bad : bool
+        Leave bad records out and count them.
+
+    Attributes
+    ----------
     rejects : Rejects
-        Takes bad records.
+        Takes the bad records of the source that is being written.
     configs : list of SourceConfig
         The sources that were written, as prepare reads them.
     counts : dict
         What was counted, by source.
+    folders : dict
+        Where the files of each source are.
+    read : dict
+        Everything that was read: name to its checksum, or the names in a folder.
     """
 
-    source: Path
-    target: Path
-    rejects: Rejects
-    configs: list[SourceConfig] = field(default_factory=list)
-    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    def __init__(
+        self, source: Path, steps: Steps, inputs: Mapping[str, Any], *, skip_bad: bool = False
+    ) -> None:
+        self.source, self._steps, self._inputs = source, steps, inputs
+        self.rejects = Rejects(skip_bad)
+        self.configs: list[SourceConfig] = []
+        self.counts: dict[str, dict[str, int]] = {}
+        self.folders: dict[str, Path] = {}
+        self.read: dict[str, Any] = {}
+        self._looked: dict[str, Any] = {}
 
     def file(self, name: str) -> Path:
         """Return the path of a needed file below the source; ``.gz`` is found by itself.
@@ -80,25 +105,102 @@ class Conversion:
 
     def optional_file(self, name: str) -> Path | None:
         """Return the path of a file below the source if it is there, as it is or gzipped."""
-        for path in (self.source / name, self.source / f"{name}.gz"):
-            if path.is_file():
-                return path
+        for there in (name, f"{name}.gz"):
+            if self._note(there) is not None:
+                return self.source / there
         return None
 
-    def raw(self, name: str, **choices: bool) -> RawSource:
-        """Return a new source to write; use it as a context and ``add`` it when it is full."""
-        return RawSource(self.target, name, self.rejects, **choices)
+    def other_file(self, path: Path) -> Path:
+        """Return the path of a file that need not be below the source."""
+        self._note(str(path.resolve()))
+        return path
 
-    def add(self, raw: RawSource, **choices: Any) -> None:
-        """Finish a source; ``choices`` are fields of its ``SourceConfig``.
+    def files(self, folder: str, stem: str) -> list[Path]:
+        """Return the files below the source that ``readers.named_files`` finds."""
+        self._note(f"{folder}{LISTING}{stem}")
+        found = named_files(self.source / folder, stem)
+        for path in found:
+            self._note(path.relative_to(self.source).as_posix())
+        return found
+
+    def not_repeatable(self, what: str) -> None:
+        """Say that the source reads what has no checksum: it is never kept."""
+        self._looked[f"{NO_CHECKSUM}{what}"] = "read again each time"
+
+    def write(
+        self,
+        name: str,
+        fill: Callable[[RawSource], None],
+        *,
+        dangling_is_normal: bool = False,
+        **choices: Any,
+    ) -> None:
+        """Write a source, or find it written.
+
+        Parameters
+        ----------
+        name : str
+            Name of the source.
+        fill : callable
+            Writes everything into the ``RawSource`` it is given.
+        dangling_is_normal : bool
+            See ``RawSource``.
+        **choices
+            Fields of the ``SourceConfig``.
 
         Raises
         ------
         DataError
             See ``RawSource.finish``.
         """
-        self.configs.append(raw.finish(**choices))
-        self.counts[raw.name] = dict(raw.counts)
+        if name in self.counts:
+            return
+        before, rejects = self._looked, self.rejects
+
+        def make(folder: Path) -> dict[str, Any]:
+            self._looked = dict(before)
+            self.rejects = Rejects(rejects.skip_bad, folder / REJECTS_FILE)
+            choice = {"dangling_is_normal": dangling_is_normal}
+            with RawSource(folder, name, self.rejects, **choice) as raw:
+                fill(raw)
+                config = raw.finish(**choices)
+            left_out = {"counts": self.rejects.counts, "examples": self.rejects.examples}
+            described = config.model_dump(mode="json", exclude_unset=True)
+            tree = {"config": described, "counts": raw.counts, "rejects": left_out}
+            write_json(folder / RESULT_FILE, tree)
+            return self._looked
+
+        try:
+            step = self._steps.run_reading(name, self._inputs, self._look, make)
+        finally:
+            self._looked, self.rejects = before, rejects
+        self._take(name, step.folder)
+
+    def _take(self, name: str, folder: Path) -> None:
+        """Enter a source that is written."""
+        tree = read_json(folder / RESULT_FILE)
+        self.configs.append(SourceConfig(**tree["config"]))
+        self.counts[name] = tree["counts"]
+        self.folders[name] = folder
+        self.read.update(read_json(folder / STEP_FILE)["inputs"]["read"])
+        self.rejects.counts.update(tree["rejects"]["counts"])
+        for reason, examples in tree["rejects"]["examples"].items():
+            known = self.rejects.examples.setdefault(reason, [])
+            known.extend(examples[: EXAMPLES_PER_REASON - len(known)])
+
+    def _note(self, what: str) -> Any:
+        """Return what ``what`` is now, and keep it as something that the source depends on."""
+        if what not in self._looked:
+            self._looked[what] = self._look(what)
+        return self._looked[what]
+
+    def _look(self, what: str) -> Any:
+        """Return the checksum of a file, or the names of a listing; ``None`` if it is not there."""
+        folder, is_listing, stem = what.partition(LISTING)
+        if is_listing:
+            return [path.name for path in named_files(self.source / folder, stem)]
+        path = self.source / what
+        return sha256(path) if path.is_file() else None
 
     def each(self, records: Iterable[Record], handle: Callable[[Record], object]) -> None:
         """Handle every record, showing progress; one on which it raises is rejected."""
@@ -168,6 +270,8 @@ def convert(
     out : path
         The raw folder to write; an earlier conversion is replaced. ``sources.yaml`` in it is a
         configuration for ``scimult prepare --config``, ``conversion.json`` has the counts.
+        Sources that are finished are kept in ``.OUT.steps`` beside it, for a conversion that
+        was interrupted, or is done again.
     skip_bad : bool
         Leave bad records out and count them, instead of stopping at the first.
 
@@ -189,19 +293,31 @@ def convert(
     _refuse_to_overwrite(out)
     if not folder.exists():
         raise DataError("does not exist", path=folder, fix="name the downloaded folder (--input)")
+    chosen = options.model_dump(mode="json", exclude={"check_counts"})
+    inputs = {"version": VERSION, "source": source.name, "options": chosen, "skip_bad": skip_bad}
+    steps = Steps(out.with_name(f".{out.name}.steps"))
+    conversion = Conversion(folder, steps, inputs, skip_bad=skip_bad)
+    source.convert(conversion, options)
+    notes = _differences(source, conversion.counts)
+    if notes and options.check_counts:
+        raise DataError(
+            f"counts differ from the published ones: {'; '.join(notes)}",
+            path=folder,
+            fix="download the data again, or leave out check_counts",
+        )
     with atomic_folder(out) as temporary:
-        rejects = Rejects(skip_bad, temporary / REJECTS_FILE)
-        conversion = Conversion(folder, temporary, rejects)
-        source.convert(conversion, options)
-        notes = _differences(source, conversion.counts)
-        if notes and options.check_counts:
-            raise DataError(
-                f"counts differ from the published ones: {'; '.join(notes)}",
-                path=folder,
-                fix="download the data again, or leave out check_counts",
-            )
-        _write_manifest(source, options, conversion, out, notes)
+        _link_sources(conversion, temporary)
+        _write_manifest(source, options, conversion, temporary, out, notes)
     return conversion, notes
+
+
+def _link_sources(conversion: Conversion, target: Path) -> None:
+    """Put the files of all sources together."""
+    for name, folder in conversion.folders.items():
+        shutil.copytree(folder / name, target / name, copy_function=link_or_copy)
+        if (folder / REJECTS_FILE).exists():
+            with (target / REJECTS_FILE).open("ab") as file:
+                file.write((folder / REJECTS_FILE).read_bytes())
 
 
 def _differences(source: PublicSource, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -219,16 +335,17 @@ def _write_manifest(
     source: PublicSource,
     options: SourceOptions,
     conversion: Conversion,
+    target: Path,
     out: Path,
     notes: Sequence[str],
 ) -> None:
-    """Write what prepare needs to go on, and what was counted."""
+    """Write what prepare needs to go on, what was counted, and what it was made from."""
     configs = [config.model_dump(exclude_unset=True) for config in conversion.configs]
     configs = [{key: value for key, value in config.items() if value} for config in configs]
     configs = [{**config, "licence": source.licence} for config in configs]
     tree = {"root": str(out.resolve()), "sources": configs}
     text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
-    write_text(conversion.target / SOURCES_FILE, text)
+    write_text(target / SOURCES_FILE, text)
     manifest = {
         "version": VERSION,
         "source": source.name,
@@ -239,8 +356,10 @@ def _write_manifest(
         "counts": conversion.counts,
         "differences": list(notes),
         "rejects": dict(conversion.rejects.counts),
+        "read": conversion.read,
+        "files": checksums_below(target),
     }
-    write_json(conversion.target / MANIFEST, manifest)
+    write_json(target / MANIFEST, manifest)
 
 
 def _refuse_to_overwrite(out: Path) -> None:

@@ -34,14 +34,17 @@ class BeirOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: BeirOptions) -> None:
-    rejects, threshold = conversion.rejects, options.score_threshold
-    qrels = [conversion.file(f"qrels/{split}.tsv") for split in options.splits]
-    with conversion.raw(options.name) as raw:
+    threshold = options.score_threshold
+
+    def fill(raw: RawSource) -> None:
+        rejects = conversion.rejects
+        qrels = [conversion.file(f"qrels/{split}.tsv") for split in options.splits]
         answered = answered_queries(read_qrels(qrels, Rejects(skip_bad=True)), threshold)
         write_queries(conversion.file("queries.jsonl"), answered, raw, rejects)
         write_corpus(conversion.file("corpus.jsonl"), raw, rejects)
         write_judgments(read_qrels(qrels, rejects), answered, raw, rejects)
-        conversion.add(raw, score_threshold=threshold)
+
+    conversion.write(options.name, fill, score_threshold=threshold)
 
 
 def write_queries(path: Path, answered: set[str], raw: RawSource, rejects: Rejects) -> None:

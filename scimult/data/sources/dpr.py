@@ -36,11 +36,12 @@ class DprOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: DprOptions) -> None:
-    with conversion.raw(options.name) as raw:
+    def fill(raw: RawSource) -> None:
         for name in progress(options.files, "DPR", unit="file"):
             rows = read_rows(conversion.file(name), conversion.rejects)
             conversion.each(rows, lambda row: _write(row, options, raw, conversion.rejects))
-        conversion.add(raw)
+
+    conversion.write(options.name, fill)
 
 
 def _write(record: Record, options: DprOptions, raw: RawSource, rejects: Rejects) -> None:

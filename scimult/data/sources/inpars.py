@@ -42,14 +42,15 @@ class InParsOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: InParsOptions) -> None:
-    with conversion.raw(options.name) as raw:
+    def fill(raw: RawSource) -> None:
         if options.corpus is not None:
             write_corpus(conversion.file(options.corpus), raw, conversion.rejects)
         rows = _rows(conversion, options, raw)
         if options.keep_top is not None:
             rows = _best(conversion, rows, options.keep_top, raw)
         conversion.each(rows, lambda row: _write(row, options, raw))
-        conversion.add(raw)
+
+    conversion.write(options.name, fill)
 
 
 def _rows(conversion: Conversion, options: InParsOptions, raw: RawSource) -> Iterator[Record]:

@@ -100,25 +100,25 @@ def _convert(conversion: Conversion, options: MapleOptions) -> None:
     for space in ("mag", "mesh"):
         folders = [folder for folder in options.folders if _space(folder) == space]
         if folders:
-            with conversion.raw(f"maple-{space}") as raw:
-                _convert_fine(conversion, options, raw, space, folders)
-                conversion.add(raw)
+            fill = partial(_convert_fine, conversion, options, space, folders)
+            conversion.write(f"maple-{space}", fill)
     if options.coarse_fields:
-        with conversion.raw("maple-coarse") as raw:
-            _convert_coarse(conversion, options, raw)
-            conversion.add(raw, max_pairs_per_label="all")
+        fill = partial(_convert_coarse, conversion, options)
+        conversion.write("maple-coarse", fill, max_pairs_per_label="all")
 
 
 def _convert_fine(
     conversion: Conversion,
     options: MapleOptions,
-    raw: RawSource,
     space: Literal["mag", "mesh"],
     folders: Sequence[str],
+    raw: RawSource,
 ) -> None:
     """Write papers with their labels, and references for mining."""
-    file = options.definitions.get(space)
-    definitions = {} if file is None else read_definitions(Path(file), conversion.rejects)
+    definitions: dict[str, Definition] = {}
+    if space in options.definitions:
+        path = conversion.other_file(Path(options.definitions[space]))
+        definitions = read_definitions(path, conversion.rejects)
     adopted = options.label_space == "definitions"
     for folder in folders:
         _write_labels(conversion, raw, folder, definitions, adopted)

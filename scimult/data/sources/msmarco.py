@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -47,16 +48,14 @@ def _convert(conversion: Conversion, options: MsMarcoOptions) -> None:
     for kind in kinds:
         for name in TRIPLES[kind]:
             if conversion.optional_file(name) is not None:
-                with conversion.raw("msmarco") as raw:
-                    _write(conversion, options, raw, kind, name)
-                    conversion.add(raw)
+                conversion.write("msmarco", partial(_write, conversion, options, kind, name))
                 return
     names = ", ".join(name for kind in kinds for name in TRIPLES[kind])
     raise DataError("holds no triples", path=conversion.source, fix=f"download one of {names}")
 
 
 def _write(
-    conversion: Conversion, options: MsMarcoOptions, raw: RawSource, kind: str, name: str
+    conversion: Conversion, options: MsMarcoOptions, kind: str, name: str, raw: RawSource
 ) -> None:
     path = conversion.file(name)
     if kind == "texts":

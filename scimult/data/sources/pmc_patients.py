@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -32,11 +33,16 @@ class PmcPatientsOptions(SourceOptions):
 
 def _convert(conversion: Conversion, options: PmcPatientsOptions) -> None:
     for part in options.parts:
-        with conversion.raw(f"pmc-patients-{part.lower()}") as raw:
-            write_corpus(conversion.file(f"{part}/corpus.jsonl"), raw, conversion.rejects)
-            for split in options.splits:
-                _write_split(conversion, part, split, raw)
-            conversion.add(raw)
+        fill = partial(_convert_part, conversion, options, part)
+        conversion.write(f"pmc-patients-{part.lower()}", fill)
+
+
+def _convert_part(
+    conversion: Conversion, options: PmcPatientsOptions, part: Part, raw: RawSource
+) -> None:
+    write_corpus(conversion.file(f"{part}/corpus.jsonl"), raw, conversion.rejects)
+    for split in options.splits:
+        _write_split(conversion, part, split, raw)
 
 
 def _write_split(conversion: Conversion, part: Part, split: str, raw: RawSource) -> None:

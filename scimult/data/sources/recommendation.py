@@ -32,7 +32,7 @@ class RecommendationOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: RecommendationOptions) -> None:
-    with conversion.raw("recommendation", dangling_is_normal=True) as raw:
+    def fill(raw: RawSource) -> None:
         texts = read_rows(
             conversion.file(options.papers), conversion.rejects, columns=("id", "title")
         )
@@ -40,7 +40,9 @@ def _convert(conversion: Conversion, options: RecommendationOptions) -> None:
         path = conversion.file(RESULTS)
         rows = read_delimited(path, "\t", conversion.rejects, columns=COLUMNS, quoted=False)
         conversion.each(rows, lambda row: _link(row, raw))
-        conversion.add(raw, score_threshold=options.score_threshold)
+
+    threshold = options.score_threshold
+    conversion.write("recommendation", fill, dangling_is_normal=True, score_threshold=threshold)
 
 
 def _paper(record: Record, raw: RawSource) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -51,13 +52,10 @@ class SciDocsOptions(SourceOptions):
 
 def _convert(conversion: Conversion, options: SciDocsOptions) -> None:
     for name in options.links:
-        with conversion.raw(f"scidocs-{name}") as raw:
-            _write_links(conversion, options, name, raw)
-            conversion.add(raw)
+        conversion.write(f"scidocs-{name}", partial(_write_links, conversion, options, name))
     for kind in options.classes:
-        with conversion.raw(f"scidocs-{kind}") as raw:
-            _write_classes(conversion, options, kind, raw)
-            conversion.add(raw, max_pairs_per_label="all")
+        fill = partial(_write_classes, conversion, options, kind)
+        conversion.write(f"scidocs-{kind}", fill, max_pairs_per_label="all")
 
 
 def _write_links(

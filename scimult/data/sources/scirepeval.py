@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from scimult.data.lines import Record, Rejects
 from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
 from scimult.data.sources.raw import RawSource, distinct, text_id
-from scimult.data.sources.readers import named_files, read_hub, read_rows
+from scimult.data.sources.readers import read_hub, read_rows
 from scimult.data.sources.triples import paper_id, scored_papers, write_candidates, write_triple
 from scimult.errors import DataError
 from scimult.progress import progress
@@ -67,14 +68,17 @@ class SciRepEvalOptions(SourceOptions):
 
 def _convert(conversion: Conversion, options: SciRepEvalOptions) -> None:
     for task in progress(options.tasks, "SciRepEval", unit="task"):
-        name = f"scirepeval-{task}"
-        with conversion.raw(name) as raw:
-            write = _writer(task, options, raw, conversion.rejects)
-            rows = _rows(conversion, task, options)
-            conversion.each(rows, write)
-            # So few labels that a cap would leave next to nothing.
-            choices = {"max_pairs_per_label": "all"} if task in LABELLED else {}
-            conversion.add(raw, **choices)
+        # So few labels that a cap would leave next to nothing.
+        choices: dict[str, Any] = {"max_pairs_per_label": "all"} if task in LABELLED else {}
+        fill = partial(_convert_task, conversion, options, task)
+        conversion.write(f"scirepeval-{task}", fill, **choices)
+
+
+def _convert_task(
+    conversion: Conversion, options: SciRepEvalOptions, task: str, raw: RawSource
+) -> None:
+    write = _writer(task, options, raw, conversion.rejects)
+    conversion.each(_rows(conversion, task, options), write)
 
 
 def _writer(
@@ -97,16 +101,16 @@ def _writer(
 
 
 def _rows(conversion: Conversion, task: str, options: SciRepEvalOptions) -> Iterator[Record]:
-    folder = conversion.source / task
     for split in options.splits:
         if options.hub is not None:
+            conversion.not_repeatable(f"{options.hub} of the hub")
             yield from read_hub(options.hub, task, split)
             continue
-        found = named_files(folder, split)
+        found = conversion.files(task, split)
         if not found:
             raise DataError(
                 f"no file of the split {split!r}",
-                path=folder,
+                path=conversion.source / task,
                 fix=f"download {task}/{split}-*.parquet, or name other splits (splits=[train])",
             )
         for path in found:

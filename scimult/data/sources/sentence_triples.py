@@ -54,11 +54,12 @@ class SentenceTripleOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: SentenceTripleOptions) -> None:
-    with conversion.raw(options.name) as raw:
+    def fill(raw: RawSource) -> None:
         for name in progress(options.files, "triples", unit="file"):
             rows = _rows(conversion.file(name), conversion.rejects)
             conversion.each(rows, lambda row: _write(row, options, raw))
-        conversion.add(raw)
+
+    conversion.write(options.name, fill)
 
 
 def _rows(path: Path, rejects: Rejects) -> Iterator[Record]:

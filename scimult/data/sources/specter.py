@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -10,7 +11,7 @@ from pydantic import Field
 from scimult.data.lines import Record, read_lines
 from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
 from scimult.data.sources.raw import RawSource
-from scimult.data.sources.readers import named_files, read_rows
+from scimult.data.sources.readers import read_rows
 from scimult.data.sources.triples import write_triple
 from scimult.errors import DataError
 
@@ -37,23 +38,25 @@ class SpecterOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: SpecterOptions) -> None:
-    with conversion.raw("specter") as raw:
-        if conversion.optional_file(GRAPH) is not None:
-            _convert_graph(conversion, options, raw)
-            conversion.add(raw, score_threshold=options.cited_count)
-            return
-        found = [path for stem in TRIPLE_STEMS for path in named_files(conversion.source, stem)]
-        if not found:
-            raise DataError(
-                f"holds neither {GRAPH} nor triples",
-                path=conversion.source,
-                fix=f"download {GRAPH} and {METADATA}, or triples as train.jsonl or "
-                "train-*.parquet with query, pos and neg",
-            )
-        for path in found:
-            rows = read_rows(path, conversion.rejects, columns=("query", "pos", "neg"))
-            conversion.each(rows, lambda record: write_triple(record, raw))
-        conversion.add(raw)
+    if conversion.optional_file(GRAPH) is not None:
+        fill = partial(_convert_graph, conversion, options)
+        conversion.write("specter", fill, score_threshold=options.cited_count)
+    else:
+        conversion.write("specter", partial(_convert_triples, conversion))
+
+
+def _convert_triples(conversion: Conversion, raw: RawSource) -> None:
+    found = [path for stem in TRIPLE_STEMS for path in conversion.files("", stem)]
+    if not found:
+        raise DataError(
+            f"holds neither {GRAPH} nor triples",
+            path=conversion.source,
+            fix=f"download {GRAPH} and {METADATA}, or triples as train.jsonl or "
+            "train-*.parquet with query, pos and neg",
+        )
+    for path in found:
+        rows = read_rows(path, conversion.rejects, columns=("query", "pos", "neg"))
+        conversion.each(rows, lambda record: write_triple(record, raw))
 
 
 def _convert_graph(conversion: Conversion, options: SpecterOptions, raw: RawSource) -> None:

@@ -101,7 +101,7 @@ class TableOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: TableOptions) -> None:
-    with conversion.raw(options.name) as raw:
+    def fill(raw: RawSource) -> None:
         if options.labels is not None:
             conversion.each(_rows(conversion, options, "labels"), lambda row: _label(row, raw))
         conversion.each(_rows(conversion, options, "papers"), lambda row: _paper(row, options, raw))
@@ -112,9 +112,10 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
             conversion.each(_rows(conversion, options, "links"), lambda row: _link(row, raw))
         if options.queries is not None:
             _write_queries(conversion, options, raw)
-        judged = options.links is not None or options.judgments is not None
-        choices = {"score_threshold": options.score_threshold} if judged else {}
-        conversion.add(raw, **choices)
+
+    judged = options.links is not None or options.judgments is not None
+    choices: dict[str, Any] = {"score_threshold": options.score_threshold} if judged else {}
+    conversion.write(options.name, fill, **choices)
 
 
 def _write_queries(conversion: Conversion, options: TableOptions, raw: RawSource) -> None:

@@ -36,12 +36,15 @@ class UnarxiveOptions(SourceOptions):
 
 def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
     for objective in options.objectives:
-        with conversion.raw(f"unarxive-{objective}") as raw:
-            _write_collection(conversion, raw)
-            rows = read_jsonl(conversion.file(CONTEXTS), conversion.rejects)
-            write = _write_context if objective == "context2doc" else _write_together
-            conversion.each(rows, partial(write, raw=raw))
-            conversion.add(raw)
+        fill = partial(_convert_objective, conversion, objective)
+        conversion.write(f"unarxive-{objective}", fill)
+
+
+def _convert_objective(conversion: Conversion, objective: str, raw: RawSource) -> None:
+    _write_collection(conversion, raw)
+    rows = read_jsonl(conversion.file(CONTEXTS), conversion.rejects)
+    write = _write_context if objective == "context2doc" else _write_together
+    conversion.each(rows, partial(write, raw=raw))
 
 
 def _write_collection(conversion: Conversion, raw: RawSource) -> None:

@@ -78,8 +78,9 @@ def test_every_source_says_where_it_comes_from_and_is_documented(repository: Pat
     for name in SOURCES:
         source = SOURCES[name]
         assert source.name == name
-        assert f"## {name}\n" in page
-        assert f"scimult prepare {name} " in page
+        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        for needed in ("* Get it: ", "* Licence: ", "* Expected", f"scimult prepare {name} "):
+            assert needed in section, (name, needed)
         assert source.url.split(" ")[0].strip("()") in page or name == "table"
 
 

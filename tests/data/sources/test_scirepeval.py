@@ -126,7 +126,7 @@ def test_one_bad_candidate_does_not_cost_its_row(tmp_path: Path) -> None:
         ("fos", {"title": "T", "labels_text": ["Art"]}, "paper has no id"),
         ("cite_count", _text(1), "missing field 'log_citations'"),
         ("same_author", {"query": _text(1), "candidates": "many"}, "not a list of objects"),
-        ("search", {"query": None, "candidates": _shown(1)}, "missing field 'query'"),
+        ("search", {"query": None, "candidates": _shown(1)}, "field 'query' is null"),
         ("cite_prediction", {"query": _text(1)}, "field 'pos' is not an object"),
     ],
 )
@@ -165,6 +165,9 @@ def test_rows_stream_from_a_data_set_in_the_layout_of_the_hub(tmp_path: Path) ->
     streamed = run(tmp_path, "scirepeval", files, hub=str(tmp_path / "download"), **options)
     papers = streamed.rows("scirepeval-fos", "papers")
     assert [paper["id"] for paper in papers] == ["0", "1", "2"]
+    fewer = {**files, "fos/train-00001-of-00002.parquet": rows[:1]}
+    again = run(tmp_path, "scirepeval", fewer, hub=str(tmp_path / "download"), **options)
+    assert len(again.rows("scirepeval-fos", "papers")) == 2, "what has no checksum is read again"
     assert run(tmp_path, "scirepeval", files, **options).rows("scirepeval-fos", "papers") == papers
     with pytest.raises(DataError, match="data set of the hub cannot be read"):
         run(tmp_path, "scirepeval", files, hub=str(tmp_path / "nothing"), **options)
