@@ -43,6 +43,7 @@ def _write_graded(folder: Path, rng: np.random.Generator) -> list[tuple[str, str
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore::Warning:ranx")
 def test_ranx_scores_saved_runs_as_we_do(tmp_path: Path) -> None:
     """To 1e-12: both add float64. Scores of the run are distinct, for ranx has no rule for ties.
