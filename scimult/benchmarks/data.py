@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -91,22 +91,20 @@ def write_library(folder: Path, library: Library, seed: int = 0) -> DatasetConfi
 
 def measure_preparation(
     config: DatasetConfig, folder: Path, tokenizer: TextTokenizer | None, workers: Sequence[int]
-) -> list[Cost]:
+) -> Iterator[Cost]:
     """Prepare and mine below ``folder``, each step in a fresh process; tokenise if told how.
 
-    Tokens of W workers are written to ``tokens-W``.
+    Yields the cost of each step when it is done. Tokens of W workers are written to
+    ``tokens-W``.
     """
     out = folder / "prepared"
     out.mkdir()
-    costs = [
-        measured("prepare", partial(prepare, config, out)),
-        measured("mine", partial(mine, out, MiningConfig())),
-    ]
+    yield measured("prepare", partial(prepare, config, out))
+    yield measured("mine", partial(mine, out, MiningConfig()))
     if tokenizer is not None:
         for count in workers:
             work = partial(_tokenise, out, tokenizer, folder / f"tokens-{count}", count)
-            costs.append(measured(f"tokenise, {count} processes", work))
-    return costs
+            yield measured(f"tokenise, {count} processes", work)
 
 
 def measured(step: str, work: Callable[[], object]) -> Cost:

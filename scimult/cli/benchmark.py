@@ -143,6 +143,7 @@ def data(
     words: Annotated[int, typer.Option(min=20, help="Words of a paper.")] = 120,
     clean: Annotated[bool, typer.Option("--clean", help="Merge duplicates, too.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of reading.")] = 5,
+    most_workers: Annotated[int, typer.Option(min=1, help="Tokenise with 1 to so many.")] = 2,
 ) -> None:
     """Time and memory of preparing a generated library; the last line is one JSON object."""
     import tempfile
@@ -160,12 +161,14 @@ def data(
         config = write_library(place / "raw", Library(papers, citations, labels, words))
         if clean:
             config.hygiene = HygieneConfig(duplicates="merge")
-        costs = measure_preparation(config, place, loaded, (1, 2))
+        costs = []
+        for cost in measure_preparation(config, place, loaded, range(1, most_workers + 1)):
+            costs.append(cost)
+            typer.echo(
+                f"{cost.step:24} {cost.wall:9.1f} s  {cost.cpu:9.1f} s of CPU "
+                f"{cost.peak_mb:8.0f} MB"
+            )
         reading = None if loaded is None else measure_reading(place / "tokens-1", rounds)
-    for cost in costs:
-        typer.echo(
-            f"{cost.step:24} {cost.wall:9.1f} s  {cost.cpu:9.1f} s of CPU {cost.peak_mb:8.0f} MB"
-        )
     if reading is not None:
         typer.echo(
             f"rows in order: {reading.rows_per_second:,.0f} /s; random order takes "
