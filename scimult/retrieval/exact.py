@@ -244,7 +244,7 @@ def _check_scores(scores: Tensor) -> None:
 
 def _check_finite(values: Tensor, what: str) -> None:
     # In blocks, because torch makes copies of what it looks at.
-    if all(bool(block.isfinite().all()) for block in values.split(_CHECKED)):
+    if all(bool(block.isfinite().all()) for block in torch.split(values, _CHECKED)):
         return
     bad = ~values.isfinite()
     raise DataError(
