@@ -156,7 +156,8 @@ class Trainer:
         self._is_over = is_over
         self._meter = meter
         self._graph = Graph(meter.watching(engine.forward), engine.backward, engine.device)
-        head_width = unfused_head_width(engine.model, engine.device)
+        chunks = chunk_tokens is not None
+        head_width = unfused_head_width(engine.model, engine.device) if chunks else None
         self._weigh = partial(activation_tokens, head_width=head_width)
         self._accumulation = accumulation
         self._chunk_tokens = chunk_tokens
