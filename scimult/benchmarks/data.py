@@ -28,6 +28,7 @@ from scimult.data.prepare import prepare
 from scimult.data.prepared import PreparedData
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
+from scimult.hardware import peak_memory
 from scimult.mining.config import MiningConfig
 from scimult.mining.dataset import DatasetConfig
 from scimult.mining.mine import mine
@@ -196,8 +197,8 @@ def _run(work: Callable[[], object]) -> tuple[float, float, float]:
     start, cpu_before = time.perf_counter(), _cpu_seconds()
     work()
     wall, cpu = time.perf_counter() - start, _cpu_seconds() - cpu_before
-    peaks = [resource.getrusage(who).ru_maxrss for who in _PROCESSES]
-    return wall, cpu, max(peaks) / 1024
+    of_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    return wall, cpu, max(peak_memory(), of_children) / 2**20
 
 
 def _cpu_seconds() -> float:

@@ -5,8 +5,6 @@ Shape legend: Q queries, C candidates, D width, K results per query.
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ import torch
 
 from scimult.benchmarks.timing import CLOCKS, Clock
 from scimult.evaluation.name_matching import match_names, matched_first, words
+from scimult.hardware import peak_memory
 from scimult.retrieval.exact import ExactIndex
 from scimult.types import FloatArray, IntArray
 
@@ -110,7 +109,7 @@ def _measure(name: str, width: int, k: int, fraction: float, clock: Clock) -> Se
         matches = match_names([words(text) for text in texts], names)
         matched_first(ranking, index.rank_listed(queries_QD, matches))
         names_seconds = now() - start
-    peak = _peak_bytes()
+    peak = peak_memory()
     start = now()
     _bare(queries_QD, embeddings_CD, k, index)
     bare_seconds = now() - start
@@ -161,8 +160,3 @@ def _blocks(queries: int, candidates: int, index: ExactIndex) -> Iterator[tuple[
     for first in range(0, candidates, index.block_rows):
         for start in range(0, queries, index.query_rows):
             yield slice(start, start + index.query_rows), slice(first, first + index.block_rows)
-
-
-def _peak_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from scimult.data.ragged import Ragged
+from scimult.data.steps import checksums_below
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError
-from scimult.files import sha256
 from scimult.mining.pools import Groups
 from scimult.types import FloatArray
 
@@ -59,9 +59,7 @@ class CrossEncoderVeto:
 
 def content_of_model(model: str) -> str | dict[str, str]:
     """Return the checksum of every file of a model's folder; of another one its name."""
-    folder = Path(model)
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256(path) for path in files} or model
+    return checksums_below(Path(model)) or model
 
 
 def load_cross_encoder(model: str) -> PairScorer:

@@ -221,9 +221,11 @@ def build_sampler(
         ]
     steps = _steps(config, sum(stream.units_per_epoch for stream in units))
     length = steps * batch.accumulation
-    sampler: Sampler = AlternatingSampler(units, plan.rates, units=length, seed=config.seed)
+    sampler: Sampler
     if batch.mix == "in_batch":
         sampler = MixingSampler(plan.streams, plan.rates, rows=rows, ranks=ranks, units=length)
+    else:
+        sampler = AlternatingSampler(units, plan.rates, units=length, seed=config.seed)
     if batch.max_tokens is None and ranks > 1:
         sampler = BalancedSampler(sampler, encoded_N, ranks=ranks, hard_negatives=hard_negatives)
     return sampler, steps
