@@ -1,7 +1,7 @@
 """Endless streams of a source's pairs, and how they are cut into units.
 
 A *unit* is one forward-backward over all ranks. What a stream gives is a pure function of
-(seed, number of the unit, ranks).
+(seed, number of the unit), and of the ranks where they have budgets of their own.
 
 Shape legend: P pairs of a source or of a pool, R rows of a unit over all ranks, N texts.
 """
@@ -26,7 +26,8 @@ class Rows:
     """Rows of one unit: parallel arrays of text rows; ``negatives_R`` is -1 where none exists.
 
     ``epochs_R`` counts how often the source's pairs had all been visited before. Rank ``r``
-    works on rows ``bounds[r]`` to ``bounds[r + 1]``.
+    works on rows ``bounds[r]`` to ``bounds[r + 1]``; rows that were not divided are those of
+    one rank.
     """
 
     queries_R: IntArray
@@ -80,8 +81,8 @@ class PairStream:
     def __len__(self) -> int:
         return len(self._group_P)
 
-    def rows(self, start: int, count: int, ranks: int) -> Rows:
-        """Return pairs ``start`` to ``start + count``, divided evenly over ``ranks``."""
+    def rows(self, start: int, count: int) -> Rows:
+        """Return pairs ``start`` to ``start + count``."""
         parts = []
         left = count
         while left > 0:
@@ -98,11 +99,10 @@ class PairStream:
                 )
             )
             start, left = start + len(pairs), left - len(pairs)
-        bounds = [count * rank // ranks for rank in range(ranks + 1)]
         queries, positives, negatives, epochs = (
             np.concatenate(column) for column in zip(*parts, strict=True)
         )
-        return Rows(queries, positives, negatives, epochs, bounds)
+        return Rows(queries, positives, negatives, epochs, [0, len(queries)])
 
     def _enter(self, epoch: int) -> None:
         if epoch == self._epoch:
@@ -159,8 +159,8 @@ class UnitStream(Protocol):
 class FixedUnits:
     """Units of always as many pairs."""
 
-    def __init__(self, stream: PairStream, rows: int, ranks: int) -> None:
-        self._stream, self._rows, self._ranks = stream, rows, ranks
+    def __init__(self, stream: PairStream, rows: int) -> None:
+        self._stream, self._rows = stream, rows
 
     @property
     def units_per_epoch(self) -> float:
@@ -169,7 +169,7 @@ class FixedUnits:
 
     def unit(self, number: int) -> Rows:
         """Return the rows of the source's unit ``number``."""
-        return self._stream.rows(number * self._rows, self._rows, self._ranks)
+        return self._stream.rows(number * self._rows, self._rows)
 
 
 class TokenUnits:
@@ -247,7 +247,7 @@ class TokenUnits:
     def _enter(self, epoch: int) -> None:
         if epoch == self._epoch:
             return
-        self._whole = self._stream.rows(epoch * len(self._stream), len(self._stream), 1)
+        self._whole = self._stream.rows(epoch * len(self._stream), len(self._stream))
         costs_P = self._costs(self._whole)
         rng = np.random.default_rng([self._stream.seed, epoch, 1])
         self._units = []

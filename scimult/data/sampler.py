@@ -83,17 +83,16 @@ class MixingSampler:
         One per source.
     rates : array
         Share of the pairs that each source gets; sums to 1.
-    rows, ranks : int
-        Pairs of a unit over all ranks; world size.
+    rows : int
+        Pairs of a unit over all ranks.
     units : int
         Length of the plan.
     """
 
     def __init__(
-        self, streams: Sequence[PairStream], rates: RateArray, *, rows: int, ranks: int, units: int
+        self, streams: Sequence[PairStream], rates: RateArray, *, rows: int, units: int
     ) -> None:
         self._streams = list(streams)
-        self._ranks = ranks
         self._rows_US = _share_out(rates, rows, units)
         self._before_US = np.cumsum(self._rows_US, axis=0) - self._rows_US
 
@@ -103,16 +102,14 @@ class MixingSampler:
     def plan(self, unit: int) -> list[PlannedPart]:
         """Return a part for every source that has rows in the unit."""
         return [
-            PlannedPart(
-                number, stream.rows(int(self._before_US[unit, number]), int(count), self._ranks)
-            )
+            PlannedPart(number, stream.rows(int(self._before_US[unit, number]), int(count)))
             for number, stream in enumerate(self._streams)
             if (count := self._rows_US[unit, number])
         ]
 
 
 class BalancedSampler:
-    """The units of another sampler, each rank's share with about as many tokens.
+    """The units of another sampler, divided over the ranks by tokens.
 
     All ranks wait for the one with the longest texts. A part's rows are dealt by length,
     longest first, one to each rank in turn: of every round the longest goes to the rank that

@@ -205,7 +205,7 @@ def build_sampler(
     if batch.max_tokens is None:
         assert batch.pairs_per_step is not None
         rows = batch.pairs_per_step // batch.accumulation
-        units: list[UnitStream] = [FixedUnits(stream, rows, ranks) for stream in plan.streams]
+        units: list[UnitStream] = [FixedUnits(stream, rows) for stream in plan.streams]
     else:
         assert batch.pool is not None
         units = [
@@ -223,7 +223,7 @@ def build_sampler(
     length = steps * batch.accumulation
     sampler: Sampler
     if batch.mix == "in_batch":
-        sampler = MixingSampler(plan.streams, plan.rates, rows=rows, ranks=ranks, units=length)
+        sampler = MixingSampler(plan.streams, plan.rates, rows=rows, units=length)
     else:
         sampler = AlternatingSampler(units, plan.rates, units=length, seed=config.seed)
     if batch.max_tokens is None and ranks > 1:

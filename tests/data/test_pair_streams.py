@@ -15,6 +15,7 @@ from scimult.data.pair_streams import (
     TokenUnits,
     UnitStream,
 )
+from scimult.data.sampler import AlternatingSampler, BalancedSampler, Sampler
 from scimult.errors import ConfigError
 from tests.data.pair_files import SOURCES, pair_file
 
@@ -35,7 +36,7 @@ def test_an_epoch_holds_every_pair_once(
     seen = []
     for start in range(0, 3 * len(stream), rows):
         count = min(rows, 3 * len(stream) - start)
-        drawn = stream.rows(start, count, 1)
+        drawn = stream.rows(start, count)
         seen += list(zip(drawn.queries_R.tolist(), drawn.positives_R.tolist(), strict=True))
         assert drawn.epochs_R.tolist() == [(start + i) // len(stream) for i in range(count)]
     assert len(every_pair) == len(stream)
@@ -47,7 +48,7 @@ def test_negatives_come_from_the_group_and_change_by_epoch() -> None:
     stream = PairStream(SOURCES[0], 3)
     drawn: dict[int, set[int]] = {}
     for epoch in range(30):
-        rows = stream.rows(epoch * len(stream), len(stream), 1)
+        rows = stream.rows(epoch * len(stream), len(stream))
         for query, negative in zip(rows.queries_R, rows.negatives_R, strict=True):
             drawn.setdefault(int(query), set()).add(int(negative))
     for group, query in enumerate(SOURCES[0].queries):
@@ -60,11 +61,13 @@ def test_negatives_come_from_the_group_and_change_by_epoch() -> None:
 @pytest.mark.parametrize("by_tokens", [False, True])
 def test_ranks_share_a_unit_without_overlap(ranks: int, by_tokens: bool) -> None:
     stream = PairStream(SOURCES[1], 0)
-    units: UnitStream = FixedUnits(stream, 6, ranks)
-    if by_tokens:
-        units = token_units(SOURCES[1].queries.max() + 1, ranks, 1)
+    texts = SOURCES[1].queries.max() + 1
+    units: UnitStream = token_units(texts, ranks, 1) if by_tokens else FixedUnits(stream, 6)
+    sampler: Sampler = AlternatingSampler([units], np.ones(1), units=12, seed=0)
+    if not by_tokens:
+        sampler = BalancedSampler(sampler, np.arange(texts), ranks=ranks)
     for number in range(12):
-        whole = units.unit(number)
+        whole = sampler.plan(number)[0].rows
         shards = [whole.shard(rank) for rank in range(ranks)]
         for name in ("queries_R", "positives_R", "negatives_R", "epochs_R"):
             joined = np.concatenate([getattr(shard, name) for shard in shards])

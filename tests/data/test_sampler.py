@@ -40,7 +40,7 @@ def test_another_seed_gives_another_plan(mix: str) -> None:
 @given(st.lists(st.floats(0.05, 1), min_size=1, max_size=3), st.integers(1, 300))
 def test_alternating_keeps_rates_at_every_moment(weights: list[float], units: int) -> None:
     rates = np.array(weights) / sum(weights)
-    streams = [FixedUnits(stream, 2, 1) for stream in pair_streams(SOURCES[: len(weights)], 0)]
+    streams = [FixedUnits(stream, 2) for stream in pair_streams(SOURCES[: len(weights)], 0)]
     sampler = AlternatingSampler(streams, rates, units=units, seed=0)
     uses = Counter(part.source for unit in range(units) for part in sampler.plan(unit))
     for number, rate in enumerate(rates):
@@ -52,14 +52,11 @@ def test_alternating_keeps_rates_at_every_moment(weights: list[float], units: in
     st.lists(st.floats(0, 1), min_size=1, max_size=3).filter(any),
     st.integers(1, 9),
     st.integers(1, 60),
-    st.integers(1, 3),
 )
-def test_mixing_keeps_rates_at_every_moment(
-    weights: list[float], rows: int, units: int, ranks: int
-) -> None:
+def test_mixing_keeps_rates_at_every_moment(weights: list[float], rows: int, units: int) -> None:
     rates = np.array(weights) / sum(weights)
     streams = pair_streams(SOURCES[: len(weights)], 0)
-    sampler = MixingSampler(streams, rates, rows=rows, ranks=ranks, units=units)
+    sampler = MixingSampler(streams, rates, rows=rows, units=units)
     used = np.zeros(len(rates))
     for unit in range(units):
         parts = sampler.plan(unit)
@@ -67,7 +64,7 @@ def test_mixing_keeps_rates_at_every_moment(
         for part in parts:
             # The source's own order, without a gap or a repetition.
             start = int(used[part.source])
-            following = streams[part.source].rows(start, len(part.rows), ranks)
+            following = streams[part.source].rows(start, len(part.rows))
             assert np.array_equal(part.rows.positives_R, following.positives_R)
             used[part.source] += len(part.rows)
         assert abs(used - rates * rows * (unit + 1)).max() < 1 + 1e-6
@@ -85,14 +82,14 @@ def same_parts(one: list[PlannedPart], other: list[PlannedPart]) -> bool:
 def make_sampler(mix: str, units: int, seed: int = 0) -> Sampler:
     rates, streams = sampling_rates(SOURCES, "equal"), pair_streams(SOURCES, seed)
     if mix == "in_batch":
-        return MixingSampler(streams, rates, rows=9, ranks=2, units=units)
-    fixed = [FixedUnits(stream, 6, 2) for stream in streams]
+        return MixingSampler(streams, rates, rows=9, units=units)
+    fixed = [FixedUnits(stream, 6) for stream in streams]
     return AlternatingSampler(fixed, rates, units=units, seed=seed)
 
 
 def test_a_source_of_weight_zero_is_never_used() -> None:
     rates = sampling_rates(SOURCES, "explicit", {"labels": 1, "links": 1, "clicks": 0})
-    streams = [FixedUnits(stream, 2, 1) for stream in pair_streams(SOURCES, 0)]
+    streams = [FixedUnits(stream, 2) for stream in pair_streams(SOURCES, 0)]
     sampler = AlternatingSampler(streams, rates, units=50, seed=0)
     assert all(part.source != 2 for unit in range(50) for part in sampler.plan(unit))
 

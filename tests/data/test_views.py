@@ -16,7 +16,12 @@ from scimult.data.metadata import Metadata
 from scimult.data.pair_streams import FixedUnits, PairStream, TokenUnits
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
-from scimult.data.sampler import AlternatingSampler, MixingSampler, PlannedPart
+from scimult.data.sampler import (
+    AlternatingSampler,
+    BalancedSampler,
+    MixingSampler,
+    PlannedPart,
+)
 from scimult.data.token_store import TokenStore
 from scimult.data.views import VIEWS, ViewName, view_pair
 from scimult.errors import ConfigError, UnknownNameError
@@ -128,7 +133,7 @@ def test_a_self_supervised_source_in_batches(tmp_path: Path) -> None:
     tokens = data.tokens(tiny_tokenizer())
     count = len(file)
     sampler = AlternatingSampler(
-        [FixedUnits(PairStream(file, 3), count, 1)], np.ones(1), units=2, seed=3
+        [FixedUnits(PairStream(file, 3), count)], np.ones(1), units=2, seed=3
     )
     texts = []
     for epoch in range(2):
@@ -163,7 +168,8 @@ def test_views_in_units_by_tokens_and_in_mixed_ones(tmp_path: Path) -> None:
     by_tokens = TokenUnits(stream, lengths, max_tokens=100, ranks=2, pool=2)
     per_epoch = int(by_tokens.units_per_epoch)
     assert per_epoch > 1
-    mixed = MixingSampler([stream], np.ones(1), rows=3, ranks=2, units=len(file))
+    whole = MixingSampler([stream], np.ones(1), rows=3, units=len(file))
+    mixed = BalancedSampler(whole, lengths, ranks=2)
     for rank in range(2):
         for number in range(2 * per_epoch):
             unit = builder.unit([PlannedPart(0, by_tokens.unit(number))], rank)

@@ -82,7 +82,7 @@ def first_batches(config: PretrainConfig, ranks: int) -> list[Batch]:
     plan = plan_run(config)
     tokens = plan.data.tokens(build.build_model(config).tokenizer, 32)
     builder = BatchBuilder(plan.sources, tokens, plan.known, max_length=32)
-    streams = [FixedUnits(stream, 8, ranks) for stream in plan.streams]
+    streams = [FixedUnits(stream, 8) for stream in plan.streams]
     sampler = AlternatingSampler(streams, plan.rates, units=1, seed=config.seed)
     lengths_N = np.minimum(tokens.lengths_N, 32)
     planned = BalancedSampler(sampler, lengths_N, ranks=ranks).plan(0)

@@ -134,7 +134,7 @@ def test_from_a_download_to_a_training_batch(tmp_path: Path) -> None:
     data, rejects = build_dataset(config, tmp_path / "out", tokenizer=tokenizer)
     assert rejects.counts == {}
     sources = data.pairs("train")
-    planned = PlannedPart(0, pair_streams(sources, 0)[0].rows(0, 3, 1))
+    planned = PlannedPart(0, pair_streams(sources, 0)[0].rows(0, 3))
     builder = BatchBuilder(
         sources, data.tokens(tokenizer), all_known_positives(data), max_length=32
     )
