@@ -91,10 +91,11 @@ class RoutedAdamW(torch.optim.AdamW):
     would move those weights by momentum and decay. Skipping the group keeps them
     bit-identical. ``active`` is set before each step, equal on all ranks. With
     ``keeps_norms``, `take_norms` returns those of the gradients that the last step saw.
+    Weights are updated by torch's fused kernel, on CPUs too.
     """
 
     def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
-        super().__init__(groups, **options)
+        super().__init__(groups, fused=True, **options)
         self.active: frozenset[int] = frozenset()
         self.keeps_norms = False
         self._squares: dict[str, Tensor] = {}
@@ -142,7 +143,8 @@ class RoutedAdamW(torch.optim.AdamW):
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter] = {
-                    "step": torch.tensor(0.0),
+                    # The fused kernel counts where the parameter is.
+                    "step": torch.zeros((), device=parameter.device),
                     "exp_avg": torch.zeros_like(parameter),
                     "exp_avg_sq": torch.zeros_like(parameter),
                 }
