@@ -17,11 +17,12 @@ from scimult.benchmarks.variants import SIZES
 from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
 from scimult.checkpoints.exports import export_folded
 from scimult.config import validate
-from scimult.data.batches import BatchBuilder, Unit, all_known_positives
+from scimult.data.batches import BatchBuilder, all_known_positives
 from scimult.errors import ConfigError
 from scimult.models import Encoder, EncoderConfig
 from scimult.tasks import default_tasks
 from scimult.training import build
+from scimult.training.ahead import UnitsAhead
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import resolve_deepspeed
 from scimult.training.engine import DeepSpeedEngine
@@ -80,7 +81,7 @@ class OurSteps:
         plan = plan_run(config)
         pretrained = build.build_model(config)
         self.tokens = plan.data.tokens(pretrained.tokenizer, setting.max_length)
-        self._sampler, _ = build_sampler(config, plan, self.tokens.lengths_N)
+        sampler, _ = build_sampler(config, plan, self.tokens.lengths_N)
         known = all_known_positives(plan.data)
         builder = BatchBuilder(plan.sources, self.tokens, known, max_length=setting.max_length)
         optimizer, schedule = build.build_optimizer(config, pretrained.model, _STEPS)
@@ -95,8 +96,8 @@ class OurSteps:
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         meter = Meter(pretrained.model, device, dtype, None)
         self._engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
-        self._unit: Callable[[int], Unit] = lambda number: builder.unit(
-            self._sampler.plan(number), distributed.rank()
+        self._unit = UnitsAhead(
+            lambda number: builder.unit(sampler.plan(number), distributed.rank()), len(sampler)
         )
         self._trainer = Trainer(
             self._engine,

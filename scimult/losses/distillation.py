@@ -65,15 +65,15 @@ def listwise_kl(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1
     """
     known_BC = ~teacher_BC.isnan()
     usable_B = known_BC.sum(1) > 1
-    # Rows without a list would be a softmax over nothing.
-    known_RC, scores_RC = known_BC[usable_B], batch.scores_BC[usable_B] / temperature
-    unknown = ~known_RC
-    teacher_RC = teacher_BC[usable_B].masked_fill(unknown, float("-inf"))
-    student_RC = scores_RC.masked_fill(unknown, float("-inf"))
-    log_p_RC = F.log_softmax(teacher_RC, 1).masked_fill(unknown, 0.0)
-    log_q_RC = F.log_softmax(student_RC, 1).masked_fill(unknown, 0.0)
-    terms_RC = (log_p_RC.exp() * (log_p_RC - log_q_RC)).masked_fill(unknown, 0.0)
-    return batch.scores_BC.new_zeros(len(usable_B)).masked_scatter(usable_B, terms_RC.sum(1))
+    # A softmax over nothing is not a number, and so is its gradient: a query without a list
+    # is given one and counts 0. Leaving its row out would make a GPU tell how many there are.
+    left_out_BC = ~known_BC & usable_B[:, None]
+    teacher_BC = teacher_BC.masked_fill(~known_BC, 0.0).masked_fill(left_out_BC, float("-inf"))
+    student_BC = (batch.scores_BC / temperature).masked_fill(left_out_BC, float("-inf"))
+    log_p_BC = F.log_softmax(teacher_BC, 1).masked_fill(left_out_BC, 0.0)
+    log_q_BC = F.log_softmax(student_BC, 1).masked_fill(left_out_BC, 0.0)
+    terms_BC = (log_p_BC.exp() * (log_p_BC - log_q_BC)).masked_fill(left_out_BC, 0.0)
+    return terms_BC.sum(1).masked_fill(~usable_B, 0.0)
 
 
 def margin_mse(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1.0) -> Tensor:

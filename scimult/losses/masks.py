@@ -13,6 +13,9 @@ from torch import Tensor
 
 from scimult.losses.info_nce import InBatchScores
 
+# More than any store has texts, and few enough that rows times it are 64-bit integers.
+_IDS = 1 << 40
+
 
 def false_negatives(
     candidate_ids_C: Tensor, targets_B: Tensor, known_rows_P: Tensor, known_ids_P: Tensor
@@ -53,9 +56,13 @@ def known_pairs(
         Shape ``(B, C)`` with B ``rows``.
     """
     rows_B = torch.arange(rows, device=candidate_ids_C.device)
-    span = int(torch.cat([candidate_ids_C, known_ids_P]).max()) + 1 if len(candidate_ids_C) else 1
-    keys_BC = rows_B[:, None] * span + candidate_ids_C[None, :]
-    return torch.isin(keys_BC, known_rows_P * span + known_ids_P)
+    keys_BC = rows_B[:, None] * _IDS + candidate_ids_C[None, :]
+    if not len(known_ids_P):
+        return torch.zeros_like(keys_BC, dtype=torch.bool)
+    # Unlike `torch.isin`, a search needs no number from the device to know its shapes.
+    keys_P = (known_rows_P * _IDS + known_ids_P).sort().values
+    places_BC = torch.searchsorted(keys_P, keys_BC).clamp(max=len(keys_P) - 1)
+    return keys_P[places_BC] == keys_BC
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from torch import Tensor, nn
 
@@ -59,14 +60,16 @@ def read_instructions(
     recompute : bool
         Keep no activations within the blocks: see `recompute.run_block`.
     """
-    wanted = sorted(set(routes))
+    # In the order of the plan: shortest first.
+    wanted = sorted(set(routes), key=lambda route: (len(instructions[route]), route))
     device = embeddings.words.weight.device
     texts: PackedTexts = pack([instructions[route] for route in wanted]).to(device)
     plan = PackingPlan.build(texts.lengths, 0, device)
-    tokens, order = {}, plan.restore_B.tolist()
-    for row, route in enumerate(wanted):
-        start = int(plan.starts_B[order[row]])
-        tokens[route] = slice(start, start + texts.lengths[row])
+    ends = list(accumulate(texts.lengths))
+    tokens = {
+        route: slice(end - length, end)
+        for route, length, end in zip(wanted, texts.lengths, ends, strict=True)
+    }
     x_ID: Tensor = embeddings(texts.tokens_T[plan.order_T], plan)
     layers = [InstructionLayer(x_ID, tokens)]
     for block in blocks:

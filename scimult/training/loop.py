@@ -262,7 +262,7 @@ class Trainer:
     ) -> StepReport:
         norm = self._engine.gradient_norm
         mine = add_sums([result.sums for result in results])
-        counts = sum(r.masked for r in results), sum(r.tokens for r in results)
+        counts = sum(int(r.masked) for r in results), sum(r.tokens for r in results)
         gathered = distributed.all_gather_objects((mine, counts, norm, self._meter.take()))
         sums = add_sums([sums for sums, *_ in gathered])
         whole = total(sums)

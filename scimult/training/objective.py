@@ -39,7 +39,8 @@ Loss = Callable[[InBatchScores, Tensor | None], Tensor]
 class PartResult:
     """What this rank's pairs of one source gave in a unit.
 
-    ``loss`` is the sum over queries, ``sums`` are those of their task: see
+    Tensors are where they were computed: reading one waits for the device. ``loss`` is the
+    sum over queries, ``masked`` counts columns, and ``statistics_S`` are the sums of
     `metrics.query_statistics`.
     """
 
@@ -47,9 +48,14 @@ class PartResult:
     task: str
     pairs: int
     loss: Tensor
-    masked: int
+    masked: Tensor
     tokens: int
-    sums: Sums
+    statistics_S: Tensor
+
+    @property
+    def sums(self) -> Sums:
+        """The statistics by task."""
+        return {self.task: self.statistics_S.tolist()}
 
 
 @dataclass(frozen=True)
@@ -149,12 +155,12 @@ class ContrastiveObjective:
             loss=losses_B.sum(),
             masked=masked,
             tokens=batch.num_tokens,
-            sums={batch.task: statistics_BS.double().sum(0).tolist()},
+            statistics_S=statistics_BS.double().sum(0),
         )
 
     def _losses(
         self, comparison: _Comparison, scores: InBatchScores, temperature: Tensor | None
-    ) -> tuple[Tensor, int]:
+    ) -> tuple[Tensor, Tensor]:
         """Return the loss of each row over all cuts, and how many columns were masked."""
         masked_RK = scores.masked_BC
         if self.options.mask_margin is not None:
@@ -165,7 +171,7 @@ class ContrastiveObjective:
             for cut in (scores, *cuts)
         )
         assert isinstance(losses_R, Tensor)
-        return losses_R / (1 + len(cuts)), int(masked_RK.sum())
+        return losses_R / (1 + len(cuts)), masked_RK.sum()
 
     def _queries_to_candidates(self, batch: Batch, embeddings_UD: Tensor) -> _Comparison:
         c_CD, offset = distributed.gather_rows(embeddings_UD[batch.candidate_C])

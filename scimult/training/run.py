@@ -15,6 +15,7 @@ from scimult.data.token_store import TokenStore
 from scimult.models.compiled import compile_feed_forwards
 from scimult.progress import note
 from scimult.training import build, dev
+from scimult.training.ahead import UnitsAhead
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import deepspeed_settings, resolve_precision
 from scimult.training.engine import (
@@ -149,7 +150,9 @@ def _units(
         teacher=plan.teacher,
         seed=config.seed,
     )
-    return lambda number: builder.unit(sampler.plan(number), distributed.rank())
+    return UnitsAhead(
+        lambda number: builder.unit(sampler.plan(number), distributed.rank()), len(sampler)
+    )
 
 
 def _dev_scores(

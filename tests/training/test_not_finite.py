@@ -85,8 +85,9 @@ def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
 
     def objective(part: Batch, *_: Any) -> PartResult:
         loss = next(remaining)
-        sums = {part.task: [1, loss, 1, 0, 0, 0, 0]}
-        return PartResult(part.source, part.task, 1, torch.tensor(loss), 0, 2, sums)
+        statistics_S = torch.tensor([1, loss, 1, 0, 0, 0, 0])
+        masked = torch.tensor(0)
+        return PartResult(part.source, part.task, 1, torch.tensor(loss), masked, 2, statistics_S)
 
     def ids_at(rows: Any) -> list[str]:
         return [f"text{row}" for row in rows]

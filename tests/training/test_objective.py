@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,3 +109,27 @@ def test_matryoshka_is_the_mean_over_cuts() -> None:
         columns = [c for c, t in enumerate(CANDIDATES) if c == row or t not in KNOWN[row]]
         cut += cross_entropy(scores[row, columns].tolist(), float(scores[row, row]), 1.0) / 4
     assert float(whole.loss) / 4 == pytest.approx((float(plain.loss) / 4 + cut) / 2, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"name": "symmetric_info_nce", "mask_margin": 0.1, "matryoshka": [2, 4]},
+        {"name": "triplet", "negatives": "own"},
+        {"distillation": {"name": "kl"}},
+        {"distillation": {"name": "margin_mse"}},
+    ],
+)
+def test_the_device_is_never_waited_for(options: dict[str, Any]) -> None:
+    # The meta device has no numbers: reading one raises, as it would make the host wait on a GPU.
+    section = validate(LossConfig, options)
+    objective = ContrastiveObjective("l2", loss_function(section), section, torch.device("meta"))
+    embeddings = torch.randn(len(TEXTS), 6, device="meta", requires_grad=True)
+    teacher_C = torch.arange(float(len(CANDIDATES)))
+    result = objective(replace(batch(), teacher_C=teacher_C), embeddings)
+    result.loss.backward()
+    assert embeddings.grad is not None
+    assert {result.loss.device, result.masked.device, result.statistics_S.device} == {
+        torch.device("meta")
+    }

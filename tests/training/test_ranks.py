@@ -128,7 +128,7 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
         results = run_pass(engine, objective, unit, pretrained.routes, learned, chunk_tokens)
         share = distributed.world_size() / unit.pairs
         losses.append(sum(float(result.loss.detach()) * share for result in results))
-        masked += sum(result.masked for result in results)
+        masked += sum(int(result.masked) for result in results)
     ranks = distributed.world_size()
     gradients = {}
     for name, parameter in pretrained.model.named_parameters():
