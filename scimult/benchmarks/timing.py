@@ -26,7 +26,7 @@ class Ratio:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
 
 
 def interleaved(

@@ -97,7 +97,7 @@ def train(
 
     from scimult.benchmarks.compare_training import memory, side_by_side, two_ranks
     from scimult.benchmarks.training import Setting, random_encoder
-    from scimult.cli.tables import training_table
+    from scimult.cli.tables import print_with_notes, training_table
     from scimult.training.deepspeed_config import resolve_precision
     from scimult.training.engine import process_group
 
@@ -119,7 +119,7 @@ def train(
             "rows": [row.as_json() for row in rows],
             "machine": where,
         }
-        Console().print(training_table(rows, f"{size}, {pairs} pairs a step, {chosen}"))
+        print_with_notes(training_table(rows, f"{size}, {pairs} pairs a step, {chosen}"), [])
         if processes:
             report["two_ranks"] = two_ranks(setting, rounds, chosen)
             report["memory"] = memory(setting, chunk_tokens, chosen)
