@@ -103,7 +103,12 @@ def resolve_deepspeed(
             )
         ours["train_batch_size"] = pairs_per_step
         ours["train_micro_batch_size_per_gpu"] = pairs_per_step // accumulation // world_size
-    extras = {"steps_per_print": 1_000_000_000, "zero_allow_untested_optimizer": True}
+    extras = {
+        "steps_per_print": 1_000_000_000,
+        "zero_allow_untested_optimizer": True,
+        # Where ZeRO offloads the optimizer, ours runs on the CPU, by the fused kernel.
+        "zero_force_ds_cpu_optimizer": False,
+    }
     per_rank = 1 if pairs_per_step is None else pairs_per_step // world_size
     told = {
         "train_batch_size": per_rank * world_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -124,10 +125,11 @@ class RoutedAdamW(torch.optim.AdamW):
         if not squares:
             return {}
         zero = torch.zeros_like(next(iter(squares.values())))
-        sums = torch.stack([squares.get(part, zero) for part in self._parts])
-        if sharded and distributed.world_size() > 1:
-            torch.distributed.all_reduce(sums)
-        return dict(zip(self._parts, sums.sqrt().tolist(), strict=True))
+        mine = torch.stack([squares.get(part, zero) for part in self._parts]).tolist()
+        # As objects: offloaded gradients are on the host, where NCCL adds nothing up.
+        shares = distributed.all_gather_objects(mine) if sharded else [mine]
+        norms = [math.sqrt(sum(of_part)) for of_part in zip(*shares, strict=True)]
+        return dict(zip(self._parts, norms, strict=True))
 
     def _add_squares(self, groups: list[dict[str, Any]]) -> None:
         """Sharded engines call `step` once per group, each rank with its share of gradients."""

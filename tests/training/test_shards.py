@@ -24,18 +24,30 @@ from tests.training.corpus import metrics, prepare_corpus, run_config
 
 STEPS = 6
 FILES = ("model.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors", "counters.json")
+HOST = {"device": "cpu"}
+ZERO = {
+    "0": {"stage": 0},
+    "1": {"stage": 1},
+    "2": {"stage": 2},
+    "3": {"stage": 3},
+    "2 offloaded": {"stage": 2, "offload_optimizer": HOST},
+    "3 offloaded": {"stage": 3, "offload_optimizer": HOST, "offload_param": HOST},
+}
 # Precision, stage and ranks that wrote; stage and ranks that continue. Every stage is left
 # and entered, with fewer ranks and with more.
 MOVES = [
-    ("fp32", 0, 2, 3, 1),
-    ("bf16", 3, 2, 1, 1),
-    ("fp32", 1, 1, 2, 2),
-    ("fp32", 3, 1, 0, 2),
-    ("bf16", 2, 1, 3, 2),
+    ("fp32", "0", 2, "3", 1),
+    ("bf16", "3", 2, "1", 1),
+    ("fp32", "1", 1, "2", 2),
+    ("fp32", "3", 1, "0", 2),
+    ("bf16", "2", 1, "3", 2),
+    ("fp32", "2 offloaded", 2, "1", 1),
+    ("bf16", "1", 1, "3 offloaded", 2),
+    ("fp32", "3 offloaded", 1, "2 offloaded", 2),
 ]
 
 
-def shard_config(folder: Path, name: str, precision: str, stage: int) -> PretrainConfig:
+def shard_config(folder: Path, name: str, precision: str, stage: str) -> PretrainConfig:
     return run_config(
         folder,
         name,
@@ -46,7 +58,7 @@ def shard_config(folder: Path, name: str, precision: str, stage: int) -> Pretrai
         # Adam would blow rounding up to whole steps (docs/decisions.md).
         optimizer={"lr": 1e-3, "layer_decay": 0.9, "eps": 1e-4},
         schedule={"steps": STEPS},
-        engine={"precision": precision, "deepspeed": {"zero_optimization": {"stage": stage}}},
+        engine={"precision": precision, "deepspeed": {"zero_optimization": ZERO[stage]}},
         dev={"every": 0},
     )
 
@@ -114,7 +126,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("precision", "stage", "ranks"), [move[:3] for move in MOVES])
 def test_state_survives_another_layout(
-    folder: Path, precision: str, stage: int, ranks: int
+    folder: Path, precision: str, stage: str, ranks: int
 ) -> None:
     run = f"{precision}-{stage}-{ranks}"
     written, again = folder / run / "checkpoints" / "step-0000003", folder / "again" / run
@@ -126,7 +138,7 @@ def test_state_survives_another_layout(
 
 @pytest.mark.parametrize(("precision", "stage", "ranks"), [move[:3] for move in MOVES])
 def test_runs_go_on_under_another_layout(
-    folder: Path, precision: str, stage: int, ranks: int
+    folder: Path, precision: str, stage: str, ranks: int
 ) -> None:
     run = f"{precision}-{stage}-{ranks}"
     # Sums in another order through three steps; in bfloat16 with eight bits of mantissa.
