@@ -14,6 +14,8 @@ from scimult.progress import note
 from scimult.training.config import PretrainConfig
 
 Precision = Literal["fp32", "bf16", "fp16"]
+# Lower stages pass over it without a word.
+_OFFLOADS_FROM = {"offload_optimizer": 1, "offload_param": 3}
 PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
 
 
@@ -141,6 +143,22 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
             value={"zero_optimization.stage": stage},
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
         )
+    for section, lowest in _OFFLOADS_FROM.items():
+        offload = given.get("zero_optimization", {}).get(section) or {}
+        target = offload.get("device", "none")
+        if target not in ("none", "cpu"):
+            raise ConfigError(
+                f"{section} can be offloaded to the host alone",
+                path=path,
+                value=target,
+                fix="use device cpu",
+            )
+        if target == "cpu" and stage < lowest:
+            raise ConfigError(
+                f"{section} at ZeRO stage {stage}, which would ignore it",
+                path=path,
+                fix=f"use stage {' or '.join(map(str, range(lowest, 4)))}, or leave it out",
+            )
 
 
 def _fill(

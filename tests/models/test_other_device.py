@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 from scimult.losses import Temperature
-from scimult.models import attention, pack
+from scimult.models import PackedTexts, attention, pack
+from scimult.training.objective import PartResult
+from scimult.training.passes import Graph, UnitTexts, pass_in_chunks
 from tests.models.variants import (
     CASES,
     LENGTHS,
@@ -40,6 +42,33 @@ def test_nothing_stays_on_the_host(case: str, dtype: torch.dtype, dropout: float
     (embedded.sum() * Temperature(0.1).to(META)()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is None or parameter.grad.device == META, name
+
+
+def test_the_embedding_cache_reads_nothing_back() -> None:
+    model = tiny_encoder("mha_expert", dropout=0.1, attention_dropout=0.1).to(META)
+    texts = UnitTexts(tiny_rows(), list(ROUTE_OF_ROW), [0, 1, 2])
+    passes: list[int] = []
+
+    def forward(packed: PackedTexts, routes: int | list[int]) -> Tensor:
+        passes.append(len(packed))
+        return model(packed, routes)
+
+    def loss_of(embeddings_UD: Tensor, _: Tensor | None) -> tuple[Tensor, list[PartResult]]:
+        return embeddings_UD.square().sum(), []
+
+    pass_in_chunks(
+        Graph(forward, torch.autograd.backward, META),
+        texts,
+        loss_of,
+        None,
+        chunk_tokens=25,
+        weigh=lambda lengths_U: lengths_U,
+        seed_of_chunk=lambda chunk: chunk,
+    )
+    # Every text is encoded twice, in more than one chunk of each route.
+    assert sum(passes) == 2 * len(LENGTHS)
+    assert len(passes) > 6
+    assert all(p.grad is not None for p in model.parameters())
 
 
 def test_the_meta_device_would_notice() -> None:

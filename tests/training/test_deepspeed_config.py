@@ -61,11 +61,25 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
             "hide gradients that are not finite",
         ),
         ({"zero_optimization": {"stage": 0}}, "without float32 master weights.*stage 1, 2 or 3"),
+        (
+            {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
+            "offload_param at ZeRO stage 2, which would ignore it.*stage 3",
+        ),
+        (
+            {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}},
+            "to the host alone .*'nvme'.*device cpu",
+        ),
     ],
 )
 def test_contradictions_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve_deepspeed({**ZERO, **given}, **RUN)
+
+
+def test_stage_0_offloads_nothing() -> None:
+    zero = {"stage": 0, "offload_optimizer": {"device": "cpu"}}
+    with pytest.raises(ConfigError, match=r"offload_optimizer at ZeRO stage 0.*stage 1 or 2 or 3"):
+        resolve_deepspeed({"zero_optimization": zero}, **{**RUN, "precision": "fp32"})
 
 
 def test_fp16_needs_a_stage_that_scales_the_loss() -> None:
