@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,19 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from scimult.data.formats import (
+    HEAD_BYTES,
+    json_form,
+    read_elements,
+    refuse_binary,
+    restore_abstract,
+)
 from scimult.errors import DataError
 
 T = TypeVar("T")
 
 EXAMPLES_PER_REASON = 3
-# How files of other formats start, what they are, and what to do with them.
-OTHER_FORMATS = {
-    b"\x1f\x8b": ("gzip", "end its name in .gz"),
-    b"PAR1": ("Parquet", "convert it with scimult prepare table"),
-    b"PK\x03\x04": ("ZIP, as spreadsheets are", "unpack it, or save it as text"),
-    b"\xff\xfe": ("UTF-16", "save the file as UTF-8"),
-    b"\xfe\xff": ("UTF-16", "save the file as UTF-8"),
-}
 
 
 class Rejects:
@@ -228,15 +229,22 @@ class Record:
 def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> Iterator[Record]:
     """Yield the objects of a JSON lines file; ``.gz`` is decompressed, blank lines are skipped.
 
-    With ``arrays`` a line may be an array, whose items become the fields ``"0"``, ``"1"``, ...
+    One JSON array of objects is read too, and so is a page of OpenAlex; ``Record.line`` is then
+    the number of the element. With ``arrays`` a line may be an array, whose items become the
+    fields ``"0"``, ``"1"``, ...
 
     Raises
     ------
     DataError
-        If the file does not exist; and, through ``rejects``, if it is empty or cut off, or a
-        line is not UTF-8, not JSON or not an object.
+        If the file does not exist, or is CSV, BibTeX or the like, with the command that reads
+        it; and, through ``rejects``, if it is empty or cut off, or a line is not UTF-8, not JSON
+        or not an object.
     """
     path = Path(path)
+    opening = None if arrays else find_objects(path)
+    if opening is not None:
+        yield from _read_elements(path, opening, rejects)
+        return
     found = False
     for number, line in read_lines(path, rejects):
         found = True
@@ -257,8 +265,47 @@ def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> I
                 DataError("line is not an object", path=path, line=number, value=fields, fix=fix)
             )
             continue
-        yield Record(path, number, fields)
+        yield Record(path, number, restore_abstract(fields))
     if not found:
+        rejects.reject(empty_file(path))
+
+
+def find_objects(path: Path) -> re.Pattern[str] | None:
+    """Return what stands before the objects of a JSON array; see ``formats.json_form``.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist, or is CSV, BibTeX or the like.
+    """
+    try:
+        with open_binary(path) as file:
+            start = file.read(HEAD_BYTES)
+    except (EOFError, zlib.error, OSError):
+        return None  # said when it is read
+    return json_form(path, start)
+
+
+def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> Iterator[Record]:
+    """Yield the objects of a JSON array."""
+    number = 0
+    try:
+        with open_binary(path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig")
+            for number, value in enumerate(read_elements(text, opening), start=1):
+                if isinstance(value, dict):
+                    yield Record(path, number, restore_abstract(value))
+                    continue
+                fix, problem = "write an array of objects", "element is not an object"
+                rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix))
+    except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        if isinstance(error, DataError):
+            raise
+        detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        problem, fix = "JSON file is cut off or damaged", "copy or download the file again"
+        rejects.reject(DataError(problem, path=path, line=number + 1, value=detail, fix=fix))
+        return
+    if not number:
         rejects.reject(empty_file(path))
 
 
@@ -335,7 +382,7 @@ def read_lines(
         with open_binary(path) as file:
             for number, raw in enumerate(file, start=1):
                 if number == 1:
-                    _check_format(path, raw)
+                    refuse_binary(path, raw)
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
@@ -356,14 +403,6 @@ def read_lines(
     except OSError as error:
         problem = f"file cannot be read: {error.strerror}"
         raise DataError(problem, path=path, fix="check the disk and its permissions") from error
-
-
-def _check_format(path: Path, start: bytes) -> None:
-    """Refuse a file of another format as a whole: its lines would be nonsense one by one."""
-    for mark, (what, fix) in OTHER_FORMATS.items():
-        if start.startswith(mark):
-            problem = f"file is not text but {what}"
-            raise DataError(problem, path=path, value=start[:8], fix=fix)
 
 
 def open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:

@@ -183,7 +183,7 @@ def test_a_file_of_another_format_is_no_bad_record(
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("papers.jsonl", "id,title,abstract\n1,a,b\n", "no paper is left"),
+        ("papers.jsonl", "1 a b\n", "no paper is left"),
         ("citations.tsv", "citing\tcited\n", "no pair of citations is left"),
         ("citations.tsv", "citing\tcited\np1\tp1\n", "no pair of citations is left"),
     ],

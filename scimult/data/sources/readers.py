@@ -33,10 +33,10 @@ def read_rows(
 ) -> Iterator[Record]:
     """Yield the rows of a file; its name says of which kind it is, ``.gz`` is decompressed.
 
-    ``.jsonl``: an object per line. ``.json``: one array of objects, or JSON lines. ``.csv`` and
-    ``.tsv``, ``.txt``: a table whose first line names the columns unless ``header`` does; double
-    quotes protect separators and line breaks. ``.parquet``: a table. ``Record.line`` is the line,
-    or the number of the element or row.
+    ``.jsonl``, ``.json``: an object per line, or one array of objects. ``.csv`` and ``.tsv``,
+    ``.txt``: a table whose first line names the columns unless ``header`` does; double quotes
+    protect separators and line breaks. ``.parquet``: a table. ``Record.line`` is the line, or the
+    number of the element or row.
 
     Parameters
     ----------
@@ -56,10 +56,8 @@ def read_rows(
         ``rejects``, if it is empty, damaged or has a bad row.
     """
     kind = Path(path.name.removesuffix(".gz")).suffix
-    if kind == ".jsonl":
+    if kind in (".jsonl", ".json"):
         yield from read_jsonl(path, rejects)
-    elif kind == ".json":
-        yield from _read_json(path, rejects)
     elif kind == ".parquet":
         yield from _read_parquet(path, columns, rejects)
     elif kind in KINDS:
@@ -112,7 +110,7 @@ def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
     DataError
         If the file does not exist; and, through ``rejects``, if it is not such a file.
     """
-    for number, (name, value) in enumerate(_parse(path, "members", rejects), start=1):
+    for number, (name, value) in enumerate(_members(path, rejects), start=1):
         if isinstance(value, dict):
             yield name, Record(path, number, value)
         else:
@@ -209,38 +207,14 @@ def _check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> 
         )
 
 
-def _read_json(path: Path, rejects: Rejects) -> Iterator[Record]:
-    """Yield the objects of one JSON array, or of JSON lines that are called ``.json``."""
-    with open_binary(path) as file:
-        try:
-            start = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            start = b""
-    if start != b"[":
-        yield from read_jsonl(path, rejects)
-        return
-    for number, value in enumerate(_parse(path, "elements", rejects), start=1):
-        if isinstance(value, dict):
-            yield Record(path, number, value)
-        else:
-            fix = "write an array of objects"
-            rejects.reject(
-                DataError("element is not an object", path=path, line=number, value=value, fix=fix)
-            )
-
-
-def _parse(path: Path, what: str, rejects: Rejects) -> Iterator[Any]:
-    """Yield the elements of a JSON array or the members of an object, one at a time."""
+def _members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a JSON object, one at a time."""
     found = False
     try:
         with open_binary(path) as file:
-            if what == "members":
-                values = ijson.kvitems(file, "", use_float=True)
-            else:
-                values = ijson.items(file, "item", use_float=True)
-            for value in values:
+            for member in ijson.kvitems(file, "", use_float=True):
                 found = True
-                yield value
+                yield member
     except (ijson.JSONError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         fix = "copy or download the file again"
         problem = "JSON file is cut off or damaged"
