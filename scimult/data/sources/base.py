@@ -25,7 +25,7 @@ MANIFEST = "conversion.json"
 SOURCES_FILE = "sources.yaml"
 REJECTS_FILE = "rejects.jsonl"
 RESULT_FILE = "result.json"
-VERSION = 1
+VERSION = 2
 # Marks, among the names of what a source reads, of what is no file.
 LISTING = " : files named "
 NO_CHECKSUM = "no checksum: "
@@ -68,6 +68,8 @@ class Conversion:
         The sources that were written, as prepare reads them.
     counts : dict
         What was counted, by source.
+    notes : list of str
+        What the user should know of the sources besides their counts.
     folders : dict
         Where the files of each source are.
     read : dict
@@ -81,6 +83,7 @@ class Conversion:
         self.rejects = Rejects(skip_bad)
         self.configs: list[SourceConfig] = []
         self.counts: dict[str, dict[str, int]] = {}
+        self.notes: list[str] = []
         self.folders: dict[str, Path] = {}
         self.read: dict[str, Any] = {}
         self._looked: dict[str, Any] = {}
@@ -166,7 +169,8 @@ class Conversion:
                 config = raw.finish(**choices)
             left_out = {"counts": self.rejects.counts, "examples": self.rejects.examples}
             described = config.model_dump(mode="json", exclude_unset=True)
-            tree = {"config": described, "counts": raw.counts, "rejects": left_out}
+            result = {"config": described, "counts": raw.counts, "notes": raw.notes}
+            tree = {**result, "rejects": left_out}
             write_json(folder / RESULT_FILE, tree)
             return self._looked
 
@@ -181,6 +185,7 @@ class Conversion:
         tree = read_json(folder / RESULT_FILE)
         self.configs.append(SourceConfig(**tree["config"]))
         self.counts[name] = tree["counts"]
+        self.notes.extend(f"{name}: {note}" for note in tree["notes"])
         self.folders[name] = folder
         self.read.update(read_json(folder / STEP_FILE)["inputs"]["read"])
         self.rejects.counts.update(tree["rejects"]["counts"])
@@ -354,6 +359,7 @@ def _write_manifest(
         "input": str(conversion.source),
         "options": options.model_dump(mode="json"),
         "counts": conversion.counts,
+        "notes": conversion.notes,
         "differences": list(notes),
         "rejects": dict(conversion.rejects.counts),
         "read": conversion.read,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from scimult.data.lines import Record, read_jsonl
+from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
 from scimult.data.sources.definitions import Definition, read_definitions
 from scimult.data.sources.raw import RawSource, distinct
@@ -135,8 +135,8 @@ def _convert_fine(
             if not known:
                 raw.counts["papers without a label of the space"] += 1
                 return
-            new = _write_paper(record, raw, options, known, venues)
-            for reference in record.strings("reference", ()) if new else ():
+            _write_paper(record, raw, options, known, venues)
+            for reference in record.strings("reference", ()):
                 raw.reference(record, record.identifier("paper"), reference)
 
         path = conversion.file(f"{folder}/papers.json")
@@ -177,33 +177,40 @@ def _write_labels(
 
 
 def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSource) -> None:
-    """Label a sample of each field's papers with the field (SciMult: MAPLE Coarse)."""
+    """Label a sample of each field's papers with the field (SciMult: MAPLE Coarse).
+
+    A paper in several fields has all of them as labels, whichever drew it: a field that was
+    left out would be drawn as its negative.
+    """
+    drawn: set[str] = set()
+    for field in progress(options.coarse_fields, "draw", unit="field"):
+        found = _draw(conversion, field, options)
+        raw.counts[f"papers of {field}"] = len(found)
+        drawn |= found
     for field in progress(options.coarse_fields, raw.name, unit="field"):
         path = conversion.file(f"{field}/papers.json")
         raw.label(Record(path, 1, {}), field, field.replace("_", " "))
-        drawn = heapq.nsmallest(
-            options.coarse_papers,
-            _ordered(conversion, path, options),
-            key=lambda pair: pair[0],
-        )
-        raw.counts[f"papers of {field}"] = len(drawn)
-        write = partial(_write_paper, raw=raw, options=options, labels=[field], venues={})
-        conversion.each((record for _, record in drawn), write)
+
+        def add(record: Record, field: str = field) -> None:
+            if record.identifier("paper") in drawn:
+                # No authors: what else a co-author writes on is no wrong one of so few fields.
+                slim = {name: value for name, value in record.fields.items() if name != "author"}
+                _write_paper(Record(record.path, record.line, slim), raw, options, [field], {})
+
+        conversion.each(read_jsonl(path, conversion.rejects), add)
 
 
-def _ordered(
-    conversion: Conversion, path: Path, options: MapleOptions
-) -> Iterator[tuple[bytes, Record]]:
-    """Yield what is needed of every paper, with a key that is random and known from its id."""
-    end = "_raw" if options.text == "raw" else ""
-    needed = ("paper", "venue", "year", f"title{end}", f"abstract{end}")
+def _draw(conversion: Conversion, field: str, options: MapleOptions) -> set[str]:
+    """Return the ids of a field's sample: those with the smallest hashes."""
 
-    def draw(record: Record) -> tuple[bytes, Record]:
-        key = f"{options.seed}:{record.identifier('paper')}".encode()
-        slim = {name: record.fields[name] for name in needed if name in record.fields}
-        return hashlib.blake2b(key, digest_size=8).digest(), Record(record.path, record.line, slim)
+    def draw(record: Record) -> tuple[bytes, str]:
+        identifier = record.identifier("paper")
+        key = f"{options.seed}:{identifier}".encode()
+        return hashlib.blake2b(key, digest_size=8).digest(), identifier
 
-    yield from conversion.rejects.keep(read_jsonl(path, conversion.rejects), draw)
+    quiet = Rejects(skip_bad=True)  # the second reading meets bad lines again, and rejects them
+    rows = read_jsonl(conversion.file(f"{field}/papers.json"), quiet)
+    return {paper for _, paper in heapq.nsmallest(options.coarse_papers, quiet.keep(rows, draw))}
 
 
 def _write_paper(
@@ -212,11 +219,11 @@ def _write_paper(
     options: MapleOptions,
     labels: Sequence[str],
     venues: Mapping[str, str],
-) -> bool:
+) -> None:
     end = "_raw" if options.text == "raw" else ""
     venue = record.text("venue", "")
     has_year = bool(record.fields.get("year"))
-    return raw.paper(
+    raw.paper(
         record,
         record.identifier("paper"),
         record.text(f"title{end}"),

@@ -1,28 +1,28 @@
 """The raw files that a converter writes: papers, labels, queries and pairs, as prepare reads them.
 
 Everything is written as it comes. Only the ids of papers, labels and answered queries are kept in
-memory (as prepare itself does); a pair whose papers are not known yet waits on disk.
+memory (as prepare itself does); a pair whose papers are not known yet waits on disk, and so does
+what a repeated paper adds.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 from scimult.data.lines import Record, Rejects
 from scimult.data.prepare_config import SourceConfig
+from scimult.data.sources.paper_file import PaperFile, create_packed
 from scimult.errors import DataError
 from scimult.types import Text
 
-COMPRESSION = 1  # the files are read once or twice: speed counts more than size
 BREAKS = re.compile(r"[\t\r\n]")
 TABLES = {
     "citations": ("citing", "cited"),
@@ -45,6 +45,13 @@ class RawSource:
         Takes bad records, and pairs that name a paper without a text.
     dangling_is_normal : bool
         Pairs with unknown papers are only counted, because the public data has them by design.
+
+    Attributes
+    ----------
+    counts : Counter
+        What was met and written.
+    notes : list of str
+        What the user should know besides.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class RawSource:
     ) -> None:
         self.name = name
         self.counts: Counter[str] = Counter()
+        self.notes: list[str] = []
         self._rejects = rejects
         self._dangling_is_normal = dangling_is_normal
         self._folder = folder / name
@@ -60,7 +68,8 @@ class RawSource:
         self._files: dict[str, TextIO] = {}
         self._waiting: dict[str, TextIO] = {}
         self._origins: dict[Path, int] = {}
-        self._papers: set[str] = set()
+        self._papers = PaperFile(self._folder / file_name("papers"), self.counts)
+        self._open.callback(self._papers.close)
         self._labels: set[str] = set()
         self._queries: set[str] = set()
 
@@ -92,9 +101,13 @@ class RawSource:
         authors: Sequence[str] = (),
         venue: str = "",
         year: int | None = None,
+        doi: str = "",
         labels: Sequence[str] = (),
-    ) -> bool:
-        """Write a paper unless its id is known; return whether it was new.
+    ) -> None:
+        """Write a paper; one whose id is known is united with what was written.
+
+        Its labels need not be known yet: write those that papers define after the paper, for
+        one that is refused must not leave labels that nothing has.
 
         Raises
         ------
@@ -102,22 +115,19 @@ class RawSource:
             If title and abstract are both empty, or the id cannot stand in a table.
         """
         self._check_id(record, identifier)
-        if identifier in self._papers:
-            self.counts["papers repeated"] += 1
-            return False
-        if not (title.strip() or abstract.strip()):
+        if identifier not in self._papers and not (title.strip() or abstract.strip()):
             fix = "give it a text, remove it, or pass --skip-bad"
             raise record.error("title and abstract are both empty", value=identifier, fix=fix)
         paper: dict[str, Any] = {"id": identifier, "title": title, "abstract": abstract}
-        extra = {"authors": authors, "venue": venue, "year": year, "labels": labels}
-        paper.update(
-            {name: value for name, value in extra.items() if value not in ((), [], "", None)}
-        )
-        self._write("papers", paper)
-        self._papers.add(identifier)
-        self.counts["papers"] += 1
-        self.counts["papers with empty abstract"] += not abstract.strip()
-        return True
+        extra = {
+            "authors": list(authors),
+            "venue": venue,
+            "year": year,
+            "doi": doi,
+            "labels": list(labels),
+        }
+        paper.update({name: value for name, value in extra.items() if value not in ([], "", None)})
+        self._papers.add(record, paper)
 
     def label(self, record: Record, identifier: str, name: str, definition: str = "") -> None:
         """Write a label unless its id is known.
@@ -137,6 +147,12 @@ class RawSource:
         self._labels.add(identifier)
         self.counts["labels"] += 1
         self.counts["labels without definition"] += not definition.strip()
+
+    def labels_by_name(self, record: Record, names: Iterable[str]) -> None:
+        """Write the labels that papers define by carrying them: a label's name is its id."""
+        for name in names:
+            if name not in self._labels:
+                self.label(record, name, name)
 
     def query(self, record: Record, identifier: str, text: str) -> None:
         """Write a query unless its id is known. Write only queries that have a positive.
@@ -189,8 +205,10 @@ class RawSource:
         """
         for table in list(self._waiting):
             self._write_waiting(table)
+        self.notes.extend(self._papers.finish())
         self._open.close()
-        files = {name: f"{self.name}/{file_name(name)}" for name in self._files}
+        written = [name for name in ("papers", *self._files) if self.counts[name]]
+        files = {name: f"{self.name}/{file_name(name)}" for name in written}
         if "papers" not in files:
             raise DataError(
                 f"no paper is left in {self.name!r}",
@@ -215,11 +233,7 @@ class RawSource:
         return self._files[name]
 
     def _create(self, name: str) -> TextIO:
-        packed = self._open.enter_context(
-            gzip.GzipFile(self._folder / name, "wb", compresslevel=COMPRESSION, mtime=0)
-        )
-        text = io.TextIOWrapper(cast(Any, packed), encoding="utf-8", newline="\n")
-        return self._open.enter_context(text)
+        return self._open.enter_context(create_packed(self._folder / name))
 
     def _pair(self, table: str, record: Record, values: tuple[str, ...]) -> None:
         if values[0] == values[1] and table != "judgments":

@@ -72,7 +72,9 @@ def _write_links(
         path = conversion.file(f"{name}/{split}.qrel")
         header = ("query", "0", "paper", "relevance")
         conversion.each(read_delimited(path, " ", conversion.rejects, header=header), add)
-    _write_papers(conversion, "paper_metadata_view_cite_read.json", raw, dict.fromkeys(used, ""))
+    no_labels: list[str] = []
+    wanted = dict.fromkeys(used, no_labels)
+    _write_papers(conversion, "paper_metadata_view_cite_read.json", raw, wanted)
 
 
 def _write_classes(
@@ -85,14 +87,16 @@ def _write_classes(
         conversion.file(options.names[kind]), conversion.rejects, columns=("id", "name")
     )
     conversion.each(names, add_name)
-    labels: dict[str, str] = {}
+    labels: dict[str, list[str]] = {}
 
     def add(record: Record) -> None:
         label = record.identifier("class_label")
         if not raw.has_label(label):
             fix = f"add it to the file that names.{kind} gives"
             raise record.error("class without a name", value=label, fix=fix)
-        labels[record.identifier("pid")] = label
+        known = labels.setdefault(record.identifier("pid"), [])
+        if label not in known:
+            known.append(label)
 
     for split in options.class_splits:
         path = conversion.file(f"{kind}/{split}.csv")
@@ -103,16 +107,15 @@ def _write_classes(
 
 
 def _write_papers(
-    conversion: Conversion, file: str, raw: RawSource, labels: dict[str, str]
+    conversion: Conversion, file: str, raw: RawSource, labels: dict[str, list[str]]
 ) -> None:
-    """Write the papers that ``labels`` names; a paper's label may be empty."""
+    """Write the papers that ``labels`` names with theirs, if any."""
 
     def add(identifier: str, record: Record) -> None:
         if identifier not in labels:
             return
         title, abstract = record.text("title", ""), record.text("abstract", "")
-        label = labels[identifier]
-        raw.paper(record, identifier, title, abstract, labels=[label] if label else ())
+        raw.paper(record, identifier, title, abstract, labels=labels[identifier])
 
     conversion.each_member(file, add)
 

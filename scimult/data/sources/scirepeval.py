@@ -118,22 +118,18 @@ def _rows(conversion: Conversion, task: str, options: SciRepEvalOptions) -> Iter
 
 
 def _write_labelled(record: Record, labels: list[str], raw: RawSource) -> None:
-    """Write a paper with its labels; a label is known by its name."""
+    """Write a paper with its labels; a label is known by its name.
+
+    A paper that comes again, under other labels, has them all.
+    """
     raw.counts["rows"] += 1
     names = [name for name in distinct(labels) if name.strip()]
     if not names:
         raw.counts["rows without a label"] += 1
         return
-    for name in names:
-        if not raw.has_label(name):
-            raw.label(record, name, name)
-    raw.paper(
-        record,
-        paper_id(record),
-        record.text("title", ""),
-        record.text("abstract", ""),
-        labels=names,
-    )
+    title, abstract = record.text("title", ""), record.text("abstract", "")
+    raw.paper(record, paper_id(record), title, abstract, labels=names)
+    raw.labels_by_name(record, names)
 
 
 def _band(record: Record, field: str, width: float) -> str:

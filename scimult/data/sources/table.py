@@ -182,10 +182,6 @@ def _link(record: Record, raw: RawSource) -> None:
 def _paper(record: Record, options: TableOptions, raw: RawSource) -> None:
     separator = options.papers.separator
     labels = distinct(_list(record, "labels", separator))
-    if options.labels is None:
-        for name in labels:
-            if not raw.has_label(name):
-                raw.label(record, name, name)
     year: Any = record.fields.get("year")
     raw.paper(
         record,
@@ -197,6 +193,8 @@ def _paper(record: Record, options: TableOptions, raw: RawSource) -> None:
         year=None if year in (None, "") else int(record.number("year")),
         labels=labels,
     )
+    if options.labels is None:
+        raw.labels_by_name(record, labels)
 
 
 def _list(record: Record, name: str, separator: str) -> list[str]:

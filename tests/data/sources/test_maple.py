@@ -160,6 +160,32 @@ def test_coarse_papers_are_a_sample_that_the_seed_decides(tmp_path: Path) -> Non
     assert drawn(1, many) != first
 
 
+def test_a_paper_of_two_coarse_fields_has_both(tmp_path: Path) -> None:
+    shared = [_paper(number, ["11"]) for number in range(40)]
+    alone = [_paper(number, ["11"]) for number in range(100, 160)]
+    files = _files(Art=shared, Law=alone + shared)
+    options = {"folders": [], "coarse_fields": ["Art", "Law"], "coarse_papers": 20}
+    found = run(tmp_path, "maple", files, **options)
+    labels = {paper["id"]: set(paper["labels"]) for paper in found.rows("maple-coarse", "papers")}
+    both = {identifier for identifier, names in labels.items() if names == {"Art", "Law"}}
+    # Whichever field drew it: Art draws 20 of the 40, Law fewer of them.
+    assert len(both) == sum(int(identifier) < 40 for identifier in labels) >= 20
+    assert found.counts("maple-coarse")["labels added by repeated papers"] == len(both)
+    assert {found.counts("maple-coarse")[f"papers of {field}"] for field in ("Art", "Law")} == {20}
+
+
+def test_references_of_a_paper_in_two_folders_are_united(tmp_path: Path) -> None:
+    first, second = _paper(1, ["D1"], reference=["2"]), _paper(1, ["D2"], reference=["3"])
+    cited = [_paper(2, ["D1"], reference=[]), _paper(3, ["D1"], reference=[])]
+    files = _files(Bio_MeSH=[first, *cited], Med_MeSH=[second])
+    files |= {
+        f"Med_MeSH/{name}": files[f"Bio_MeSH/{name}"] for name in ("labels.txt", "venues.txt")
+    }
+    found = run(tmp_path, "maple", files, folders=["Bio_MeSH", "Med_MeSH"], coarse_fields=[])
+    assert found.rows("maple-mesh", "papers")[0]["labels"] == ["D1", "D2"]
+    assert found.pairs("maple-mesh", "references") == [("1", "2"), ("1", "3")]
+
+
 @pytest.mark.parametrize(
     ("files", "problem"),
     [

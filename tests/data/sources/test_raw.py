@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import tracemalloc
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,64 @@ def test_pairs_may_come_before_their_papers(
     assert raw.counts["pairs of a paper with itself"] == itself
     assert raw.counts["links without a text"] == len(links) - len(known) - itself
     assert not list((folder / "x").glob("waiting*"))
+
+
+# What a record says of a paper; every value may be missing.
+RECORDS = st.fixed_dictionaries(
+    {
+        "title": st.sampled_from(["A title", "a  TITLE", "Another"]),
+        "abstract": st.sampled_from(["", "Words.", "Other words."]),
+        "authors": st.lists(st.sampled_from("abc"), max_size=3, unique=True),
+        "venue": st.sampled_from(["", "V", "W"]),
+        "year": st.sampled_from([None, 2000, 2001]),
+        "doi": st.sampled_from(["", "10.1/x"]),
+        "labels": st.lists(st.sampled_from("xyz"), max_size=3, unique=True),
+    }
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["p", "q"]), RECORDS), min_size=1, max_size=8))
+def test_a_repeated_paper_has_what_all_its_records_say(
+    tmp_path_factory: pytest.TempPathFactory, records: list[tuple[str, dict[str, Any]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("raw")
+    with RawSource(folder, "x", Rejects()) as raw:
+        for line, (name, fields) in enumerate(records, start=1):
+            raw.paper(Record(PLACE.path, line, {}), name, **fields)
+        raw.finish()
+    with gzip.open(folder / "x" / "papers.jsonl.gz", "rt", encoding="utf-8") as file:
+        written = {paper["id"]: paper for paper in map(json.loads, file)}
+    assert list(written) == list(dict.fromkeys(name for name, _ in records))
+    conflicts = Counter[str]()
+    for name, paper in written.items():
+        of = [fields for other, fields in records if other == name]
+        for field in ("authors", "labels"):
+            every = {value for fields in of for value in fields[field]}
+            assert set(paper.get(field, ())) == every
+            assert len(paper.get(field, ())) == len(every)
+        for field in ("title", "abstract", "venue", "year", "doi"):
+            values = [fields[field] for fields in of if fields[field] not in ("", None)]
+            assert (paper.get(field) or None) == (values[0] if values else None)
+            different = {str(value).casefold().replace("  ", " ") for value in values}
+            conflicts[f"papers with more than one {field}"] += len(different) > 1
+    assert {k: v for k, v in raw.counts.items() if "more than one" in k} == +conflicts
+    assert len(raw.notes) == len(+conflicts)
+    assert raw.counts["papers"] + raw.counts["papers repeated"] == len(records)
+    without = sum(not paper["abstract"] for paper in written.values())
+    assert raw.counts["papers with empty abstract"] == without
+    assert [path.name for path in (folder / "x").iterdir()] == ["papers.jsonl.gz"]
+
+
+def test_another_title_and_year_are_counted_and_named(tmp_path: Path) -> None:
+    with RawSource(tmp_path, "x", Rejects()) as raw:
+        raw.paper(PLACE, "p", "One title", "Words.", year=2001)
+        raw.paper(Record(PLACE.path, 7, {}), "p", "Two", "words.", year=2002)
+        raw.finish()
+    assert raw.notes == [
+        "1 papers with more than one title, such as made-up.jsonl:7: 'Two' for 'p', which keeps "
+        "'One title'",
+        "1 papers with more than one year, such as made-up.jsonl:7: 2002 for 'p', which keeps 2001",
+    ]
 
 
 @pytest.mark.parametrize("identifier", ["a\tb", "a\nb", "a\r"])

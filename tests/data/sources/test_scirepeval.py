@@ -224,3 +224,36 @@ def test_the_real_sample_files(tmp_path: Path, scimult_data: Path) -> None:
         ),
     }
     assert conversion.rejects.counts == {}
+
+
+@pytest.mark.data
+def test_a_real_row_that_comes_again_under_another_label(
+    tmp_path: Path, scimult_data: Path
+) -> None:
+    rows = json.loads((scimult_data / "formats" / "scirepeval" / "fos_small.json").read_text())
+    again = {**rows[0], "labels_text": ["Heraldry"]}
+    found = _convert(tmp_path, "fos", [*rows, again])
+    first = next(
+        paper
+        for paper in found.rows("scirepeval-fos", "papers")
+        if paper["id"] == str(rows[0]["corpus_id"])
+    )
+    assert first["labels"] == [*rows[0]["labels_text"], "Heraldry"]
+    counts = found.counts("scirepeval-fos")
+    assert (counts["papers repeated"], counts["labels added by repeated papers"]) == (1, 1)
+    data = found.prepare(tmp_path / "out")
+    (file,) = data.pairs("train")
+    label = data.texts.row("scirepeval-fos/label:Heraldry")
+    paper = data.texts.row(f"scirepeval-fos:{first['id']}")
+    trained = {
+        int(query)
+        for query, positives in zip(file.queries, file.positives, strict=True)
+        if label in positives
+    }
+    assert trained == {paper}
+
+
+def test_a_row_that_is_refused_leaves_no_label(tmp_path: Path) -> None:
+    rows = [_text(1, labels_text=["Art"]), {"corpus_id": 2, "labels_text": ["Law"]}]
+    found = _convert(tmp_path, "fos", rows, skip_bad=True)
+    assert [label["id"] for label in found.rows("scirepeval-fos", "labels")] == ["Art"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from scimult.data.lines import Rejects
 from scimult.data.sources.readers import read_rows
+from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
 from tests.public import Content, run, table, write_files
 
@@ -62,6 +63,43 @@ def test_a_library_in_four_kinds_of_files(tmp_path: Path) -> None:
     data = found.prepare(tmp_path / "out")
     pairs = {file.task: len(file.positives.values) for file in data.pairs("train")}
     assert pairs == {"classification": 3, "link_prediction": 1, "search": 1}
+
+
+LONG = """\
+id,title,abstract,labels,authors,year
+1,Enzymes,Text.,Biology,Ann,2001
+2,Acids,Text.,Chemistry,Bo,2002
+1,Enzymes,Text.,Chemistry,Cy,2001
+3,Stars,Text.,Physics,Bo,2003
+"""
+
+
+def test_no_label_of_a_repeated_paper_becomes_its_negative(tmp_path: Path) -> None:
+    edges = table(("citing", "cited"), (1, 2), (1, 3))
+    options = {"papers": {"file": "long.csv"}, "references": {"file": "edges.tsv"}}
+    found = run(tmp_path, "table", {"long.csv": LONG, "edges.tsv": edges}, **options)
+    paper = found.rows("table", "papers")[0]
+    assert (paper["labels"], paper["authors"]) == (["Biology", "Chemistry"], ["Ann", "Cy"])
+    counts = found.counts("table")
+    assert counts["labels added by repeated papers"] == 1
+    assert counts["authors added by repeated papers"] == 1
+    (file,) = found.prepare(tmp_path / "out").pairs("train")
+    (place,) = (file.queries == file.queries.min()).nonzero()[0]
+    ids = TextStore.open(tmp_path / "out").ids
+    positives, negatives = (
+        {ids[row] for row in rows[place]} for rows in (file.positives, file.negatives)
+    )
+    # Paper 1 cites papers of chemistry and physics, and is of chemistry itself.
+    assert ids[int(file.queries[place])] == "table:1"
+    assert positives == {"table/label:Biology", "table/label:Chemistry"}
+    assert negatives == {"table/label:Physics"}
+
+
+def test_a_rejected_paper_leaves_no_label(tmp_path: Path) -> None:
+    rows = "id,title,abstract,labels,year\n1,A,B,kept,2001\n2,,,lost,2001\n3,A,B,gone,soon\n"
+    papers = {"file": "papers.csv"}
+    found = run(tmp_path, "table", {"papers.csv": rows}, papers=papers, skip_bad=True)
+    assert [label["id"] for label in found.rows("table", "labels")] == ["kept"]
 
 
 @pytest.mark.parametrize(
