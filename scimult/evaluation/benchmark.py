@@ -169,6 +169,10 @@ class Benchmark(StrictConfig):
         Also score fine classification with label-name matching; ``words`` normalises raw text,
         ``tokens`` takes text and names as they are, already tokenised, ``file`` reads what
         matched.
+    nothing_relevant : {"error", "zero"}
+        What becomes of a query whose judgments have nothing relevant. ``zero`` averages it in as 0
+        and does not ask queries without judgments, as trec_eval, BEIR and SciRepEval do; ``error``
+        ends the work, or leaves the query out with ``--skip-bad``, which raises the mean.
     mode : {"default", "paper"}
         In link retrieval a query paper that is a candidate is left out of its own list;
         ``paper`` leaves it in, as the code of the SciMult paper does.
@@ -194,6 +198,7 @@ class Benchmark(StrictConfig):
     columns: dict[str, list[str]] = {}
     group: str | None = None
     name_matching: Literal["words", "tokens", "file"] | None = None
+    nothing_relevant: Literal["error", "zero"] = "error"
     mode: Literal["default", "paper"] = "default"
     probe: Probe | None = None
     source: str

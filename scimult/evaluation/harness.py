@@ -82,6 +82,7 @@ def load_sets(
             group=benchmark.group,
             counts=dataset.counts,
             left_out=dict(rejects.counts),
+            remarks=dataset.remarks if isinstance(dataset, Dataset) else {},
             files={os.path.relpath(path, root): sha256(path) for path in dataset.files},
         )
         loaded[name] = LoadedSet(benchmark, dataset, facts)

@@ -184,4 +184,5 @@ def _notes(facts: Mapping[str, SetFacts], shared: int) -> list[str]:
         notes.extend(
             f"{name}: left out {count}: {reason}." for reason, count in entry.left_out.items()
         )
+        notes.extend(f"{name}: {count} times: {what}." for what, count in entry.remarks.items())
     return notes

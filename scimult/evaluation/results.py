@@ -49,6 +49,9 @@ class SetFacts(StrictConfig):
         Queries, candidates and relevant pairs that were scored.
     left_out : dict
         Reason to number of records that ``--skip-bad`` left out.
+    remarks : dict
+        What else should be known about the data, such as that a query with nothing relevant
+        counts as 0, and how often it occurred.
     files : dict
         File name, relative to the data folder, to SHA-256.
     """
@@ -61,6 +64,7 @@ class SetFacts(StrictConfig):
     group: str | None = None
     counts: dict[str, int]
     left_out: dict[str, int]
+    remarks: dict[str, int] = {}
     files: dict[str, str]
 
 

@@ -65,6 +65,8 @@ class Dataset:
         Label rows whose name matches each paper, where the data says so.
     reviewers : Reviewers, optional
         The authors of the candidates, where these are ranked.
+    remarks : dict
+        What a reader of the scores should know about the data, and how often it occurred.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Dataset:
     weights_Q: NDArray[np.float64] | None = None
     matched: Ragged | None = None
     reviewers: Reviewers | None = None
+    remarks: dict[str, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -69,7 +69,7 @@ def _read_labelled(name: str, benchmark: Benchmark, paths: list[Path], rejects: 
                 value, fix = (identity, label), f"add it to {paths[1]}"
                 rejects.reject(DataError(problem, path=paths[0], value=value, fix=fix))
         judgments[identity] = dict.fromkeys((label for label in given if label in labels), 1)
-    kept = scorable(found, judgments, paths[0], rejects)
+    kept = scorable(found, judgments, paths[0], rejects, benchmark)
     if coarse:
         kept = single_label(kept, judgments, paths[0], rejects)
     rows = {label: row for row, label in enumerate(labels)}
