@@ -77,6 +77,7 @@ def load_sets(
             task=benchmark.task,
             protocol=benchmark.protocol,
             mode=benchmark.mode,
+            average=benchmark.average,
             main_metric=benchmark.main_metric,
             columns=benchmark.columns,
             group=benchmark.group,

@@ -43,7 +43,7 @@ class SetFacts(StrictConfig):
 
     Attributes
     ----------
-    task, protocol, mode, main_metric, columns, group
+    task, protocol, mode, average, main_metric, columns, group
         As in the suite.
     counts : dict
         Queries, candidates and relevant pairs that were scored.
@@ -59,6 +59,7 @@ class SetFacts(StrictConfig):
     task: str
     protocol: str
     mode: str
+    average: str = "queries"
     main_metric: str
     columns: dict[str, list[str]] = {}
     group: str | None = None

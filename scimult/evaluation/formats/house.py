@@ -23,6 +23,7 @@ from scimult.evaluation.formats.checks import (
     single_label,
 )
 from scimult.evaluation.records import (
+    QUERY_ID,
     Judgments,
     by_id,
     label_with_names,
@@ -44,7 +45,8 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
         names = ["papers.jsonl", *([benchmark.labels] if benchmark.labels else [])]
     else:
         qrels = [f"qrels/{split}.tsv" for split in benchmark.splits]
-        names = ["corpus.jsonl", "queries.jsonl", *qrels]
+        texts, queries = benchmark.texts or "corpus.jsonl", benchmark.queries or "queries.jsonl"
+        names = [texts, queries, *([benchmark.judgments] if benchmark.judgments else qrels)]
     if benchmark.protocol == "rerank":
         names.append("candidates.tsv")
     return [packed_or_plain(root / benchmark.folder / name) for name in names]
@@ -64,8 +66,10 @@ def _read_retrieval(name: str, benchmark: Benchmark, root: Path, rejects: Reject
     paths = needed(benchmark, root)
     corpus = by_id(paths[0], "_id", lambda record: paper(record, "text"), rejects)
     is_search = benchmark.protocol == "search"
-    queries = by_id(paths[1], "_id", request if is_search else query_paper, rejects)
-    qrels, lists = paths[2 : 2 + len(benchmark.splits)], paths[2 + len(benchmark.splits) :]
+    identifier = f"_id|{QUERY_ID}" if benchmark.queries else "_id"
+    queries = by_id(paths[1], identifier, request if is_search else query_paper, rejects)
+    split = len(paths) - (benchmark.protocol == "rerank")
+    qrels, lists = paths[2:split], paths[split:]
     judgments = _merged(qrels, queries, corpus, rejects)
     remarks = {}
     if benchmark.nothing_relevant == "zero":

@@ -24,13 +24,12 @@ from scimult.evaluation.formats.checks import (
     single_label,
 )
 from scimult.evaluation.formats.house import label_text
-from scimult.evaluation.records import Judgments, by_id, paper
+from scimult.evaluation.records import QUERY_ID, Judgments, by_id, paper
 from scimult.evaluation.task_data import Dataset
 from scimult.files import packed_or_plain
 from scimult.types import Text
 
 DOCUMENT_ID = "paper|patient|article"
-QUERY_ID = "query_id|query|paper"
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
