@@ -143,10 +143,11 @@ class Benchmark(StrictConfig):
         ``docs/evaluation.md``.
     folder : str
         Where the files are, relative to the folder given on the command line.
-    texts, queries, labels, matched : str, optional
-        Files of papers or of all texts, of queries, of labels and of labels whose names match,
-        relative to that folder, where the format does not name them itself. A classification
-        set of format ``house`` without label file has the names that the papers carry.
+    texts, queries, judgments, labels, matched : str, optional
+        Files of papers or of all texts, of queries, of judgments, of labels and of labels whose
+        names match, relative to that folder, where the format does not name them itself or the
+        files have other names. A classification set of format ``house`` without label file has
+        the names that the papers carry.
     split : str
         Which judgments (``qrels/<split>.tsv``) or papers (``split.csv``) are scored; several,
         joined by ``+``, are scored as one.
@@ -169,9 +170,17 @@ class Benchmark(StrictConfig):
         Also score fine classification with label-name matching; ``words`` normalises raw text,
         ``tokens`` takes text and names as they are, already tokenised, ``file`` reads what
         matched.
-    mode : {"default", "paper"}
+    nothing_relevant : {"error", "zero"}
+        What becomes of a query whose judgments have nothing relevant. ``zero`` averages it in as 0
+        and does not ask queries without judgments, as trec_eval, BEIR and SciRepEval do; ``error``
+        ends the work, or leaves the query out with ``--skip-bad``, which raises the mean.
+    average : {"queries", "groups"}
+        Whether scores are means over all queries, or means of the means of each group of queries
+        (a field of study).
+    mode : {"default", "paper", "beir"}
         In link retrieval a query paper that is a candidate is left out of its own list;
-        ``paper`` leaves it in, as the code of the SciMult paper does.
+        ``paper`` leaves it in, as the code of the SciMult paper does. In search a document with
+        the query's id is listed like any other; ``beir`` leaves it out, as BEIR's evaluator does.
     hub : dict
         File of the folder to the data set of the hub that it is downloaded from.
     """
@@ -183,6 +192,7 @@ class Benchmark(StrictConfig):
     folder: str
     texts: str | None = None
     queries: str | None = None
+    judgments: str | None = None
     labels: str | None = None
     matched: str | None = None
     split: str = "test"
@@ -194,7 +204,9 @@ class Benchmark(StrictConfig):
     columns: dict[str, list[str]] = {}
     group: str | None = None
     name_matching: Literal["words", "tokens", "file"] | None = None
-    mode: Literal["default", "paper"] = "default"
+    nothing_relevant: Literal["error", "zero"] = "error"
+    average: Literal["queries", "groups"] = "queries"
+    mode: Literal["default", "paper", "beir"] = "default"
     probe: Probe | None = None
     source: str
     licence: str
@@ -225,8 +237,19 @@ class Benchmark(StrictConfig):
             raise ConfigError("name_matching is for classification_fine")
         if (self.name_matching == "file") != (self.matched is not None):
             raise ConfigError("name_matching: file and matched go together")
-        if self.mode == "paper" and self.protocol != "link_retrieval":
-            raise ConfigError("mode 'paper' is for link_retrieval")
+        return self
+
+    @model_validator(mode="after")
+    def _keys_of_its_kind(self) -> Benchmark:
+        for mode, protocol in (("paper", "link_retrieval"), ("beir", "search")):
+            if self.mode == mode and self.protocol != protocol:
+                raise ConfigError(f"mode {mode!r} is for {protocol}")
+        if self.average == "groups" and self.format != "mdcr":
+            problem = f"format {self.format!r} has no groups of queries"
+            raise ConfigError(problem, fix="use average: queries")
+        if self.judgments and (self.format != "house" or self.is_classification or self.probe):
+            fix = "name the files of other formats and protocols by texts, queries and labels"
+            raise ConfigError("judgments names a file of the BEIR layout", fix=fix)
         return self
 
     @property

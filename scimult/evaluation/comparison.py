@@ -201,7 +201,7 @@ def paired_samples(
                 )
         samples = macro_f1_samples(gold, [table.column("predicted") for table in tables])
     else:
-        samples = [mean_sample(table.scores(metrics)) for table in tables]
+        samples = [mean_sample(table.weights * table.scores(metrics)) for table in tables]
     for result, table, sample in zip(results, tables, samples, strict=True):
         entry = result.sets[name]
         wanted_M = np.array([entry.scores[metric] for metric in metrics])

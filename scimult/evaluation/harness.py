@@ -77,11 +77,13 @@ def load_sets(
             task=benchmark.task,
             protocol=benchmark.protocol,
             mode=benchmark.mode,
+            average=benchmark.average,
             main_metric=benchmark.main_metric,
             columns=benchmark.columns,
             group=benchmark.group,
             counts=dataset.counts,
             left_out=dict(rejects.counts),
+            remarks=dataset.remarks if isinstance(dataset, Dataset) else {},
             files={os.path.relpath(path, root): sha256(path) for path in dataset.files},
         )
         loaded[name] = LoadedSet(benchmark, dataset, facts)

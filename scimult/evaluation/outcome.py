@@ -8,6 +8,9 @@ from typing import Any
 from scimult.evaluation.metrics import MACRO_F1
 from scimult.retrieval.runs import Ranking
 
+WEIGHT = "weight"
+"""Column of the scores per query that says how much a query counts, where it is not 1."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -18,8 +21,9 @@ class Outcome:
     scores : dict
         Metric to its value over all queries.
     per_query : dict
-        Column name to one value per query: every metric that is a mean over queries, and
-        where labels or numbers are predicted what was given and predicted.
+        Column name to one value per query: every metric that is a mean over queries, ``weight``
+        where they do not count the same, and where labels or numbers are predicted what was given
+        and predicted.
     rankings : dict
         Name of a list (empty, or ``+names``) to the ranked lists.
     details : dict

@@ -1,8 +1,9 @@
 """Scores of every query, kept beside a result: what intervals and tests are made of.
 
 ``<system>/per_query/<set>.tsv.gz`` is a table with a header: ``query-id``, then one column per
-metric in full precision. Coarse classification, whose macro F1 is no mean over papers, keeps
-``correct``, ``gold`` and ``predicted`` of each paper instead, from which it can be computed.
+metric in full precision, and ``weight`` where queries do not count the same. Coarse
+classification, whose macro F1 is no mean over papers, keeps ``correct``, ``gold`` and ``predicted``
+of each paper instead, from which it can be computed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from scimult.errors import DataError
 from scimult.evaluation.metrics import Scores
+from scimult.evaluation.outcome import WEIGHT
 from scimult.evaluation.results import folder_of
 from scimult.files import atomic_file
 
@@ -69,6 +71,13 @@ class PerQuery:
         except ValueError as error:
             raise DataError(f"not a score: {error}", path=self.path, fix=AGAIN) from error
         return np.ascontiguousarray(scores_MQ.T)
+
+    @property
+    def weights(self) -> Scores:
+        """How much each query counts, 1 on average, shape ``(Q, 1)``."""
+        if WEIGHT not in self.columns:
+            return np.ones((len(self.query_ids), 1))
+        return self.scores([WEIGHT])
 
     def in_order_of(self, query_ids: Sequence[str]) -> PerQuery:
         """Return the same table with its queries in another order.

@@ -108,12 +108,17 @@ def rank_correlation(gold_T: Numbers, predicted_T: Numbers) -> float:
 def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Split) -> Outcome:
     labels_N = np.array([labels[0] for labels in papers.labels])
     train_N, gold_T = labels_N[papers.train_rows], labels_N[papers.test_rows]
+    _check_classes(train_N, probe.folds, f"{papers.name}: the training papers")
     fitted = _search(_classifier(probe), probe, split.train_ND, train_N)
+    if not math.isfinite(fitted.details["cross_validated"]):
+        problem = f"{papers.name}: a fold of the training papers is left with one class"
+        raise DataError(problem, fix="label more papers of the rare class, or leave the set out")
     predicted_T = fitted.model.predict(split.test_TD)
     scores = _label_scores(benchmark.metrics, gold_T, predicted_T)
     for shot in probe.few_shot:
         found = []
-        for rows in held_out_folds(train_N, shot):
+        for place, rows in enumerate(_samples(papers.name, train_N, shot)):
+            _check_classes(train_N[rows], 1, f"{papers.name}: sample {place} of {shot.size} papers")
             model = _classifier(probe, _FEW_SHOT_COST)
             model.fit(split.train_ND[rows], train_N[rows])
             found.append(_label_scores(benchmark.metrics, gold_T, model.predict(split.test_TD)))
@@ -169,6 +174,30 @@ def held_out_folds(labels_N: NDArray[Any], shot: FewShot) -> Iterator[IntArray]:
         warnings.simplefilter("ignore", UserWarning)
         samples = [rows for _, rows in folds.split(labels_N, labels_N)]
     yield from samples[: shot.iterations]
+
+
+def _samples(name: str, labels_N: NDArray[Any], shot: FewShot) -> Iterator[IntArray]:
+    """Yield the samples of a set; raise if its training papers are too few for their folds."""
+    folds = math.ceil(len(labels_N) / shot.size)
+    largest = int(np.unique(labels_N, return_counts=True)[1].max())
+    if not 2 <= folds <= largest:
+        problem = f"{name}: {len(labels_N)} training papers, {largest} of the largest class"
+        fix = "choose a size that gives at least 2 folds, and no more than that class has papers"
+        raise DataError(
+            f"{problem}, cannot be split into {folds} samples", value=shot.size, fix=fix
+        )
+    yield from held_out_folds(labels_N, shot)
+
+
+def _check_classes(labels_N: NDArray[Any], folds: int, what: str) -> None:
+    """Raise if papers are of one class, or no class has a paper for every fold."""
+    classes, counts = np.unique(labels_N, return_counts=True)
+    if len(classes) < 2:
+        fix = "use a larger size of samples, or leave the few-shot version or the set out"
+        raise DataError(f"{what} are of one class", value=str(classes[0]), fix=fix)
+    if counts.max() < folds:
+        problem = f"{what} have {counts.max()} of the largest class, fewer than {folds} folds"
+        raise DataError(problem, value=str(classes[counts.argmax()]), fix="lower probe.folds")
 
 
 def label_samples(flags_NS: Flags, shot: FewShot, labels: Sequence[str]) -> Iterator[IntArray]:

@@ -5,7 +5,7 @@ Shape legend: Q queries, K listed results per query.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from scimult.data.ragged import Ragged
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.metrics import MACRO_F1, Scores, compute, depth, judge, macro_f1
 from scimult.evaluation.name_matching import match_names, matched_first, words
-from scimult.evaluation.outcome import Outcome
+from scimult.evaluation.outcome import WEIGHT, Outcome
 from scimult.evaluation.systems import Ranker
 from scimult.evaluation.task_data import Dataset
 from scimult.registry import Registry
@@ -81,8 +81,10 @@ def rerank(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
 
 @PROTOCOLS.register("search")
 def search(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank the whole corpus for each query."""
-    return _scored(benchmark, dataset, {"": ranker.search(depth(benchmark.metrics))})
+    """Rank the whole corpus for each query; mode ``beir`` leaves out what has the query's id."""
+    exclude_Q = dataset.own_rows if benchmark.mode == "beir" else None
+    ranking = ranker.search(depth(benchmark.metrics), exclude_Q)
+    return _scored(benchmark, dataset, {"": ranking})
 
 
 def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]) -> Outcome:
@@ -91,12 +93,29 @@ def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]
     for kind, ranking in rankings.items():
         judged = judge(ranking, dataset.qrels)
         columns.update({name + kind: compute(name, judged) for name in benchmark.metrics})
+    per_query: dict[str, list[float] | list[str]] = {
+        name: scores_Q.tolist() for name, scores_Q in columns.items()
+    }
+    weights_Q = np.ones(len(dataset.query_ids))
+    if benchmark.average == "groups":
+        weights_Q = group_weights(dataset.groups)
+        per_query[WEIGHT] = weights_Q.tolist()
     return Outcome(
-        scores={name: float(np.mean(scores_Q)) for name, scores_Q in columns.items()},
-        per_query={name: scores_Q.tolist() for name, scores_Q in columns.items()},
+        scores={name: float(np.mean(weights_Q * scores_Q)) for name, scores_Q in columns.items()},
+        per_query=per_query,
         rankings=rankings,
         details=_by_group(dataset, columns),
     )
+
+
+def group_weights(groups: Sequence[str]) -> Scores:
+    """Return how much each query counts, 1 on average, if every group counts the same.
+
+    The weighted mean over queries is then the mean of the groups' means.
+    """
+    _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    weights_Q: Scores = len(groups) / (len(sizes) * sizes[places])
+    return weights_Q
 
 
 def _by_group(dataset: Dataset, columns: dict[str, Scores]) -> dict[str, Any]:

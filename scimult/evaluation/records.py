@@ -14,6 +14,9 @@ T = TypeVar("T")
 Judgments = dict[str, dict[str, int]]
 """Query id to candidate id to grade."""
 
+QUERY_ID = "query_id|query|paper"
+"""Where files of the SciMult release have the id of a query."""
+
 _FIX_LINE = "correct the line or leave it out"
 
 

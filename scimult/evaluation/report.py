@@ -181,7 +181,10 @@ def _notes(facts: Mapping[str, SetFacts], shared: int) -> list[str]:
     for name, entry in facts.items():
         if entry.mode != "default":
             notes.append(f"{name}: mode {entry.mode!r}.")
+        if entry.average == "groups":
+            notes.append(f"{name}: scores are means over groups of queries, each by its own mean.")
         notes.extend(
             f"{name}: left out {count}: {reason}." for reason, count in entry.left_out.items()
         )
+        notes.extend(f"{name}: {count} times: {what}." for what, count in entry.remarks.items())
     return notes

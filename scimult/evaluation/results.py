@@ -43,12 +43,15 @@ class SetFacts(StrictConfig):
 
     Attributes
     ----------
-    task, protocol, mode, main_metric, columns, group
+    task, protocol, mode, average, main_metric, columns, group
         As in the suite.
     counts : dict
         Queries, candidates and relevant pairs that were scored.
     left_out : dict
         Reason to number of records that ``--skip-bad`` left out.
+    remarks : dict
+        What else should be known about the data, such as that a query with nothing relevant
+        counts as 0, and how often it occurred.
     files : dict
         File name, relative to the data folder, to SHA-256.
     """
@@ -56,11 +59,13 @@ class SetFacts(StrictConfig):
     task: str
     protocol: str
     mode: str
+    average: str = "queries"
     main_metric: str
     columns: dict[str, list[str]] = {}
     group: str | None = None
     counts: dict[str, int]
     left_out: dict[str, int]
+    remarks: dict[str, int] = {}
     files: dict[str, str]
 
 

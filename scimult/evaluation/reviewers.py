@@ -12,25 +12,24 @@ from scimult.evaluation.metrics import Scores, compute, judge
 from scimult.evaluation.outcome import Outcome
 from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.systems import Ranker
-from scimult.evaluation.task_data import Dataset
+from scimult.evaluation.task_data import HARD, SOFT, Dataset
 from scimult.retrieval.runs import Qrels, Ranking, id_order, places_of, ranking_of_pairs
 from scimult.types import FloatArray
 
 BEST = 3
 """A reviewer's score is the mean similarity of this many papers (SciRepEval, appendix A)."""
-HARD, SOFT = 3, 2
 CUTOFFS = (5, 10)
 
 
 @PROTOCOLS.register("reviewer_matching")
 def reviewer_matching(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank the judged reviewers; precision at 5 and 10, hard (grade 3) and soft (2 and 3)."""
+    """Rank the judged reviewers; precision at 5 and 10, in the hard and in the soft sense."""
     assert dataset.lists is not None
     ranking = rank_reviewers(dataset, ranker.rank_listed(dataset.lists))
     kinds = {"hard": HARD, "soft": SOFT}
     per_query: dict[str, Scores] = {}
-    for kind, least in kinds.items():
-        judged = judge(ranking, _at_least(dataset, least))
+    for kind, part in kinds.items():
+        judged = judge(ranking, _relevant_to(dataset, part))
         for cutoff in CUTOFFS:
             per_query[f"precision_{kind}@{cutoff}"] = compute(f"precision@{cutoff}", judged)
     for kind in kinds:
@@ -75,10 +74,10 @@ def rank_reviewers(dataset: Dataset, papers: Ranking) -> Ranking:
     )
 
 
-def _at_least(dataset: Dataset, grade: int) -> Qrels:
-    """Return binary judgments: relevant from ``grade`` on."""
+def _relevant_to(dataset: Dataset, part: int) -> Qrels:
+    """Return binary judgments: relevant where the grade has ``part``, ``HARD`` or ``SOFT``."""
     assert dataset.reviewers is not None
     qrels = dataset.reviewers.qrels
-    relevant = (qrels.grades.values >= grade).astype(np.int64)
+    relevant = (qrels.grades.values & part > 0).astype(np.int64)
     grades = type(qrels.grades)(relevant, qrels.grades.offsets)
     return Qrels(qrels.rows, grades, qrels.candidates)

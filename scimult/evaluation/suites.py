@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.errors import UnknownNameError
@@ -18,12 +18,29 @@ __all__ = ["Benchmark", "Expected", "Protocol", "Suite", "load_suite", "suite_na
 
 
 class Suite(StrictConfig):
-    """Benchmarks that are reported together, in this order."""
+    """Benchmarks that are reported together, in this order.
+
+    ``nothing_relevant`` is that of every benchmark that does not have its own.
+    """
 
     name: str
     description: str
     how_to_get: str
+    nothing_relevant: Literal["error", "zero"] = "error"
     benchmarks: dict[str, Benchmark] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _for_every_benchmark(cls, values: Any) -> Any:
+        """Give every benchmark that does not say otherwise the suite's ``nothing_relevant``."""
+        if not (isinstance(values, dict) and isinstance(values.get("benchmarks"), dict)):
+            return values
+        shared = {"nothing_relevant": values.get("nothing_relevant", "error")}
+        benchmarks = {
+            name: {**shared, **entry} if isinstance(entry, dict) else entry
+            for name, entry in values["benchmarks"].items()
+        }
+        return {**values, "benchmarks": benchmarks}
 
     def select(self, names: Sequence[str]) -> dict[str, Benchmark]:
         """Return the named benchmarks in the suite's order; all of them for no names.
@@ -87,7 +104,13 @@ def _folder_suite(folder: Path) -> dict[str, Any]:
         "licence": "not known",
     }
     how = "the folder needs corpus.jsonl, queries.jsonl and qrels/test.tsv"
-    return {"name": name, "description": name, "how_to_get": how, "benchmarks": {name: entry}}
+    return {
+        "name": name,
+        "description": name,
+        "how_to_get": how,
+        "nothing_relevant": "zero",
+        "benchmarks": {name: entry},
+    }
 
 
 def _files() -> list[Any]:

@@ -15,6 +15,9 @@ from scimult.data.ragged import Ragged
 from scimult.retrieval.runs import Qrels
 from scimult.types import IntArray, Similarity, Text
 
+HARD, SOFT = 1, 2
+"""Parts of a reviewer's grade: relevant to all judges, relevant to most."""
+
 
 @dataclass(frozen=True)
 class Reviewers:
@@ -27,7 +30,8 @@ class Reviewers:
     papers : Ragged
         Candidate rows of each reviewer's papers.
     qrels : Qrels
-        Judgments, 0 to 3, of every query over the reviewers.
+        Judgments of every query over the reviewers: the sum of ``HARD`` and ``SOFT`` where a
+        reviewer is relevant in that sense.
     """
 
     ids: list[str]
@@ -65,6 +69,8 @@ class Dataset:
         Label rows whose name matches each paper, where the data says so.
     reviewers : Reviewers, optional
         The authors of the candidates, where these are ranked.
+    remarks : dict
+        What a reader of the scores should know about the data, and how often it occurred.
     """
 
     name: str
@@ -82,6 +88,7 @@ class Dataset:
     weights_Q: NDArray[np.float64] | None = None
     matched: Ragged | None = None
     reviewers: Reviewers | None = None
+    remarks: dict[str, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:

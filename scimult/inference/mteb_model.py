@@ -19,14 +19,19 @@ from scimult.types import FloatArray, Kind, Role, Text
 if TYPE_CHECKING:
     from mteb.models.model_meta import ModelMeta
 
-# What MTEB calls its types of tasks, and the task of ours whose embeddings suit them. Those not
-# named compare papers with papers, as link prediction does.
+# What MTEB calls its types of tasks, and the task of ours whose embeddings suit them. Clusters are
+# topics there, and what is ranked again are passages for a query, but for the papers of SciDocs.
+# Types not named compare papers with papers, as link prediction does.
 ROUTES: Mapping[str, str] = {
     "Classification": "classification",
     "MultilabelClassification": "classification",
     "Regression": "classification",
+    "Clustering": "classification",
     "Retrieval": "search",
     "InstructionRetrieval": "search",
+    "Reranking": "search",
+    "InstructionReranking": "search",
+    "SciDocsRR": "link_prediction",
 }
 OTHERWISE = "link_prediction"
 _METRICS = {"dot": "dot", "cosine": "cosine", "l2": "euclidean"}

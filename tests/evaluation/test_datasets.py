@@ -150,7 +150,7 @@ CASES: list[tuple[Writer, Callable[[Path], None], str, int]] = [
     (
         write_search,
         _rows("qrels/test.tsv", [HEADER, *JUDGED[:2], ("q3", "d2", 0)]),
-        "test.tsv: nothing is relevant (value: 'q3')",
+        "nothing_relevant: zero",
         2,
     ),
     (

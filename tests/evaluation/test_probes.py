@@ -236,3 +236,34 @@ def test_what_cannot_be_scored(x: FloatArray) -> None:
 
 def test_indicators() -> None:
     assert indicators([["b"], [], ["a", "b"]], ["a", "b"]).tolist() == [[0, 1], [0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "probe", "message"),
+    [
+        (
+            ["a"] * 3 + ["b"] * (TRAIN + TEST - 3),
+            {"few_shot": [{"size": 16, "iterations": 4}]},
+            r"made: sample 3 of 16 papers are of one class \(value: 'b'\)",
+        ),
+        (["b"] * TRAIN + ["a"] * TEST, {}, "made: the training papers are of one class"),
+        (
+            ["a"] + ["b"] * (TRAIN + TEST - 1),
+            {},
+            "made: a fold of the training papers is left with",
+        ),
+        ([str(row) for row in range(TRAIN + TEST)], {}, "fewer than 3 folds"),
+        (
+            ["a", "b"] * ((TRAIN + TEST) // 2),
+            {"few_shot": [{"size": TRAIN, "iterations": 1}]},
+            "made: 90 training papers, 45 of the largest class, cannot be split into 1 samples",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_classes_too_rare_to_fit_name_set_sample_and_class(
+    x: FloatArray, labels: list[str], probe: dict[str, Any], message: str
+) -> None:
+    papers = _papers([[label] for label in labels], [])
+    with pytest.raises(DataError, match=message):
+        classification_linear(_benchmark(["macro_f1"], **probe), papers, x)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pytrec_eval
 from sklearn.metrics import f1_score
 
 from scimult.data.lines import Rejects
@@ -162,3 +163,32 @@ def test_a_paper_that_shares_no_word_with_a_label_gets_none_from_bm25(tmp_path: 
         zero_division=0,
     )
     assert outcome.scores["macro_f1"] == pytest.approx(wanted)
+
+
+def test_search_in_beirs_mode_leaves_out_the_document_with_the_querys_id(tmp_path: Path) -> None:
+    """trec_eval on whole lists from which, as in BEIR, such documents were dropped."""
+    benchmark = write_search(tmp_path).model_copy(update={"metrics": ["ndcg@10", "map", "mrr"]})
+    for name in ("queries.jsonl", "qrels/test.tsv"):
+        path = tmp_path / "search" / name
+        path.write_text(path.read_text().replace("q1", "d1"))
+    usual, outcome = _run(benchmark, tmp_path)
+    left_out = _run(benchmark.model_copy(update={"mode": "beir"}), tmp_path)[1]
+    lists = {
+        query: [name for name in names if name != query]
+        for query, names in _literal_lists(usual).items()
+    }
+    run = {
+        query: {name: float(len(names) - place) for place, name in enumerate(names)}
+        for query, names in lists.items()
+    }
+    measures = {"ndcg@10": "ndcg_cut_10", "map": "map", "mrr": "recip_rank"}
+    gold = {
+        query: {name: int(grade) for name, grade in judged.items()}
+        for query, judged in _gold(usual).items()
+    }
+    evaluator = pytrec_eval.RelevanceEvaluator(gold, {"ndcg_cut.10", "map", "recip_rank"})
+    scores = evaluator.evaluate(run)
+    for metric, measure in measures.items():
+        wanted = [scores[query][measure] for query in usual.query_ids]
+        assert left_out.per_query[metric] == pytest.approx(wanted, abs=1e-12)
+    assert outcome.scores["map"] > left_out.scores["map"]

@@ -36,14 +36,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SciMult:
         ("Retrieval", "document", ("search", "candidate")),
         ("Classification", None, ("classification", "query")),
         ("Regression", None, ("classification", "query")),
-        ("Clustering", None, ("link_prediction", "query")),
-        ("Reranking", "document", ("link_prediction", "candidate")),
+        ("Clustering", None, ("classification", "query")),
+        ("Reranking", "document", ("search", "candidate")),
+        ("InstructionReranking", "query", ("search", "query")),
+        ("STS", None, ("link_prediction", "query")),
     ],
 )
 def test_routes(model: SciMult, kind: str, side: str | None, wanted: tuple[str, Role]) -> None:
     metadata = SimpleNamespace(type=kind, name="SomeTask")
     prompt = None if side is None else mteb.types.PromptType(side)
     assert MtebEncoder(model).route(metadata, prompt) == wanted
+
+
+def test_papers_for_a_paper_are_reranked_as_links(model: SciMult) -> None:
+    """MTEB's own metadata: all its clusters are topics, and only SciDocs reranks papers for one."""
+    chosen = ("SciDocsRR", "AskUbuntuDupQuestions", "BiorxivClusteringP2P.v2", "SCIDOCS")
+    routes = [
+        MtebEncoder(model).route(task.metadata)[0] for task in mteb.get_tasks(tasks=list(chosen))
+    ]
+    assert sorted(routes) == ["classification", "link_prediction", "search", "search"]
 
 
 def test_a_task_by_name_counts_before_its_type(model: SciMult) -> None:

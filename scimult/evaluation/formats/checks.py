@@ -21,6 +21,12 @@ from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.retrieval.runs import Qrels
 from scimult.types import Text
 
+NOTHING_RELEVANT = (
+    "nothing is relevant to the query (trec_eval counts it as 0; leaving it out raises the mean)"
+)
+COUNTS_AS_0 = "nothing is relevant to the query, which counts as 0"
+NOT_ASKED = "query has no judgment and is not asked"
+
 Targets = dict[str, tuple[list[str], float]]
 """Paper id to its labels and its number, of which one is meant."""
 
@@ -52,16 +58,29 @@ def keep(
 
 
 def scorable(
-    queries: Iterable[str], judgments: Judgments, path: Path, rejects: Rejects
+    queries: Iterable[str],
+    judgments: Judgments,
+    path: Path,
+    rejects: Rejects,
+    benchmark: Benchmark,
 ) -> list[str]:
-    """Return the queries that have a relevant candidate; the others cannot be scored."""
+    """Return the queries that can be scored.
+
+    They have a judgment, and a relevant candidate unless the benchmark counts those without as 0.
+    """
 
     def problem_of(query: str) -> str | None:
-        if any(score > 0 for score in judgments[query].values()):
-            return None
-        return "nothing is relevant" if judgments[query] else "query has no judgment"
+        if not judgments[query]:
+            return "query has no judgment"
+        counts_as_0 = benchmark.nothing_relevant == "zero"
+        return None if counts_as_0 or _has_relevant(judgments[query]) else NOTHING_RELEVANT
 
-    return keep(queries, problem_of, path, rejects, "judge it or leave the query out")
+    fix = "judge it, leave it out, or set nothing_relevant: zero to count it as 0 as trec_eval does"
+    return keep(queries, problem_of, path, rejects, fix)
+
+
+def _has_relevant(judged: Mapping[str, int]) -> bool:
+    return any(grade > 0 for grade in judged.values())
 
 
 def single_label(
@@ -83,10 +102,10 @@ def listed_too(
     """Return the queries whose candidates include everything relevant to them."""
 
     def problem_of(query: str) -> str | None:
+        if not listed[query]:
+            return "query has no candidates"
         relevant = {document for document, score in judgments[query].items() if score > 0}
-        if relevant <= listed[query].keys():
-            return None
-        return "a relevant one is not listed" if listed[query] else "query has no candidates"
+        return None if relevant <= listed[query].keys() else "a relevant one is not listed"
 
     return keep(queries, problem_of, path, rejects, "list it as a candidate of the query")
 
@@ -115,6 +134,7 @@ def ranked_set(
     listed: Judgments | None = None,
     listed_in: Path | None = None,
     groups: Mapping[str, str] | None = None,
+    remarks: Mapping[str, int] | None = None,
 ) -> Dataset:
     """Put queries, documents and judgments together, keeping the queries that can be scored.
 
@@ -136,10 +156,26 @@ def ranked_set(
         Their file, where they have one of their own.
     groups : mapping, optional
         The group of each query.
+    remarks : mapping, optional
+        What a reader of the scores should know, and how often it occurred.
+
+    Raises
+    ------
+    DataError
+        If no query is left, or none has anything relevant.
     """
-    kept = scorable(queries, judgments, judged_in, rejects)
+    kept = scorable(queries, judgments, judged_in, rejects, benchmark)
     if listed is not None:
         kept = listed_too(kept, judgments, listed, listed_in or judged_in, rejects)
+    remarks, without = (
+        dict(remarks or {}),
+        sum(not _has_relevant(judgments[query]) for query in kept),
+    )
+    if without == len(kept):
+        fix = "check the judgments"
+        raise DataError("no query has anything relevant", path=judged_in, fix=fix)
+    if without:
+        remarks[COUNTS_AS_0] = without
     rows = {document: row for row, document in enumerate(documents)}
     return Dataset(
         name=name,
@@ -153,6 +189,7 @@ def ranked_set(
         files=list(files),
         similarity=benchmark.similarity,
         groups=[groups[query] for query in kept] if groups else [],
+        remarks=remarks,
     )
 
 

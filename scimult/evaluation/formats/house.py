@@ -13,6 +13,7 @@ from scimult.data.lines import Record, Rejects, read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import (
+    NOT_ASKED,
     Targets,
     hold_out,
     paper_set,
@@ -22,6 +23,7 @@ from scimult.evaluation.formats.checks import (
     single_label,
 )
 from scimult.evaluation.records import (
+    QUERY_ID,
     Judgments,
     by_id,
     label_with_names,
@@ -43,7 +45,8 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
         names = ["papers.jsonl", *([benchmark.labels] if benchmark.labels else [])]
     else:
         qrels = [f"qrels/{split}.tsv" for split in benchmark.splits]
-        names = ["corpus.jsonl", "queries.jsonl", *qrels]
+        texts, queries = benchmark.texts or "corpus.jsonl", benchmark.queries or "queries.jsonl"
+        names = [texts, queries, *([benchmark.judgments] if benchmark.judgments else qrels)]
     if benchmark.protocol == "rerank":
         names.append("candidates.tsv")
     return [packed_or_plain(root / benchmark.folder / name) for name in names]
@@ -63,18 +66,26 @@ def _read_retrieval(name: str, benchmark: Benchmark, root: Path, rejects: Reject
     paths = needed(benchmark, root)
     corpus = by_id(paths[0], "_id", lambda record: paper(record, "text"), rejects)
     is_search = benchmark.protocol == "search"
-    queries = by_id(paths[1], "_id", request if is_search else query_paper, rejects)
-    qrels, lists = paths[2 : 2 + len(benchmark.splits)], paths[2 + len(benchmark.splits) :]
+    identifier = f"_id|{QUERY_ID}" if benchmark.queries else "_id"
+    queries = by_id(paths[1], identifier, request if is_search else query_paper, rejects)
+    split = len(paths) - (benchmark.protocol == "rerank")
+    qrels, lists = paths[2:split], paths[split:]
     judgments = _merged(qrels, queries, corpus, rejects)
-    elsewhere = _judged_elsewhere(qrels, rejects)
-    queries = {
-        query: text for query, text in queries.items() if judgments[query] or query not in elsewhere
-    }
+    remarks = {}
+    if benchmark.nothing_relevant == "zero":
+        asked = {query: text for query, text in queries.items() if judgments[query]}
+        if len(asked) < len(queries):
+            remarks[NOT_ASKED] = len(queries) - len(asked)
+    else:
+        elsewhere = _judged_elsewhere(qrels, rejects)
+        asked = {
+            name: queries[name] for name in queries if judgments[name] or name not in elsewhere
+        }
     listed = read_pairs(lists[0], queries, corpus, rejects) if lists else None
     return ranked_set(
         name,
         benchmark,
-        queries,
+        asked,
         corpus,
         judgments,
         rejects,
@@ -82,6 +93,7 @@ def _read_retrieval(name: str, benchmark: Benchmark, root: Path, rejects: Reject
         judged_in=qrels[0],
         listed=listed,
         listed_in=lists[0] if lists else None,
+        remarks=remarks,
     )
 
 
@@ -131,7 +143,7 @@ def _read_labelled(name: str, benchmark: Benchmark, root: Path, rejects: Rejects
         paper: dict.fromkeys(_known_labels(paper, given, labels, paths, rejects), 1)
         for paper, (_, given) in papers.items()
     }
-    kept = scorable(papers, judgments, paths[0], rejects)
+    kept = scorable(papers, judgments, paths[0], rejects, benchmark)
     if benchmark.protocol == "classification_coarse":
         kept = single_label(kept, judgments, paths[0], rejects)
     rows = {label: row for row, label in enumerate(labels)}

@@ -24,13 +24,12 @@ from scimult.evaluation.formats.checks import (
     single_label,
 )
 from scimult.evaluation.formats.house import label_text
-from scimult.evaluation.records import Judgments, by_id, paper
+from scimult.evaluation.records import QUERY_ID, Judgments, by_id, paper
 from scimult.evaluation.task_data import Dataset
 from scimult.files import packed_or_plain
 from scimult.types import Text
 
 DOCUMENT_ID = "paper|patient|article"
-QUERY_ID = "query_id|query|paper"
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
@@ -69,7 +68,7 @@ def _read_labelled(name: str, benchmark: Benchmark, paths: list[Path], rejects: 
                 value, fix = (identity, label), f"add it to {paths[1]}"
                 rejects.reject(DataError(problem, path=paths[0], value=value, fix=fix))
         judgments[identity] = dict.fromkeys((label for label in given if label in labels), 1)
-    kept = scorable(found, judgments, paths[0], rejects)
+    kept = scorable(found, judgments, paths[0], rejects, benchmark)
     if coarse:
         kept = single_label(kept, judgments, paths[0], rejects)
     rows = {label: row for row, label in enumerate(labels)}

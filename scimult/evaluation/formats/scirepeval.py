@@ -26,13 +26,11 @@ from scimult.evaluation.formats.checks import (
 )
 from scimult.evaluation.formats.house import labels_of
 from scimult.evaluation.records import Judgments
-from scimult.evaluation.task_data import Dataset, PaperSet, Reviewers
+from scimult.evaluation.task_data import HARD, SOFT, Dataset, PaperSet, Reviewers
 from scimult.files import packed_or_plain
 from scimult.types import Text
 
 _SEPARATOR = " [SEP] "
-_TOP = 3
-"""The score of a reviewer whom all judges recommend."""
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
@@ -117,8 +115,9 @@ def candidate_records(record: Record, rejects: Rejects) -> list[Record]:
 
 
 def document_id(record: Record) -> str:
-    """Return ``doc_id``, or ``corpus_id`` as the training files have it."""
-    return record.identifier("corpus_id" if "doc_id" not in record.fields else "doc_id")
+    """Return ``doc_id``, or as files of training have it ``corpus_id``, of MDCR ``paper_id``."""
+    present = (name for name in ("doc_id", "paper_id") if name in record.fields)
+    return record.identifier(next(present, "corpus_id"))
 
 
 def add_text(
@@ -233,7 +232,8 @@ def _reviewers(
 ) -> Dataset:
     """Read reviewers with their papers, and merge hard and soft judgments into grades.
 
-    A reviewer relevant in both files gets 3, in the soft file only 2, else the lower grade.
+    Whoever is judged in one of the files is ranked; a reviewer that the other one does not name is
+    not relevant in its sense, and is counted.
     """
     members = dict(_members(paths[2], documents, rejects))
     hard, soft = (_reviewer_grades(path, documents, members, rejects) for path in paths[:2])
@@ -243,8 +243,8 @@ def _reviewers(
         raise DataError(problem, path=paths[1], value=differing, fix="get both files again")
     merged: Judgments = {
         query: {
-            reviewer: _TOP if hard[query].get(reviewer, 0) > 0 else 2 * (grade > 0)
-            for reviewer, grade in judged.items()
+            member: HARD * (hard[query].get(member, 0) > 0) + SOFT * (judged.get(member, 0) > 0)
+            for member in {**judged, **hard[query]}
         }
         for query, judged in soft.items()
     }
@@ -274,7 +274,18 @@ def _reviewers(
         reviewers=Reviewers(
             list(members), papers, qrels_of([merged[query] for query in kept], reviewer_rows)
         ),
+        remarks={**_judged_once("hard", hard, soft), **_judged_once("soft", soft, hard)},
     )
+
+
+def _judged_once(kind: str, judged: Judgments, other: Judgments) -> dict[str, int]:
+    """Count the reviewers that one file judges and the other does not, with an example."""
+    only = [(query, name) for query in judged for name in judged[query] if name not in other[query]]
+    if not only:
+        return {}
+    query, reviewer = only[0]
+    example = f"such as {reviewer} for {query}"
+    return {f"reviewer is judged in the {kind} file only, {example}, and is ranked": len(only)}
 
 
 def _members(
@@ -296,7 +307,8 @@ def _members(
                 fix = "get its text or leave it out"
                 problem = "reviewer's paper has no text"
                 rejects.reject(record.error(problem, value=(name, paper), fix=fix))
-        return name, [paper for paper in dict.fromkeys(papers) if paper in documents]
+        # A paper listed twice counts twice among a reviewer's best, as in SciRepEval.
+        return name, [paper for paper in papers if paper in documents]
 
     yield from rejects.keep(read_jsonl(path, rejects), parse)
 

@@ -13,10 +13,13 @@ import pytest
 from scimult.data.lines import Rejects
 from scimult.errors import DataError, SciMultError
 from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.comparison import Settings, compare
 from scimult.evaluation.datasets import Dataset, PaperSet, Signatures, TaskData, read_dataset
+from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.recommendation import recommendation
-from scimult.evaluation.systems import DenseSystem
+from scimult.evaluation.suites import Suite, load_suite
+from scimult.evaluation.systems import BM25System, DenseSystem
 from scimult.types import Text
 from tests.benchmarks import WordEncoder, write_jsonl, write_rows
 
@@ -256,15 +259,24 @@ def test_released_links_patients_and_lists(tmp_path: Path) -> None:
 # MDCR
 
 
-def test_mdcr_scores_fields_apart(tmp_path: Path) -> None:
-    rows = [{"doc_id": name, **fields} for name, fields in PAPERS.items()]
-    write_jsonl(tmp_path / "set/meta.jsonl", rows)
-    judged = {
-        "Biology": {"p0": {"true": ["p1"], "bm25": ["p2", "p3"]}},
-        "Law": {"p4": {"true": ["p2"], "bm25": ["p1"]}, "p3": {"true": ["p2"], "bm25": ["p0"]}},
-    }
-    _write_json(tmp_path / "set/test.json", judged)
-    benchmark = _benchmark("mdcr", "rerank", ["map", "recall@1"], similarity="l2")
+MDCR = {
+    "Biology": {"p0": {"true": ["p1"], "bm25": ["p2", "p3"]}},
+    "Law": {"p4": {"true": ["p2"], "bm25": ["p1"]}, "p3": {"true": ["p2"], "bm25": ["p0"]}},
+}
+
+
+def _write_mdcr(folder: Path) -> None:
+    write_jsonl(
+        folder / "meta.jsonl", [{"paper_id": name, **rest} for name, rest in PAPERS.items()]
+    )
+    _write_json(folder / "test.json", MDCR)
+
+
+def test_mdcr_is_the_mean_over_fields_of_their_means(tmp_path: Path) -> None:
+    """Texts have ``paper_id``; a field of one query counts as much as one of two."""
+    _write_mdcr(tmp_path / "set")
+    options = {"similarity": "l2", "average": "groups"}
+    benchmark = _benchmark("mdcr", "rerank", ["map", "recall@1"], **options)
     data = _read(benchmark, tmp_path)
     assert isinstance(data, Dataset)
     assert data.groups == ["Biology", "Law", "Law"]
@@ -272,10 +284,25 @@ def test_mdcr_scores_fields_apart(tmp_path: Path) -> None:
     found = np.array(outcome.per_query["map"], dtype=float)
     by_field = outcome.details["by_group"]["map"]
     assert by_field == pytest.approx({"Biology": found[0], "Law": found[1:].mean()})
-    judged["Law"]["p0"] = {"true": ["p1"]}
-    _write_json(tmp_path / "set/test.json", judged)
+    assert outcome.scores["map"] == pytest.approx((found[0] + found[1:].mean()) / 2, abs=1e-15)
+    assert outcome.scores["map"] != pytest.approx(found.mean(), abs=1e-3)
+    broken = {**MDCR, "Law": {"p0": {"true": ["p1"]}}}
+    _write_json(tmp_path / "set/test.json", broken)
     with pytest.raises(DataError, match="query is in two fields"):
         _read(benchmark, tmp_path)
+
+
+def test_the_mean_over_fields_is_what_intervals_and_tests_resample(tmp_path: Path) -> None:
+    _write_mdcr(tmp_path / "set")
+    benchmark = _benchmark("mdcr", "rerank", ["map"], average="groups")
+    suite = Suite(name="own", description="", how_to_get="", benchmarks={"set": benchmark})
+    sets = load_sets(suite, tmp_path)
+    systems = (BM25System(), DenseSystem(WordEncoder()))
+    results = [evaluate(one, suite, sets, tmp_path / "out", confidence=0.9) for one in systems]
+    rows = compare(tmp_path / "out", Settings(baseline="BM25", resamples=100)).rows
+    scores = [result.sets["set"].scores["map"] for result in results]
+    assert rows[0].difference == pytest.approx(scores[1] - scores[0], abs=1e-12)
+    assert results[1].sets["set"].average == "groups"
 
 
 # S2AND
@@ -330,3 +357,43 @@ def test_bad_s2and(tmp_path: Path, name: str, tree: Any, message: str) -> None:
     benchmark = _benchmark("s2and", "author_clustering", ["b_cubed_f1"], split="x")
     with pytest.raises(SciMultError, match=message):
         _read(benchmark, tmp_path)
+
+
+def test_scirepeval_averages_six_sources_of_s2and() -> None:
+    grouped = {
+        entry.split
+        for entry in load_suite("s2and").benchmarks.values()
+        if entry.group == "scirepeval"
+    }
+    assert grouped == {"arnetminer", "inspire", "kisti", "pubmed", "qian", "zbmath"}
+
+
+# PMC-Patients
+
+
+def test_leaderboard_files_as_they_are_released(tmp_path: Path) -> None:
+    """Corpus and judgments of the leaderboard, title and abstract of its patients by SciMult."""
+    corpus = [{"_id": str(row), "title": f"t{row}", "text": "body"} for row in range(3)]
+    write_jsonl(tmp_path / "pmc_patients/PPR/PPR_corpus.jsonl", corpus)
+    judged = [("query-id", "corpus-id", "score"), ("9-1", "1", 2), ("9-2", "0", 1)]
+    write_rows(tmp_path / "pmc_patients/PPR/PPR_test_qrels.tsv", judged)
+    asked = [
+        {"query": f"9-{row}", "title": f"case {row}", "abstract": "a man", "article": ["1"]}
+        for row in (1, 2, 3)
+    ]
+    released = tmp_path / "link_prediction_retrieval/PMCPatientsPAR_queries_test.json"
+    write_jsonl(released, asked)
+    texts = [{"_id": f"9-{row}", "text": f"words {row}"} for row in (1, 2, 3)]
+    write_jsonl(tmp_path / "pmc_patients/queries/test_queries.jsonl", texts)
+    benchmark = load_suite("scimult").benchmarks["leaderboard_patients"]
+    benchmark = benchmark.model_copy(update={"expected": None})
+    data = _read(benchmark, tmp_path)
+    assert isinstance(data, Dataset)
+    assert data.query_ids == ["9-1", "9-2"]
+    assert data.queries[0] == Text("paper", "case 1", "a man")
+    assert data.qrels.grades[0].tolist() == [2]
+    assert list(data.remarks.values()) == [1], "the third patient is judged for articles only"
+    own = benchmark.model_copy(update={"queries": "queries/test_queries.jsonl"})
+    data = _read(own, tmp_path)
+    assert isinstance(data, Dataset)
+    assert data.queries[0] == Text("paper", "words 1")

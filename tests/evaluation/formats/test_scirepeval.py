@@ -251,6 +251,40 @@ def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
     assert ranking.rows_QK[0].tolist() == sorted(wanted, key=lambda row: -wanted[row])
 
 
+def test_a_paper_listed_twice_counts_twice(reviewing: Path) -> None:
+    """The mean of r3's best three, of which one paper is two."""
+    from scimult.evaluation.reviewers import rank_reviewers
+
+    path = reviewing / "set/reviewer_metadata.jsonl"
+    path.write_text(path.read_text().replace('["p6", "p7"]', '["p6", "p7", "p6"]'))
+    data = _read(_benchmark("reviewer_matching", ["mean_precision"], similarity="l2"), reviewing)
+    assert isinstance(data, Dataset)
+    assert data.lists is not None
+    papers = DenseSystem(WordEncoder(width=4)).ranker(data).rank_listed(data.lists)
+    ranking = rank_reviewers(data, papers)
+    score_of = dict(zip(papers.rows_QK[0].tolist(), papers.scores_QK[0].tolist(), strict=True))
+    place = ranking.rows_QK[0].tolist().index(2)
+    wanted = np.mean([score_of[6], score_of[7], score_of[6]])
+    assert ranking.scores_QK[0][place] == pytest.approx(wanted, rel=1e-6)
+
+
+def test_reviewers_of_one_file_are_ranked_and_counted(reviewing: Path) -> None:
+    """r2 is judged, and relevant, in the hard file only: in the soft sense it is not relevant."""
+    path = reviewing / "set/test_soft_qrel.jsonl"
+    rows = [line for line in path.read_text().splitlines() if '"r2"' not in line]
+    path.write_text("\n".join(rows) + "\n")
+    metrics = ["mean_precision", "precision_hard", "precision_soft"]
+    benchmark = _benchmark("reviewer_matching", metrics, similarity="cosine")
+    data = _read(benchmark, reviewing)
+    assert isinstance(data, Dataset)
+    outcome = reviewer_matching(benchmark, data, DenseSystem(WordEncoder()).ranker(data))
+    assert outcome.scores["precision_hard"] == pytest.approx((1 / 5 + 1 / 10) / 2)
+    assert outcome.scores["precision_soft"] == pytest.approx((1 / 5 + 1 / 10) / 2)
+    (remark,) = data.remarks
+    assert remark == "reviewer is judged in the hard file only, such as r2 for p0, and is ranked"
+    assert data.remarks[remark] == 1
+
+
 def test_a_reviewer_without_texts_is_loud_or_counted(reviewing: Path) -> None:
     path = reviewing / "set/reviewer_metadata.jsonl"
     path.write_text(path.read_text().replace('"p1"', '"p99"'))
