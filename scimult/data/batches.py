@@ -37,7 +37,8 @@ class Batch:
     a candidate (1), where the two are encoded apart; else it is all 0. Candidates are the B
     positives, in order, then the hard negatives that exist; ``negative_rows_H`` says for
     which query row each was drawn. ``known_rows_P`` and ``known_ids_P`` pair each query row
-    with the text rows that must not count as its negatives: its known positives and itself.
+    with the text rows that must not count as its negatives: its known positives, of any task, and
+    itself.
     ``teacher_C`` is a teacher's score of each candidate for the query that it was drawn for,
     NaN where unknown; there if the loss needs it.
     """
@@ -97,7 +98,9 @@ class BatchBuilder:
     tokens : TokenStore
         Token ids of every text.
     known : mapping of task to KnownPositives
-        Known positives of every query, over all splits: a dev pair is no negative either.
+        Known positives of every query, over all splits: a dev pair is no negative either. A
+        positive of any task is none, but for the hard negative that was drawn for its query:
+        mining knows what was judged (`mining.rules.RuleBuilder.known`).
     max_length : int
         Longer texts are cut.
     hard_negatives : bool
@@ -155,7 +158,8 @@ class BatchBuilder:
             epochs_U = np.tile(planned.epochs_R, 2)[first_U]
             rows = self._views(source.view, ids_U, sides_U, epochs_U)
         known = [
-            np.append(self._known[source.task][int(query)], query) for query in planned.queries_R
+            self._no_negatives(source.task, int(query), int(negative))
+            for query, negative in zip(planned.queries_R, planned.negatives_R, strict=True)
         ]
         return Batch(
             source=source.source,
@@ -173,6 +177,14 @@ class BatchBuilder:
             known_ids_P=torch.from_numpy(np.concatenate([planned.queries_R[:0], *known])),
             teacher_C=self._teacher_scores(planned.queries_R, negative_rows, candidates),
         )
+
+    def _no_negatives(self, task: str, query: int, hard_negative: int) -> IntArray:
+        """Return what must not count as a negative of a query in one pair: itself, too."""
+        lists = [self._known[task][query]]
+        for other, known in self._known.items():
+            if other != task and (ids := known.get(query)) is not None:
+                lists.append(ids[ids != hard_negative])
+        return np.concatenate([*lists, [query]])
 
     def _views(
         self, view: ViewName, ids_U: IntArray, sides_U: IntArray, epochs_U: IntArray

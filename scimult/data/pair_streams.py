@@ -148,6 +148,9 @@ def pair_streams(sources: Sequence[PairFile], seed: int) -> list[PairStream]:
 class UnitStream(Protocol):
     """A source's pairs, cut into units."""
 
+    def __len__(self) -> int:
+        """Return the pairs of an epoch."""
+
     @property
     def units_per_epoch(self) -> float:
         """Units in which every pair comes once."""
@@ -161,6 +164,9 @@ class FixedUnits:
 
     def __init__(self, stream: PairStream, rows: int) -> None:
         self._stream, self._rows = stream, rows
+
+    def __len__(self) -> int:
+        return len(self._stream)
 
     @property
     def units_per_epoch(self) -> float:
@@ -225,6 +231,9 @@ class TokenUnits:
         self._units: list[IntArray] = []
         self._whole: Rows | None = None
         self._enter(0)
+
+    def __len__(self) -> int:
+        return len(self._stream)
 
     @property
     def units_per_epoch(self) -> float:

@@ -25,7 +25,7 @@ def sampling_rates(
     explicit: Mapping[str, float] | None = None,
     temperature: float = 1.0,
 ) -> RateArray:
-    """Return the share of units for each source.
+    """Return the share of the pairs for each source.
 
     Every mode gives weights to groups of sources. The sources of a group share its weight in
     proportion to n^(1/T), with n the pairs of a source: T = 1 is proportional, T = 2 goes by

@@ -40,12 +40,15 @@ class Sampler(Protocol):
 class AlternatingSampler:
     """Every unit holds pairs of one source, hence of one task.
 
+    A source whose units hold many pairs gets fewer of them. At the end of the plan each has the
+    nearest whole number of units to its share.
+
     Parameters
     ----------
     streams : sequence of UnitStream
         One per source.
     rates : array
-        Share of the units that each source gets; sums to 1.
+        Share of the pairs that each source gets; sums to 1.
     units : int
         Length of the plan.
     seed : int
@@ -56,7 +59,8 @@ class AlternatingSampler:
         self, streams: Sequence[UnitStream], rates: RateArray, *, units: int, seed: int
     ) -> None:
         self._streams = list(streams)
-        self._source_U = _interleave(rates, units, seed)
+        per_pair_S = _units_per_pair(streams, rates)
+        self._source_U = _interleave(per_pair_S / per_pair_S.sum(), units, seed)
         self._uses_before_U = np.zeros(units, dtype=np.int64)
         for number in range(len(streams)):
             chosen = self._source_U == number
@@ -162,18 +166,35 @@ class BalancedSampler:
         return rows.take(np.concatenate([np.array(part, dtype=np.int64) for part in dealt]), bounds)
 
 
+def epoch_units(streams: Sequence[UnitStream], rates: RateArray) -> float:
+    """Return how many units of an `AlternatingSampler` hold as many pairs as its sources have.
+
+    With rates in proportion to the pairs, these are the units in which every pair comes once.
+    Sources of rate 0 do not count.
+    """
+    pairs = sum(len(stream) for stream, rate in zip(streams, rates, strict=True) if rate > 0)
+    return pairs * float(_units_per_pair(streams, rates).sum())
+
+
+def _units_per_pair(streams: Sequence[UnitStream], rates: RateArray) -> RateArray:
+    """Return the units that each source adds to a pair of the plan, by its share of the pairs."""
+    per_pair_S = [stream.units_per_epoch / len(stream) for stream in streams]
+    return rates * np.array(per_pair_S)
+
+
 def _interleave(rates: RateArray, units: int, seed: int) -> IntArray:
     """Spread the sources evenly: at every unit the one that is most behind its rate.
 
     A seeded jitter keeps the order free of a fixed pattern; it is bounded, so after n units
-    each source has been used ``rate * n`` times give or take a few.
+    each source has been used ``rate * n`` times give or take a few, and less than one at the end.
     """
     rng = np.random.default_rng([seed, 1])
     used = np.zeros(len(rates))
+    totals = _share_out(rates, units, 1)[0]
     chosen = np.zeros(units, dtype=np.int64)
     jitter = rng.random((units, len(rates))) * 0.5
     for unit in range(units):
-        behind = np.where(rates > 0, rates * (unit + 1) - used + jitter[unit], -np.inf)
+        behind = np.where(used < totals, rates * (unit + 1) - used + jitter[unit], -np.inf)
         chosen[unit] = int(behind.argmax())
         used[chosen[unit]] += 1
     return chosen

@@ -2,7 +2,13 @@
 
 from scimult.losses.distillation import listwise_kl, margin_mse, own_teacher_scores
 from scimult.losses.info_nce import InBatchScores, info_nce
-from scimult.losses.masks import above_margin, false_negatives, foreign_negatives, known_pairs
+from scimult.losses.masks import (
+    above_margin,
+    false_negatives,
+    foreign_negatives,
+    known_pairs,
+    repeated_candidates,
+)
 from scimult.losses.similarity import similarity_matrix
 from scimult.losses.temperature import Temperature
 from scimult.losses.triplet import triplet_margin
@@ -18,6 +24,7 @@ __all__ = [
     "listwise_kl",
     "margin_mse",
     "own_teacher_scores",
+    "repeated_candidates",
     "similarity_matrix",
     "triplet_margin",
 ]

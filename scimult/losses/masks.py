@@ -1,6 +1,8 @@
-"""Which candidates are no negatives of which queries.
+"""Which candidates are no negatives of which queries, and which count once.
 
 False negatives are known by id: they are masked, not punished. Others are guessed by score.
+Masks of all queries and candidates are the largest tensors of a big batch: nothing of that
+size here has more than a byte an element.
 
 Shape legend: B queries, C candidates, P known positives of all B queries, flattened,
 H hard negatives of this rank's queries.
@@ -12,9 +14,6 @@ import torch
 from torch import Tensor
 
 from scimult.losses.info_nce import InBatchScores
-
-# More than any store has texts, and few enough that rows times it are 64-bit integers.
-_IDS = 1 << 40
 
 
 def false_negatives(
@@ -42,7 +41,7 @@ def false_negatives(
         Shape ``(B, C)``.
     """
     mask_BC = known_pairs(candidate_ids_C, len(targets_B), known_rows_P, known_ids_P)
-    return mask_BC.scatter(1, targets_B[:, None], False)
+    return mask_BC.scatter_(1, targets_B[:, None], False)
 
 
 def known_pairs(
@@ -55,14 +54,60 @@ def known_pairs(
     Tensor of bool
         Shape ``(B, C)`` with B ``rows``.
     """
-    rows_B = torch.arange(rows, device=candidate_ids_C.device)
-    keys_BC = rows_B[:, None] * _IDS + candidate_ids_C[None, :]
-    if not len(known_ids_P):
-        return torch.zeros_like(keys_BC, dtype=torch.bool)
+    columns = len(candidate_ids_C)
+    if not columns:
+        return torch.zeros(rows, 0, dtype=torch.bool, device=candidate_ids_C.device)
     # Unlike `torch.isin`, a search needs no number from the device to know its shapes.
-    keys_P = (known_rows_P * _IDS + known_ids_P).sort().values
-    places_BC = torch.searchsorted(keys_P, keys_BC).clamp(max=len(keys_P) - 1)
-    return keys_P[places_BC] == keys_BC
+    sorted_C, order_C = candidate_ids_C.sort(stable=True)
+    places_P = torch.searchsorted(sorted_C, known_ids_P).clamp(max=columns - 1)
+    found_P = sorted_C[places_P] == known_ids_P
+    # An id's first column speaks for its copies; ids that no column has go to one more.
+    firsts_P = torch.where(found_P, order_C[places_P], columns)
+    known_BC = torch.zeros(rows, columns + 1, dtype=torch.bool, device=candidate_ids_C.device)
+    known_BC[known_rows_P, firsts_P] = True
+    return known_BC.index_select(1, first_columns(candidate_ids_C))
+
+
+def first_columns(candidate_ids_C: Tensor) -> Tensor:
+    """Return, for each candidate, the first column with the same id; shape ``(C,)``."""
+    sorted_C, order_C = candidate_ids_C.sort(stable=True)
+    starts_C = torch.ones_like(sorted_C, dtype=torch.bool)
+    starts_C[1:] = sorted_C[1:] != sorted_C[:-1]
+    places_C = torch.arange(len(sorted_C), device=sorted_C.device)
+    start_C = torch.where(starts_C, places_C, 0).cummax(0).values
+    return torch.empty_like(order_C).scatter_(0, order_C, order_C[start_C])
+
+
+def repeated_candidates(
+    candidate_ids_C: Tensor, targets_B: Tensor, rows_H: Tensor, columns_H: Tensor
+) -> Tensor:
+    """Return all columns but one of each id, for each query.
+
+    The column that stays is the query's positive, or the hard negative that was drawn for it,
+    or else the first. Without this a label that is the positive of 85 queries of a batch weighs
+    85 times in the loss of every other query: as much as a score log 85 higher.
+
+    Parameters
+    ----------
+    candidate_ids_C : Tensor of int
+        Ids of the candidates of all ranks.
+    targets_B : Tensor of int
+        Column of each query's positive.
+    rows_H, columns_H : Tensor of int
+        Query row and column of each hard negative; a query has one at most.
+
+    Returns
+    -------
+    Tensor of bool
+        Shape ``(B, C)``.
+    """
+    first_C = first_columns(candidate_ids_C)
+    columns_C = torch.arange(len(first_C), device=first_C.device)
+    masked_BC = (first_C != columns_C).repeat(len(targets_B), 1)
+    masked_BC[rows_H, first_C[columns_H]] = True
+    masked_BC[rows_H, columns_H] = first_C[columns_H] == first_C[targets_B[rows_H]]
+    masked_BC.scatter_(1, first_C[targets_B][:, None], True)
+    return masked_BC.scatter_(1, targets_B[:, None], False)
 
 
 @torch.no_grad()

@@ -121,6 +121,9 @@ class LossConfig(StrictConfig):
         None, description="of triplet: the query's hard negative, or all candidates"
     )
     mask_known_positives: bool = True
+    repeated_candidates: Literal["once", "each"] = Field(
+        "once", description="how often a text in several columns counts as a query's negative"
+    )
     mask_margin: float | None = None
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="by task; 1 for a task that is not listed"

@@ -24,6 +24,7 @@ from scimult.losses import (
     listwise_kl,
     margin_mse,
     own_teacher_scores,
+    repeated_candidates,
     similarity_matrix,
     triplet_margin,
 )
@@ -183,6 +184,8 @@ class ContrastiveObjective:
             masked_BC = false_negatives(ids_C, targets_B, batch.known_rows_P, batch.known_ids_P)
         rows_H = batch.negative_rows_H
         columns_H = offset + len(q_BD) + torch.arange(len(rows_H), device=self.device)
+        if self.options.repeated_candidates == "once":
+            masked_BC |= repeated_candidates(ids_C, targets_B, rows_H, columns_H)
         if self.options.negatives == "own":
             masked_BC |= foreign_negatives(targets_B, rows_H, columns_H, len(c_CD))
         teacher_BC = None
@@ -206,4 +209,8 @@ class ContrastiveObjective:
             ids_B = batch.candidate_ids_C[:num_queries]
             masked_BS = known_pairs(ids_B, len(q_SD), rows_P, ids_P).T
             masked_BS = masked_BS.scatter(1, targets_B[:, None], False)
+        if self.options.repeated_candidates == "once":
+            query_ids_S, _ = distributed.gather_rows(batch.query_ids_B)
+            none = torch.zeros(0, dtype=torch.long, device=self.device)
+            masked_BS |= repeated_candidates(query_ids_S, targets_B, none, none)
         return _Comparison(p_BD, q_SD, targets_B, masked_BS)

@@ -21,7 +21,13 @@ from scimult.data.pair_streams import (
 from scimult.data.pairs import KnownPositives, PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.rates import RateArray, sampling_rates
-from scimult.data.sampler import AlternatingSampler, BalancedSampler, MixingSampler, Sampler
+from scimult.data.sampler import (
+    AlternatingSampler,
+    BalancedSampler,
+    MixingSampler,
+    Sampler,
+    epoch_units,
+)
 from scimult.data.teacher import TeacherScores, scored_share
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.progress import note
@@ -219,7 +225,7 @@ def build_sampler(
             )
             for stream in plan.streams
         ]
-    steps = _steps(config, sum(stream.units_per_epoch for stream in units))
+    steps = _steps(config, epoch_units(units, plan.rates))
     length = steps * batch.accumulation
     sampler: Sampler
     if batch.mix == "in_batch":
@@ -232,8 +238,10 @@ def build_sampler(
 
 
 def _steps(config: PretrainConfig, units_per_epoch: float) -> int:
-    """Return ``schedule.steps``, or those of ``schedule.epochs``: all pairs once, each."""
+    """Return ``schedule.steps``, or those of ``schedule.epochs``: as many pairs as there are."""
     if config.schedule.steps is not None:
         return config.schedule.steps
     assert config.schedule.epochs is not None
-    return max(1, ceil(config.schedule.epochs * units_per_epoch / config.batch.accumulation))
+    steps = config.schedule.epochs * units_per_epoch / config.batch.accumulation
+    # Rates are fractions: their rounding must not add a step.
+    return max(1, ceil(round(steps, 6)))

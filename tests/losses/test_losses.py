@@ -16,6 +16,7 @@ from scimult.losses import (
     false_negatives,
     foreign_negatives,
     info_nce,
+    repeated_candidates,
     similarity_matrix,
     triplet_margin,
 )
@@ -45,6 +46,38 @@ def test_mask_equals_a_double_loop(case: tuple[list[int], list[int], list[list[i
         torch.tensor([i for ids in known for i in ids]),
     )
     assert mask.tolist() == expected
+
+
+@given(batches(), st.data())
+def test_one_column_of_each_candidate_stays(
+    case: tuple[list[int], list[int], list[list[int]]], data: st.DataObject
+) -> None:
+    candidates, targets, _ = case
+    columns = st.integers(0, len(candidates) - 1)
+    own = data.draw(st.dictionaries(st.integers(0, len(targets) - 1), columns))
+    mask = repeated_candidates(
+        torch.tensor(candidates),
+        torch.tensor(targets),
+        torch.tensor(list(own), dtype=torch.long),
+        torch.tensor(list(own.values()), dtype=torch.long),
+    )
+    for row, target in enumerate(targets):
+        kept = {}
+        for column, candidate in enumerate(candidates):
+            kept.setdefault(candidate, column)
+        if row in own:
+            kept[candidates[own[row]]] = own[row]
+        kept[candidates[target]] = target
+        assert mask[row].logical_not().nonzero()[:, 0].tolist() == sorted(kept.values())
+
+
+def test_masks_of_no_queries_and_of_no_candidates() -> None:
+    none = torch.zeros(0, dtype=torch.long)
+    ids = torch.tensor([3, 3, 4])
+    assert false_negatives(ids, none, none, none).shape == (0, 3)
+    assert repeated_candidates(ids, none, none, none).shape == (0, 3)
+    assert repeated_candidates(none, none, none, none).shape == (0, 0)
+    assert false_negatives(none, none, none, none).shape == (0, 0)
 
 
 @given(batches(), st.floats(0.05, 5))

@@ -58,6 +58,7 @@ CASES = (
     Case("cosine"),
     Case("cosine", duplicates=True),
     Case("cosine", duplicates=True, loss=LEARNED),
+    Case(duplicates=True, loss={**LEARNED, "temperature": 4.0, "repeated_candidates": "each"}),
     Case(loss={"name": "symmetric_info_nce", "temperature": 4.0, "mask_margin": 0.0}),
     Case("l2", loss={"name": "triplet"}),
     Case("cosine", duplicates=True, loss={"name": "triplet", "negatives": "all"}),

@@ -1,0 +1,52 @@
+"""Batches: which texts must not count as negatives of which pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scimult.data.batches import BatchBuilder
+from scimult.data.pair_streams import NO_NEGATIVE, Rows
+from scimult.data.pairs import KnownPositives
+from scimult.data.sampler import PlannedPart
+from scimult.data.token_store import TokenStore
+from tests.data.pair_files import pair_file
+
+TEXTS = 30
+
+
+def known(*pairs: tuple[int, int]) -> KnownPositives:
+    queries, positives = np.array(pairs).T
+    return KnownPositives(queries, positives)
+
+
+def test_positives_of_every_task_are_no_negatives_but_the_judged_ones() -> None:
+    """As in mining: what was drawn as a hard negative was judged for this task."""
+    source = pair_file("links", "link_prediction", [1], [1])
+    by_task = {
+        "search": known((5, 14), (7, 12)),
+        "link_prediction": known((5, 10), (5, 11), (6, 20), (7, 21), (7, 13)),
+        "classification": known((5, 12), (5, 13)),
+    }
+    rows = Rows(
+        np.array([5, 5, 6, 7]),
+        np.array([10, 11, 20, 21]),
+        np.array([12, NO_NEGATIVE, 14, 13]),
+        np.zeros(4, dtype=np.int64),
+        [0, 4],
+    )
+    tokens = TokenStore(
+        np.zeros(3 * TEXTS, dtype=np.uint16), np.arange(TEXTS + 1) * 3, {"sep_id": 3}
+    )
+    builder = BatchBuilder([source], tokens, by_task, max_length=8)
+    (batch,) = builder.unit([PlannedPart(0, rows)], 0).parts
+    no_negatives: list[set[int]] = [set() for _ in range(4)]
+    for row, text in zip(batch.known_rows_P.tolist(), batch.known_ids_P.tolist(), strict=True):
+        no_negatives[row].add(text)
+    assert no_negatives == [
+        # 12 is a positive elsewhere and this pair's hard negative here.
+        {5, 10, 11, 13, 14},
+        {5, 10, 11, 12, 13, 14},
+        {6, 20},
+        # 13 is a positive of this very task: no hard negative, whoever drew it.
+        {7, 21, 13, 12},
+    ]
