@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -67,7 +68,15 @@ def initialise(backend: str, timeout_seconds: float) -> bool:
         return False
     timeout = datetime.timedelta(seconds=timeout_seconds)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        dist.init_process_group(backend, timeout=timeout)
+        store, own_rank, ranks = _launchers_store()
+        # The launcher's store outlives a group, and with it the addresses at which the ranks of
+        # that group met: each group of the job gets keys of its own.
+        number = store.add(f"scimult/groups of rank {own_rank}", 1)
+        keys = dist.PrefixStore(f"scimult/group {number}", store)  # type: ignore[attr-defined]
+        keys.set_timeout(timeout)
+        dist.init_process_group(
+            backend, store=keys, rank=own_rank, world_size=ranks, timeout=timeout
+        )
         return True
     # At a port of its own: a second run in this process must not meet the first one's.
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
@@ -75,6 +84,17 @@ def initialise(backend: str, timeout_seconds: float) -> bool:
     os.environ["MASTER_PORT"] = str(store.port)
     dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
     return True
+
+
+@cache
+def _launchers_store() -> tuple[Any, int, int]:
+    """Return the store at which the launcher lets the ranks meet, this one's rank, their number.
+
+    It is opened once: under some launchers rank 0 serves it, and others may not meet there
+    while that rank closes it and opens it again.
+    """
+    store, own_rank, ranks = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    return store, int(own_rank), int(ranks)
 
 
 def shut_down() -> None:

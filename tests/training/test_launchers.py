@@ -21,12 +21,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def launch(command: list[str], folder: Path, name: str, repository: Path) -> list[float]:
-    """Run a launcher on a tiny run and return its losses."""
-    config = run_config(folder, name, schedule={"steps": 3}, log={"tensorboard": True})
-    save_config(config, folder / f"{name}.yaml")
-    completed = subprocess.run(
-        [*command, "launch/pretrain.py", "--config", str(folder / f"{name}.yaml")],
+def run(command: list[str], repository: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run a launcher of this environment on the code of the repository."""
+    return subprocess.run(
+        command,
         cwd=repository,
         env={
             **os.environ,
@@ -35,9 +33,17 @@ def launch(command: list[str], folder: Path, name: str, repository: Path) -> lis
         },
         text=True,
         capture_output=True,
-        timeout=240,
+        timeout=timeout,
         check=False,
     )
+
+
+def launch(command: list[str], folder: Path, name: str, repository: Path) -> list[float]:
+    """Run a launcher on a tiny run and return its losses."""
+    config = run_config(folder, name, schedule={"steps": 3}, log={"tensorboard": True})
+    save_config(config, folder / f"{name}.yaml")
+    arguments = ["launch/pretrain.py", "--config", str(folder / f"{name}.yaml")]
+    completed = run([*command, *arguments], repository, timeout=240)
     assert completed.returncode == 0, completed.stdout + completed.stderr
     # Once, not once per rank.
     assert (completed.stdout + completed.stderr).count("step 3/3") == 1
@@ -53,3 +59,27 @@ def test_launchers_start_the_same_run(folder: Path, repository: Path) -> None:
     losses = launch(deepspeed, folder, "deepspeed", repository)
     assert len(losses) == 3
     assert launch(torchrun, folder, "torchrun", repository) == losses
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_a_job_of_two_ranks_has_many_groups_and_two_runs(
+    folder: Path, repository: Path, launcher: str
+) -> None:
+    """The launcher's store remembers where the ranks of an earlier group met."""
+    names = [f"{launcher}-first", f"{launcher}-second"]
+    for name in names:
+        config = run_config(folder, name, schedule={"steps": 2}, engine={"timeout_minutes": 0.5})
+        save_config(config, folder / f"{name}.yaml")
+    command = {
+        "torchrun": ["torchrun", "--nproc_per_node", "2"],
+        "deepspeed": ["deepspeed", "--num_gpus", "2", "--no_local_rank"],
+    }[launcher]
+    script = "tests/training/two_runs.py"
+    paths = [str(folder / f"{name}.yaml") for name in names]
+    completed = run(
+        [*command, "--master_port", str(free_port()), script, *paths], repository, timeout=120
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    first, second = ([line["loss"] for line in metrics(folder / name)] for name in names)
+    assert len(first) == 2
+    assert first == second
