@@ -14,6 +14,7 @@ P listed (query, candidate) pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ _TIED_ROWS = 64
 # Pairs of embeddings that are multiplied at once: few enough for a processor's cache.
 _PAIRS = 1 << 12
 _CHECKED = 1 << 14
+_CENTRED = 1 << 12
 
 
 class ExactIndex:
@@ -42,9 +44,10 @@ class ExactIndex:
         Shape ``(C, D)``, floating point; may be memory-mapped and of half precision, products
         are taken in float32.
     similarity : {"dot", "cosine", "l2"}
-        ``l2`` ranks by Euclidean distance through ``[q, 1] · [d, −‖d‖²/2]``; its scores are
-        that product, which differs from ``−‖q − d‖²/2`` by a constant per query. The cosine
-        with a zero vector is 0.
+        ``l2`` ranks by Euclidean distance through ``[q, 1] · [d, −‖d‖²/2]`` after a point
+        between the candidates was subtracted from q and d, so that what all have in common
+        takes no digits; its scores are that product, which differs from ``−‖q − d‖²/2`` by a
+        constant per query. The cosine with a zero vector is 0.
     device : torch.device or str
         Where the products are taken.
     query_rows, block_rows : int
@@ -151,7 +154,7 @@ class ExactIndex:
         if self.similarity == "cosine":
             return torch.nn.functional.normalize(x_QD, dim=1)
         if self.similarity == "l2":
-            return torch.cat([x_QD, x_QD.new_ones(len(x_QD), 1)], dim=1)
+            return torch.cat([x_QD - self._centre_D, x_QD.new_ones(len(x_QD), 1)], dim=1)
         return x_QD
 
     def _candidates(self, rows_B: IntArray) -> Tensor:
@@ -159,8 +162,15 @@ class ExactIndex:
         if self.similarity == "cosine":
             return torch.nn.functional.normalize(x_BD, dim=1)
         if self.similarity == "l2":
+            x_BD = x_BD - self._centre_D
             return torch.cat([x_BD, -0.5 * x_BD.square().sum(dim=1, keepdim=True)], dim=1)
         return x_BD
+
+    @cached_property
+    def _centre_D(self) -> Tensor:
+        """The mean of the candidates, or of some all over the array: any point will do."""
+        some = np.linspace(0, len(self.ids) - 1, min(len(self.ids), _CENTRED)).astype(np.int64)
+        return self._float32(self.embeddings_CD[some], "a candidate embedding").mean(dim=0)
 
     def _float32(self, x_ND: FloatArray, what: str) -> Tensor:
         x = torch.from_numpy(np.require(x_ND, np.float32, ["C", "W"])).to(self.device)

@@ -27,8 +27,8 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters by (expert, decayed or not, learning rate, added or not).
 
-    Biases and LayerNorm weights are not decayed. The entry ``expert`` of a group is the
-    expert that its parameters serve, or ``SHARED``; ``part`` says the same in words, with the
+    Biases and LayerNorm weights, all vectors, are not decayed. The entry ``expert`` of a group is
+    the expert that its parameters serve, or ``SHARED``; ``part`` says the same in words, with the
     names in ``experts``, and tells what a variant adds for all routes from the plain encoder.
     """
     groups: dict[tuple[int, bool, float, bool], list[nn.Parameter]] = defaultdict(list)
@@ -36,7 +36,7 @@ def parameter_groups(
     added = added_names(model)
     for name, parameter in names.items():
         if parameter.requires_grad:
-            decayed = name.endswith("weight") and ".norm." not in name
+            decayed = parameter.dim() > 1
             lr = section.lr * section.layer_decay ** _depth(name, model.config.num_blocks)
             if section.added_lr is not None and name in added:
                 lr = section.added_lr

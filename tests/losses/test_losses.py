@@ -114,6 +114,24 @@ def test_similarities_against_their_definitions() -> None:
                 assert score == pytest.approx(value, abs=1e-5)
 
 
+@pytest.mark.parametrize("spread", [1.0, 2e-3, 1e-5])
+def test_small_distances_keep_their_digits_and_gradients(spread: float) -> None:
+    """Embeddings of norm 15 that are close, as SPECTER's triplets are once they are learned."""
+    generator = torch.Generator().manual_seed(4)
+    q = 0.55 * torch.randn(768, generator=generator) + torch.zeros(64, 1)
+    c = (q + spread * torch.randn(64, 768, generator=generator)).requires_grad_()
+    # More than 25 rows: there torch.cdist multiplies.
+    distances = -similarity_matrix(q, c, "l2")
+    (gradient,) = torch.autograd.grad(distances.diag().sum(), c)
+    apart = c.detach().double() - q.double()
+    wanted = apart.norm(dim=1)
+    # The result is rounded to float32. Its square is what is left of two float64 sums of norm
+    # 15**2, off by sqrt(768) * 2**-53 of them.
+    error = 2.0**-24 * wanted + 768**0.5 * 2.0**-53 * 15**2 / wanted
+    assert ((distances.diag().double() - wanted).abs() <= error).all()
+    torch.testing.assert_close(gradient.double(), apart / wanted[:, None], rtol=1e-4, atol=1e-5)
+
+
 def naive_triplet(
     scores: list[list[float]], targets: list[int], masked: list[list[bool]], margin: float
 ) -> list[float]:

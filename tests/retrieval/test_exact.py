@@ -92,6 +92,24 @@ def test_other_similarities_equal_their_direct_form(similarity: str) -> None:
         np.testing.assert_allclose(ranking.scores_QK, wanted_QK, atol=1e-6)
 
 
+@pytest.mark.parametrize("offset", [0, 5, 50, 500])
+def test_l2_keeps_its_order_under_a_common_offset(offset: float) -> None:
+    """Embeddings that have most of their length in common, against distances in float64."""
+    rng = np.random.default_rng(3)
+    queries_QD = (rng.normal(size=(20, 64)) + offset).astype(np.float32)
+    candidates_CD = (rng.normal(size=(400, 64)) + offset).astype(np.float32)
+    ids = _ids(400, rng)
+    apart_QCD = queries_QD[:, None].astype(np.float64) - candidates_CD[None]
+    distances_QC = np.square(apart_QCD).sum(axis=2)
+    index = ExactIndex(ids, candidates_CD, "l2", block_rows=90)
+    everything = Ragged.from_lists([list(range(400))] * 20)
+    for ranking in (index.search(queries_QD, 400), index.rank_listed(queries_QD, everything)):
+        found_QK = np.take_along_axis(distances_QC, np.array(_lists(ranking)), axis=1)
+        # Squares of some 130: sums of 64 float32 products, each rounded to 2**-24 of its size.
+        # A place may differ only where distances are closer than that.
+        assert np.diff(found_QK, axis=1).min() >= -64 * 130 * 2.0**-24
+
+
 def test_listed_candidates_are_ranked_as_in_the_whole_list() -> None:
     rng = np.random.default_rng(1)
     queries_QD = rng.integers(-2, 3, (9, 3)).astype(np.float32)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import Embedding, Linear
 
 from scimult.errors import ConfigError, UnknownNameError
-from scimult.models import Encoder, EncoderConfig, variant_layouts
+from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
 from scimult.training.build import matching_names
 from scimult.training.config import OptimizerConfig
 from scimult.training.optim import SHARED, RoutedAdamW, parameter_groups
@@ -21,20 +23,45 @@ from scimult.training.schedules import SCHEDULES, lr_factor, warmup_steps
 DECAYED = OptimizerConfig(lr=0.01, weight_decay=0.1)
 
 
-def model(variant: str = "mha_expert") -> Encoder:
-    encoder = Encoder(
-        EncoderConfig(
-            vocab_size=11,
-            hidden_size=8,
-            num_blocks=2,
-            num_heads=2,
-            intermediate_size=12,
-            max_positions=8,
-            **variant_layouts(variant, {}, 3, 2),
-        )
-    )
+MODERN = {"family": "modernbert", "modern": {"global_blocks": [0]}, "token_types": 0}
+
+
+def model(
+    variant: str = "mha_expert", options: dict[str, Any] | None = None, **changes: object
+) -> Encoder:
+    sizes: dict[str, object] = {
+        "vocab_size": 11,
+        "hidden_size": 8,
+        "num_blocks": 2,
+        "num_heads": 2,
+        "intermediate_size": 12,
+        "max_positions": 8,
+    }
+    layouts = variant_layouts(variant, options or {}, 3, 2)
+    encoder = Encoder(EncoderConfig.model_validate(sizes | layouts | changes))
     encoder.initialise(0)
     return encoder
+
+
+@pytest.mark.parametrize(
+    ("variant", "options", "changes"),
+    [
+        *((name, {}, {}) for name in VARIANTS),
+        # LayerNorms that stand outside their sub-layer.
+        ("ffn_expert", {"own_norm": False}, {}),
+        ("vanilla", {}, MODERN),
+    ],
+)
+def test_layer_norms_and_biases_are_not_decayed(
+    variant: str, options: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    encoder = model(variant, options, **changes)
+    groups = parameter_groups(encoder, DECAYED)
+    found = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
+    wanted = [
+        module.weight for module in encoder.modules() if isinstance(module, (Linear, Embedding))
+    ]
+    assert found == {id(p) for p in wanted}
 
 
 @pytest.mark.parametrize("variant", ["vanilla", "mha_expert", "ffn_expert", "mha_ffn_expert"])
