@@ -11,10 +11,12 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scimult.errors import ConfigError, suggest
+from scimult.errors import ConfigError, shown, suggest
 from scimult.files import write_text
 
 INCLUDE = "include"
+_MOST_PROBLEMS, _MOST_VALUES = 20, 1_000_000
+_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
 class StrictConfig(BaseModel):
@@ -74,7 +76,9 @@ def validate(schema: type[C], tree: Mapping[str, Any], path: Path | str | None =
     try:
         return schema.model_validate(dict(tree))
     except ValidationError as error:
-        problems = [_describe(schema, detail) for detail in error.errors()]
+        problems = [_describe(schema, detail) for detail in error.errors()[:_MOST_PROBLEMS]]
+        if error.error_count() > _MOST_PROBLEMS:
+            problems.append(f"and {error.error_count() - _MOST_PROBLEMS:,} more")
         raise ConfigError("\n  ".join(["invalid configuration:", *problems]), path=path) from None
 
 
@@ -90,13 +94,13 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
     if path.resolve() in _chain:
         raise ConfigError("a file includes itself", path=path, fix="remove the include")
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        tree = _load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError("file does not exist", path=path, fix="check the path") from None
     except IsADirectoryError:
         raise ConfigError("is a folder", path=path, fix="name a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not a valid YAML file: {error}", path=path) from None
+    except _NOT_YAML as error:
+        raise ConfigError(f"not a valid YAML file: {_yaml_problem(error)}", path=path) from None
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
@@ -112,23 +116,54 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which ``3e-4`` is a number and a key given twice is an error."""
+    """Safe YAML: ``3e-4`` is a number, a date is text, keys are words and none is given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen:
+            problem = None
+            if not isinstance(key, yaml.ScalarNode):
+                problem = "a key is a list or a mapping, not a word"
+            elif key.value in seen:
                 problem = f"the key {key.value!r} is given twice"
+            if problem is not None:
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
 )
+
+
+def _load(text: str) -> Any:
+    """Read YAML; raise one of ``_NOT_YAML``, also where aliases stand for more than can be read."""
+    tree = yaml.load(text, Loader=_Loader)
+    if _expanded(tree, {}) > _MOST_VALUES:
+        raise ValueError("its aliases (*name) stand for too many values")
+    return tree
+
+
+def _expanded(value: Any, known: dict[int, int]) -> int:
+    """Return how many values there would be if every alias were written out."""
+    if not isinstance(value, (dict, list)):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = _MOST_VALUES + 1  # of a list that holds itself
+        items = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_expanded(item, known) for item in items)
+    return known[id(value)]
+
+
+def _yaml_problem(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,9 +191,10 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
                 f"override goes below {parent!r}, which is a value", value=override, fix=fix
             )
     try:
-        node[last] = yaml.load(raw, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override is not valid YAML: {error}", value=override) from None
+        node[last] = _load(raw)
+    except _NOT_YAML as error:
+        problem = f"override is not valid YAML: {_yaml_problem(error)}"
+        raise ConfigError(problem, value=override) from None
 
 
 def _describe(schema: type[BaseModel], detail: Any) -> str:
@@ -170,7 +206,7 @@ def _describe(schema: type[BaseModel], detail: Any) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("missing", "value_error"):
         return f"{location}: {message}"
-    return f"{location}: {message} (value: {detail['input']!r})"
+    return f"{location}: {message} (value: {shown(detail['input'])})"
 
 
 def _known_keys(schema: type[BaseModel], location: Sequence[str | int]) -> list[str]:

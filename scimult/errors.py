@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,9 @@ class SciMultError(ValueError):
     ) -> None:
         self.problem, self.path, self.line, self.value, self.fix = problem, path, line, value, fix
         where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
-        shown = "" if value is None else f" (value: {_shorten(repr(value))})"
+        given = "" if value is None else f" (value: {shown(value)})"
         advice = "" if fix is None else f". Fix: {fix}"
-        super().__init__(f"{where}{problem}{shown}{advice}")
+        super().__init__(f"{where}{problem}{given}{advice}")
 
 
 class ConfigError(SciMultError):
@@ -74,5 +74,30 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _shorten(text: str, limit: int = 120) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def shown(value: Any, limit: int = 120) -> str:
+    """Return the start of ``repr(value)``; of a value without end no more than that is made."""
+    text = ""
+    for piece in _pieces(value, limit):
+        text += piece
+        if len(text) > limit:
+            return text[: limit - 1] + "…"
+    return text
+
+
+def _pieces(value: Any, limit: int) -> Iterator[str]:
+    if type(value) in (list, dict) and value:
+        yield "[" if type(value) is list else "{"
+        for place, item in enumerate(value):
+            yield ", " if place else ""
+            yield from _pieces(item, limit)
+            if type(value) is dict:
+                yield ": "
+                yield from _pieces(value[item], limit)
+        yield "]" if type(value) is list else "}"
+    elif isinstance(value, (str, bytes)):
+        yield repr(value[: limit + 1])
+    else:
+        try:
+            yield repr(value)
+        except ValueError:  # Python writes no integer of more than 4,300 digits
+            yield f"an integer of {value.bit_length():,} bits"

@@ -6,29 +6,69 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
+import socket
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scimult.errors import DataError, StorageError
+from scimult.locks import exclusive, mark_as_living, remove_if_dead
+
+# Endings of what stands beside a target while it is written: its new content, and the folder
+# that it replaces. Locks may not reach over hosts, so the names tell whose they are.
+_UNFINISHED, _OLD = ".tmp", ".old"
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
+# NumPy says so without an error number.
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
+
+
+@dataclass(frozen=True)
+class FolderKind:
+    """A kind of folder that we write, and may replace by another of its kind.
+
+    Attributes
+    ----------
+    name : str
+        With its article, such as ``"a prepared folder"``.
+    is_one : callable
+        Whether a folder is one that we wrote. It must not be true of a folder that holds
+        files of others: they would be deleted.
+    """
+
+    name: str
+    is_one: Callable[[Path], bool]
 
 
 @contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success fsync it and rename it into place.
 
+    A link is followed. What killed processes left of the same file is removed.
+
     Raises
     ------
     StorageError
-        If the disk is full or the folder cannot be written. Nothing is left behind.
+        If ``path`` is a folder, a device or a pipe, the disk is full or the folder cannot be
+        written. Nothing is left behind.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        problem = "is a folder" if path.is_dir() else "is a device or a pipe, not a file"
+        raise StorageError(problem, path=path, fix="name a file")
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
     temporary = _temporary_name(path)
+    living = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path)
+        temporary.touch()
+        living = mark_as_living(temporary)
         yield temporary
         _fsync(temporary)
         os.replace(temporary, path)
@@ -40,31 +80,114 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+        if living is not None:
+            os.close(living)
 
 
 @contextmanager
-def atomic_folder(path: Path | str) -> Iterator[Path]:
+def atomic_folder(path: Path | str, kind: FolderKind | None = None) -> Iterator[Path]:
     """Yield a temporary folder; on success fsync its files and rename it to ``path``.
 
-    An existing folder at ``path`` is replaced only after the new one is complete.
+    An existing folder at ``path`` is replaced only if it is empty or of the ``kind`` that is
+    written, and only after the new one is complete. No other process can write it meanwhile.
+    What a killed process left is put right first.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+    kind : FolderKind, optional
+        What may be replaced; by default nothing but an empty folder.
 
     Raises
     ------
     StorageError
-        If the disk is full or the parent folder cannot be written.
+        Before the body runs, if something else is at ``path`` or another process writes it; or
+        if the disk is full or the parent folder cannot be written.
+    """
+    given, path = Path(path), _absolute(path)
+    check_replaceable(given, kind)
+    temporary = _temporary_name(path)
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(exclusive(_lock_name(path), given))
+            _put_right(path)
+            check_replaceable(given, kind)
+            temporary.mkdir()
+            held.callback(os.close, mark_as_living(temporary))
+            yield temporary
+            check_replaceable(given, kind)
+            publish_folder(temporary, path)
+        except OSError as error:
+            if not _concerns(error, path, temporary):
+                raise
+            raise storage_error(error, given) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_replaceable(path: Path | str, kind: FolderKind | None = None) -> None:
+    """Check that ``atomic_folder`` may write ``path``: a wrong path must not delete anything.
+
+    Raises
+    ------
+    StorageError
+        If it is a link, a file, a device, the current folder, or a folder that is neither empty
+        nor of ``kind``.
     """
     path = Path(path)
-    temporary = _temporary_name(path)
+    if path.is_symlink():
+        fix = f"name the folder itself ({os.path.realpath(path)}), or a new one"
+        raise StorageError("is a link, which would be replaced", path=path, fix=fix)
+    if not os.path.lexists(path):
+        return
+    if not path.is_dir():
+        raise StorageError("exists and is not a folder", path=path, fix="choose a new folder")
+    real = path.resolve()
+    if real == Path.cwd() or real in Path.cwd().parents:
+        fix = "name a folder inside it, which may be new"
+        raise StorageError("you are in this folder, it cannot be replaced", path=path, fix=fix)
+    if not any(path.iterdir()):
+        return
+    if kind is None:
+        raise StorageError("output exists already", path=path, fix="choose another folder")
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        publish_folder(temporary, path)
-    except OSError as error:
-        if not _concerns(error, path, temporary):
-            raise
-        raise storage_error(error, path) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        is_one = kind.is_one(path)
+    except DataError:
+        is_one = False
+    if not is_one:
+        fix = "choose a new folder, or empty this one yourself"
+        raise StorageError(f"exists and is not {kind.name}", path=path, fix=fix)
+
+
+@contextmanager
+def only_writer(folder: Path | str) -> Iterator[None]:
+    """Make ``folder`` and keep other processes from writing into it while the body runs.
+
+    For folders that grow in place; ``atomic_folder`` sees to it itself.
+
+    Raises
+    ------
+    StorageError
+        If another process holds the folder, or it cannot be written.
+    """
+    folder = Path(folder)
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(exclusive(folder / ".lock", folder))
+        except OSError as error:
+            raise storage_error(error, folder) from error
+        yield
+
+
+def recover_folder(path: Path | str) -> None:
+    """Put back a folder whose replacement was killed between its two renames, if it was."""
+    path = _absolute(path)
+    if not os.path.lexists(path) and _left_of(path, _OLD):
+        with suppress(StorageError, OSError), exclusive(_lock_name(path), path):
+            _put_right(path)
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
@@ -81,19 +204,48 @@ def publish_folder(temporary: Path, path: Path) -> None:
         _fsync(file)
     _fsync(temporary)
     if path.exists():
-        old = _temporary_name(path)
+        old = _temporary_name(path, _OLD)
         os.replace(path, old)
         os.replace(temporary, path)
-        shutil.rmtree(old, ignore_errors=True)
+        _discard(old, path)
     else:
         os.replace(temporary, path)
     _fsync(path.parent)
 
 
+def _put_right(path: Path) -> None:
+    """Undo or finish what killed writers of a folder left; the caller holds its lock."""
+    for old in _left_of(path, _OLD):
+        if os.path.lexists(path):
+            _discard(old, path)
+        else:
+            os.replace(old, path)
+    _remove_leftovers(path)
+
+
+def _discard(old: Path, path: Path) -> None:
+    """Remove a replaced folder; half of it must never pass for something to be put back."""
+    left = _temporary_name(path)
+    os.replace(old, left)
+    shutil.rmtree(left, ignore_errors=True)
+
+
+def _remove_leftovers(path: Path) -> None:
+    for left in _left_of(path, _UNFINISHED, _HOST):
+        remove_if_dead(left)
+
+
+def _left_of(path: Path, ending: str, host: str = "") -> list[Path]:
+    """Return what earlier writers of ``path`` left beside it."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.{host}[0-9a-f]+{re.escape(ending)}")
+    beside = os.listdir(path.parent) if path.parent.is_dir() else []
+    return sorted(path.with_name(found) for found in beside if name.fullmatch(found))
+
+
 def write_text(path: Path | str, text: str) -> None:
-    """Write ``text`` as UTF-8, atomically."""
+    r"""Write ``text`` as UTF-8, atomically; bytes of file names that are no text as ``\udc..``."""
     with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path | str, value: Any) -> None:
@@ -113,10 +265,18 @@ def read_json(path: Path | str) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError("file does not exist", path=path, fix="check the path") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(
-            f"not a valid JSON file: {error}", path=path, fix="write the file again"
-        ) from error
+    except (ValueError, RecursionError) as error:
+        problem = f"not a valid JSON file: {json_problem(error)}"
+        raise DataError(problem, path=path, fix="write the file again") from error
+
+
+def json_problem(error: ValueError | RecursionError) -> str:
+    """Return in a few words why a text could not be read as JSON."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return str(error)
+    return "an integer has too many digits"
 
 
 def require_room(folder: Path, needed: int, what: str) -> None:
@@ -165,13 +325,20 @@ def sha256(path: Path | str) -> str:
 
 def storage_error(error: OSError, path: Path | str) -> StorageError:
     """Turn an ``OSError`` met while writing ``path`` into a message with a fix."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    reason = error.strerror or str(error)
+    if error.errno is None and _SHORT_WRITE.search(reason):
+        reason, full = f"no space left on the device ({reason} bytes)", True
+    else:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full:
         fix = "free disk space or write to another disk; nothing half-written was left"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = "choose a folder that you may write to"
+    elif error.errno == errno.ENAMETOOLONG:
+        fix = "choose a shorter name; a few characters are added to it while it is written"
     else:
         fix = "check that the path exists and can be written"
-    return StorageError(f"cannot write: {error.strerror or error}", path=path, fix=fix)
+    return StorageError(f"cannot write: {reason}", path=path, fix=fix)
 
 
 def _concerns(error: OSError, path: Path, temporary: Path) -> bool:
@@ -179,11 +346,22 @@ def _concerns(error: OSError, path: Path, temporary: Path) -> bool:
     if not isinstance(error.filename, (str, os.PathLike)):
         return True
     met = Path(error.filename)
-    return met == path or met in temporary.parents or met.is_relative_to(temporary)
+    ours = (path, _lock_name(path))
+    return met in ours or met in temporary.parents or met.is_relative_to(temporary)
 
 
-def _temporary_name(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+def _temporary_name(path: Path, ending: str = _UNFINISHED) -> Path:
+    return path.with_name(f".{path.name}.{_HOST}{uuid.uuid4().hex[:8]}{ending}")
+
+
+def _lock_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _absolute(path: Path | str) -> Path:
+    """Return a path whose last part is a name, for what stands beside it."""
+    path = Path(path)
+    return path if path.name and path.name != ".." else path.resolve()
 
 
 def _fsync(path: Path) -> None:

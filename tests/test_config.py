@@ -169,3 +169,44 @@ def test_a_saved_config_loads_to_the_same(tmp_path: Path) -> None:
     job = Job(seed=4, sources=[Source(name="Ångström", papers=Path("a/b.jsonl"))])
     save_config(job, tmp_path / "run" / "config.yaml")
     assert load_config(Job, tmp_path / "run" / "config.yaml") == job
+
+
+_BOMB = "a0: &a0 [x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("? [a, b]\n: 1\n", "a key is a list or a mapping"),
+        ("? {a: b}\n: 1\n", "a key is a list or a mapping"),
+        ("seed: " + "9" * 5000, "Exceeds the limit"),
+        ("sources: " + "[" * 3000, "nested too deeply"),
+        (_BOMB + "sources: *a29\n", "stand for too many values"),
+        ("sources: &s [*s]\n", "stand for too many values"),
+        ("seed: !!timestamp 2024-99-99\n", "month must be in"),
+        ("seed: 2024-99-99\n", "seed: Input should be a valid integer"),
+        ("1: x\n", "1"),
+        ("null: x\n", "None"),
+        ("sources: [" + "1, " * 500 + "1]", "and 481 more"),
+    ],
+)
+def test_hostile_yaml_is_an_error_of_few_words(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=r"job\.yaml") as caught:
+        load_config(Job, _write(tmp_path, text))
+    assert problem in str(caught.value)
+    assert len(str(caught.value)) < 5000
+
+
+def test_hostile_overrides_are_errors_of_few_words(tmp_path: Path) -> None:
+    path = _write(tmp_path, "seed: 1")
+    for value in ("? [a]", "9" * 5000, "[" * 3000, "!!timestamp 2024-99-99"):
+        with pytest.raises(ConfigError, match="override is not valid YAML") as caught:
+            load_config(Job, path, [f"seed={value}"])
+        assert len(str(caught.value)) < 500
+
+
+def test_aliases_that_share_a_little_are_read(tmp_path: Path) -> None:
+    text = "optimizer: &o {lr: 0.1}\nsources: [&s {name: a}, *s, {<<: *s, name: b}]\n"
+    assert [one.name for one in load_config(Job, _write(tmp_path, text)).sources] == list("aab")

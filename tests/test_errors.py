@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from scimult.errors import DataError, SciMultError, UnknownNameError, suggest
+from scimult.errors import DataError, SciMultError, UnknownNameError, shown, suggest
 
 
 def test_message_names_place_value_and_fix() -> None:
@@ -22,6 +24,23 @@ def test_long_values_are_cut() -> None:
     message = str(SciMultError("bad", value="x" * 500))
     assert len(message) < 150
     assert message.endswith("…)")
+
+
+def test_a_value_is_shown_as_python_writes_it() -> None:
+    values = ([1, "a'b", None], {"a": [True, {}], 2: ("x",)}, [], {}, {1, 2}, b"x", "", 1.5)
+    for value in values:
+        assert shown(value) == repr(value)
+
+
+def test_a_value_without_end_is_cut_soon() -> None:
+    bomb: list[Any] = ["x"]
+    for _ in range(40):
+        bomb = [bomb] * 10
+    circle: dict[str, Any] = {}
+    circle["again"] = circle
+    for value in (bomb, circle, ["x" * 10**7] * 10**6, 2**100_000):
+        assert len(str(SciMultError("bad", value=value))) < 150
+    assert "100,001 bits" in shown(2**100_000)
 
 
 @pytest.mark.parametrize(

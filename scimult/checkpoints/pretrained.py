@@ -17,7 +17,7 @@ from scimult.checkpoints.weights import load_strictly, read_weights, write_weigh
 from scimult.config import StrictConfig, validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
-from scimult.files import atomic_folder, read_json, write_json, write_text
+from scimult.files import FolderKind, atomic_folder, read_json, write_json, write_text
 from scimult.models import Encoder, EncoderConfig
 from scimult.models.config import Pooling
 from scimult.tasks import Routing, Task, TaskSet, default_tasks, route_names, route_of
@@ -25,6 +25,9 @@ from scimult.types import Role, Similarity, Text, TokenIds
 
 CONFIG_FILE = "config.json"
 FORMAT = "scimult-encoder"
+MODEL = FolderKind(
+    "a model of ours", lambda folder: read_json(folder / CONFIG_FILE).get("format") == FORMAT
+)
 # Key of a folded export's config.json that tells what a config of transformers cannot.
 FOLDED_KEY = "scimult"
 _FOLDED_ENCODER = ("pooling", "pooling_position")
@@ -244,9 +247,9 @@ def save_pretrained(
     Raises
     ------
     StorageError
-        If the folder cannot be written.
+        If something else than a model of ours is there, or the folder cannot be written.
     """
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder, MODEL) as temporary:
         write_model(temporary, weights, tokenizer, config)
         write_text(temporary / CARD_FILE, own_card(config, weights, title_of(folder)))
 

@@ -161,7 +161,10 @@ def _refuse_table(path: Path, text: str) -> None:
     """Refuse a table: its first line is names of columns, and the next has as many values."""
     lines = [line for line in text.splitlines()[:2] if line.strip()]
     for separator, (suffix, what) in _SEPARATORS.items():
-        rows = [next(csv.reader([line], delimiter=separator)) for line in lines]
+        try:
+            rows = [next(csv.reader([line], delimiter=separator)) for line in lines]
+        except csv.Error:
+            continue
         if len(rows[0] if rows else ()) < 2:
             continue
         names = [name.strip() for name in rows[0]]

@@ -22,6 +22,7 @@ from scimult.data.formats import (
     restore_abstract,
 )
 from scimult.errors import DataError
+from scimult.files import json_problem
 
 T = TypeVar("T")
 
@@ -167,16 +168,18 @@ class Record:
         Raises
         ------
         DataError
-            If the field is missing (and has no default) or not an integer.
+            If the field is missing (and has no default) or not an integer of 64 bits.
         """
         value = self._value(name, default)
         if isinstance(value, str):
             try:
-                return int(value)
+                value = int(value)
             except ValueError:
                 raise self._wrong_type(name, "an integer", value) from None
         if not isinstance(value, int) or isinstance(value, bool):
             raise self._wrong_type(name, "an integer", value)
+        if not -(2**63) <= value < 2**63:
+            raise self._wrong_type(name, "an integer of 64 bits", value)
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -190,7 +193,7 @@ class Record:
         value = self._value(name, default)
         try:
             number = float(value) if not isinstance(value, bool) else float("nan")
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = float("nan")
         if not abs(number) < float("inf"):
             raise self._wrong_type(name, "a finite number", value)
@@ -250,9 +253,10 @@ def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> I
         found = True
         try:
             fields = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-            fix = f"write one complete JSON object per line ({detail}); the file may be cut off"
+        except (ValueError, RecursionError) as error:
+            is_syntax = isinstance(error, json.JSONDecodeError)
+            detail = f"{error.msg}; the file may be cut off" if is_syntax else json_problem(error)
+            fix = f"write one complete JSON object per line ({detail})"
             rejects.reject(
                 DataError("line is not valid JSON", path=path, line=number, value=line, fix=fix)
             )
@@ -301,7 +305,7 @@ def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> It
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         if isinstance(error, DataError):
             raise
-        detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        detail = json_problem(error) if isinstance(error, RecursionError) else str(error)
         problem, fix = "JSON file is cut off or damaged", "copy or download the file again"
         rejects.reject(DataError(problem, path=path, line=number + 1, value=detail, fix=fix))
         return
@@ -335,7 +339,13 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
     is_csv = path.name.removesuffix(".gz").endswith(".csv")
     header: list[str] | None = None
     for number, line in read_lines(path, rejects):
-        values = next(csv.reader([line])) if is_csv else line.split("\t")
+        try:
+            values = next(csv.reader([line])) if is_csv else line.split("\t")
+        except csv.Error as error:
+            fix = "quote it, or make it shorter"
+            problem = f"line is not CSV: {error}"
+            rejects.reject(DataError(problem, path=path, line=number, value=line, fix=fix))
+            continue
         if header is None:
             header = _header(Record(path, number, {}), values, columns)
             continue

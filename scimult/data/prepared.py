@@ -12,15 +12,20 @@ import numpy as np
 from scimult import distributed
 from scimult.data.pairs import PairFile, Split, read_pairs
 from scimult.data.teacher import TeacherScores, read_teacher_scores
+from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore, open_arrow
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError, SciMultError
-from scimult.files import read_json, sha256, write_json
+from scimult.files import FolderKind, read_json, recover_folder, sha256, write_json
 from scimult.types import IntArray
 
 MANIFEST = "manifest.json"
 VERSION = "1"
+PREPARED = FolderKind(
+    "a prepared folder",
+    lambda folder: (folder / MANIFEST).is_file() and (folder / TEXTS_FILE).is_file(),
+)
 
 
 TOKENS = "tokens"
@@ -46,6 +51,7 @@ class PreparedData:
             If it is not one, is of another version, or a file is absent or has another size.
         """
         folder = Path(folder)
+        recover_folder(folder)
         if not (folder / MANIFEST).is_file():
             raise DataError("not a prepared folder", path=folder, fix="run scimult prepare first")
         manifest = read_json(folder / MANIFEST)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from scimult.errors import DataError
-from scimult.files import atomic_folder, read_json, sha256, write_json
+from scimult.files import FolderKind, atomic_folder, read_json, sha256, write_json
 from scimult.progress import note
 
 FILE_NAME = "step.json"
+STEP = FolderKind("a step of a preparation", lambda folder: (folder / FILE_NAME).is_file())
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Steps:
 
     def _make(self, folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> Step:
         try:
-            with atomic_folder(folder) as temporary:
+            with atomic_folder(folder, STEP) as temporary:
                 inputs = make(temporary)
                 step = Step(folder, fingerprint(inputs))
                 described = {"fingerprint": step.fingerprint, "inputs": inputs}

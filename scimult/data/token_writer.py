@@ -5,11 +5,11 @@ Shape legend: C texts of a chunk, T their tokens.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +20,8 @@ import numpy as np
 from scimult.data.ragged import offsets_of
 from scimult.data.text_store import TextStore
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import DataError, StorageError
-from scimult.files import read_json, write_json
+from scimult.errors import DataError
+from scimult.files import only_writer, read_json, write_json
 from scimult.types import IntArray
 
 TEXTS_PER_CHUNK = 4096
@@ -47,19 +47,12 @@ class TokenWriter:
         self._tokens = 0
 
     def __enter__(self) -> TokenWriter:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self._folder / "lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            fix = "wait until it is done, then run this again"
-            raise StorageError(
-                "another process is writing these tokens", path=self._folder, fix=fix
-            ) from None
-        self._find_mark()
-        self._token_file = self._open("tokens.bin", self._tokens * self._dtype.itemsize)
-        self._length_file = self._open("lengths.bin", self.texts * 4)
+        with ExitStack() as held:
+            held.enter_context(only_writer(self._folder))
+            self._find_mark()
+            self._token_file = self._open("tokens.bin", self._tokens * self._dtype.itemsize)
+            self._length_file = self._open("lengths.bin", self.texts * 4)
+            self._held = held.pop_all()
         return self
 
     def append(self, lengths_C: IntArray, tokens_T: np.ndarray) -> None:
@@ -84,7 +77,7 @@ class TokenWriter:
         finally:
             self._token_file.close()
             self._length_file.close()
-            self._lock.close()
+            self._held.close()
 
     @property
     def _dtype(self) -> np.dtype[Any]:
@@ -120,7 +113,7 @@ class TokenWriter:
         self._length_file.flush()
         lengths = np.fromfile(self._folder / "lengths.bin", dtype=np.int32)
         np.save(self._folder / "offsets.npy", offsets_of(lengths.astype(np.int64)))
-        for name in ("lengths.bin", "mark.json", "lock"):
+        for name in ("lengths.bin", "mark.json"):
             (self._folder / name).unlink(missing_ok=True)
 
 

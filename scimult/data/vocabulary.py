@@ -28,11 +28,16 @@ from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
-from scimult.files import atomic_folder
+from scimult.files import FolderKind, atomic_folder
 from scimult.progress import progress
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TEXT_FIELDS = ("title", "abstract", "text", "name", "definition")
+_FILES = {"tokenizer.json", "vocab.txt", "tokenizer_config.json"}
+# A model's folder has these files too: nothing else may be there.
+TOKENIZER = FolderKind(
+    "a tokenizer alone", lambda folder: {path.name for path in folder.iterdir()} == _FILES
+)
 _CONTINUES = "##"
 _FIRST_PRIVATE = 0xF0000
 _MOST_CHARACTERS = 2000
@@ -106,7 +111,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, max_length: int 
     Raises
     ------
     StorageError
-        If the folder cannot be written; nothing half-written is left.
+        If the folder holds anything but a tokenizer of ours, or cannot be written; nothing
+        half-written is left.
     """
     config = {
         "tokenizer_class": "BertTokenizer",
@@ -115,7 +121,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, max_length: int 
         **{f"{name.strip('[]').lower()}_token": name for name in SPECIAL_TOKENS},
     }
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder, TOKENIZER) as temporary:
         tokenizer.save(str(temporary / "tokenizer.json"))
         (temporary / "vocab.txt").write_text(
             "".join(f"{token}\n" for token, _ in vocabulary), encoding="utf-8"

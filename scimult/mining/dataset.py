@@ -8,13 +8,11 @@ from pathlib import Path
 from scimult.data.lines import Rejects
 from scimult.data.prepare import prepare
 from scimult.data.prepare_config import PrepareConfig
-from scimult.data.prepared import MANIFEST, TOKENS, PreparedData
+from scimult.data.prepared import PREPARED, TOKENS, PreparedData
 from scimult.data.self_supervision import SelfSupervisionConfig, add_view_pairs
 from scimult.data.steps import Steps
-from scimult.data.text_store import FILE_NAME
 from scimult.data.token_store import build_token_store, is_token_store
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import StorageError
 from scimult.files import atomic_folder, link_or_copy
 from scimult.mining.config import MiningConfig
 from scimult.mining.dense import OpenEncoder
@@ -63,10 +61,10 @@ def build_dataset(
     ConfigError, DataError
         See ``prepare`` and ``mine``; nothing is left behind.
     StorageError
-        If the disk is full, or ``folder`` holds something that is not a prepared folder.
+        If the disk is full, ``folder`` holds something that is not a prepared folder, or another
+        process writes it.
     """
-    _refuse_to_overwrite(Path(folder))
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder, PREPARED) as temporary:
         kept = None if steps is None else Steps(steps)
         rejects = prepare(config, temporary, skip_bad=skip_bad, steps=kept)
         add_view_pairs(temporary, config.self_supervision, config.task_set())
@@ -87,14 +85,3 @@ def _tokenise(folder: Path, tokenizer: TextTokenizer, steps: Path | None, worker
         build_token_store(data.texts, tokenizer, made, workers=workers)
     target = folder / TOKENS / tokenizer.fingerprint
     shutil.copytree(made, target, copy_function=link_or_copy)
-
-
-def _refuse_to_overwrite(folder: Path) -> None:
-    """Only a prepared folder may be replaced: a wrong path must not delete anything else."""
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder)):
-        fix = "choose a new folder, or empty this one yourself"
-        raise StorageError("exists and is not a prepared folder", path=folder, fix=fix)
-
-
-def _is_ours(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file() and (folder / FILE_NAME).is_file()

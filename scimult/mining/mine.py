@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scimult.data.pairs import PairFile, pair_file_name, read_pairs
-from scimult.data.prepared import PreparedData, write_manifest
+from scimult.data.prepared import PREPARED, PreparedData, write_manifest
 from scimult.data.self_supervision import VIEWS_PART
 from scimult.data.steps import Steps
 from scimult.errors import DataError, UnknownNameError
@@ -80,7 +80,7 @@ def mine_again(
         See ``mine``; the old folder is then still there, unchanged.
     """
     PreparedData.open(folder)
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder, PREPARED) as temporary:
         shutil.copytree(folder, temporary, copy_function=link_or_copy, dirs_exist_ok=True)
         mine(temporary, config, open_encoder, steps)
 

@@ -16,11 +16,14 @@ from typing import Any
 import numpy as np
 
 from scimult.errors import DataError
-from scimult.files import atomic_folder, read_json, write_json, write_text
+from scimult.files import FolderKind, atomic_folder, read_json, write_json, write_text
 from scimult.types import FloatArray
 
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
+EMBEDDINGS = FolderKind(
+    "a folder of embeddings", lambda folder: read_json(folder / META_FILE).get("format") == FORMAT
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def write_embeddings(
     """
     assert len(ids) == len(embeddings_ND), (len(ids), embeddings_ND.shape)
     shape = {"rows": len(ids), "width": embeddings_ND.shape[1]}
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder, EMBEDDINGS) as temporary:
         np.save(temporary / MATRIX_FILE, embeddings_ND)
         write_text(temporary / IDS_FILE, "".join(f"{name}\n" for name in ids))
         meta = {"format": FORMAT, "version": VERSION, **shape, **meta}

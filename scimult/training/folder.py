@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from scimult import distributed
 from scimult.checkpoints import Pretrained, save_pretrained
-from scimult.config import load_config, save_config
+from scimult.config import load_config, read_yaml, save_config
 from scimult.errors import CheckpointError, ConfigError
-from scimult.files import require_room
+from scimult.files import only_writer, require_room
 from scimult.models import Encoder
 from scimult.progress import note
 from scimult.training import build
@@ -18,6 +19,7 @@ from scimult.training.callbacks import Checkpoints, Console, DevScores, MetricsF
 from scimult.training.config import PretrainConfig
 from scimult.training.engine import DeepSpeedEngine, read_full_weights
 from scimult.training.loop import Callback
+from scimult.training.record import FILE as RUN_FILE
 from scimult.training.selection import Selection
 from scimult.training.state import Checkpoint, CheckpointStore
 from scimult.training.trackers import Tracker
@@ -76,8 +78,10 @@ class RunFolder:
             "zero_stage": settings.get("zero_optimization", {}).get("stage", 0),
         }
 
-    def open(self, resume: bool, model: Encoder) -> Checkpoint | None:
+    def open(self, resume: bool, model: Encoder, held: ExitStack) -> Checkpoint | None:
         """Create the folder or find the checkpoint to continue from; every rank must call it.
+
+        Until ``held`` is closed no other process can train here.
 
         Raises
         ------
@@ -86,11 +90,13 @@ class RunFolder:
         CheckpointError
             If the checkpoint is of other data or precision, or all are damaged.
         StorageError
-            If the folder cannot be written, or its disk has no room for what the run keeps.
+            If the folder cannot be written, another process trains in it, or its disk has no
+            room for what the run keeps.
         """
-        return distributed.on_main(lambda: self._open(resume, model))
+        return distributed.on_main(lambda: self._open(resume, model, held))
 
-    def _open(self, resume: bool, model: Encoder) -> Checkpoint | None:
+    def _open(self, resume: bool, model: Encoder, held: ExitStack) -> Checkpoint | None:
+        held.enter_context(only_writer(self.path))
         saved = self.path / CONFIG_NAME
         if saved.exists() and not resume:
             raise ConfigError(
@@ -99,9 +105,17 @@ class RunFolder:
         checkpoint = self._store.newest()
         if checkpoint is not None:
             self._check_same_run(saved, checkpoint)
+        elif saved.exists() and not self._is_of_a_run(saved):
+            problem = "file is not the config of a run, and would be replaced by it"
+            raise ConfigError(problem, path=saved, fix="choose another output, or move the file")
         self._check_room(model)
         save_config(self._config, saved)
         return checkpoint
+
+    def _is_of_a_run(self, saved: Path) -> bool:
+        """Return whether we wrote the config: a run's own has every key, a user's a few."""
+        started = (self.path / RUN_FILE).exists()
+        return started or read_yaml(saved).keys() == PretrainConfig.model_fields.keys()
 
     def _check_room(self, model: Encoder) -> None:
         """Meet a full or read-only disk now rather than at the first checkpoint."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -70,13 +71,13 @@ def pretrain(
     data = plan.data
     pretrained = build.build_model(config)
     timeout = config.engine.timeout_minutes * 60
-    with process_group(timeout) as device, distributed.naming_lost_ranks():
+    with process_group(timeout) as device, distributed.naming_lost_ranks(), ExitStack() as held:
         precision = resolve_precision(config.engine.precision, device)
         config = config.model_copy(deep=True)
         config.engine.precision = precision
         settings = deepspeed_settings(config, precision)
         run = RunFolder(config, data.fingerprint, settings)
-        checkpoint = run.open(resume, pretrained.model)
+        checkpoint = run.open(resume, pretrained.model, held)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)
         learned = build.add_temperature(config, pretrained.model)

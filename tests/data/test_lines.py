@@ -27,6 +27,13 @@ def _read(path: Path, rejects: Rejects) -> list[Record]:
         ("f.jsonl", GOOD + b'{"id": "caf\xe9"}\n' + GOOD, 2, "line is not UTF-8"),
         ("f.jsonl", GOOD + b"[1, 2]\n" + GOOD, 2, "line is not an object"),
         ("f.jsonl", GOOD + b"[" * 100_000 + b"\n" + GOOD, 2, "line is not valid JSON"),
+        ("f.jsonl", GOOD + b'{"n": ' + b"9" * 5000 + b"}\n" + GOOD, 2, "line is not valid JSON"),
+        (
+            "f.csv",
+            b"x,y\n1,2\n3," + b"9" * 200_000 + b"\n6,7\n",
+            3,
+            "line is not CSV: field larger",
+        ),
         ("f.tsv", b"x\ty\n1\t2\n3\n4\t5\n", 3, "wrong number of values"),
         ("f.csv", b"x,y\n1,2\n3,4,5\n6,7\n", 3, "wrong number of values"),
     ],
@@ -44,7 +51,9 @@ def test_a_bad_line_is_located_or_skipped(
 
     rejects = Rejects(skip_bad=True)
     assert len(_read(path, rejects)) == 2
-    assert rejects.counts == {problem: 1}
+    ((reason, count),) = rejects.counts.items()
+    assert reason.startswith(problem)
+    assert count == 1
     assert f"{path}:{line}" in rejects.summary()
 
 
@@ -161,3 +170,18 @@ def test_every_reject_is_logged_but_only_some_are_shown(tmp_path: Path) -> None:
     }
     assert "left out 10: field 'id' is not a string" in rejects.summary()
     assert rejects.summary().count("e.g.") == 3
+
+
+@pytest.mark.parametrize("value", [10**30, -(10**30), str(10**30), 2**63])
+def test_integers_are_of_64_bits(tmp_path: Path, value: object) -> None:
+    """Years and grades go into arrays: what does not fit is named where it stands."""
+    record = Record(tmp_path / "f", 7, {"n": value})
+    with pytest.raises(DataError, match=r"f:7: field 'n' is not an integer of 64 bits.*Fix: "):
+        record.integer("n")
+    assert Record(tmp_path / "f", 7, {"n": -(2**63)}).integer("n") == -(2**63)
+
+
+def test_a_number_beyond_all_floats(tmp_path: Path) -> None:
+    record = Record(tmp_path / "f", 7, {"n": 10**400})
+    with pytest.raises(DataError, match="is not a finite number"):
+        record.number("n")

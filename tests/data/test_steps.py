@@ -183,7 +183,7 @@ def test_what_other_texts_left_unfinished_is_not_gone_on_with(tmp_path: Path) ->
 def test_two_processes_do_not_write_one_store(tmp_path: Path) -> None:
     with (
         TokenWriter(tmp_path / "t", {"dtype": "uint16"}),
-        pytest.raises(StorageError, match="another process is writing these tokens"),
+        pytest.raises(StorageError, match="another process is writing here"),
         TokenWriter(tmp_path / "t", {"dtype": "uint16"}),
     ):
         pass

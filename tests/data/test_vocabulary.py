@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from transformers import AutoTokenizer, BertTokenizer
 from scimult.data.synthetic import WorldSettings, make_world
 from scimult.data.tokenization import TextTokenizer
 from scimult.data.vocabulary import SPECIAL_TOKENS, read_texts, save_tokenizer, train_wordpiece
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError, DataError, StorageError
 from scimult.types import Text
 from tests.raw_corpus import raw_config, write_jsonl, write_raw
 
@@ -156,3 +157,20 @@ def test_saved_files_are_the_same_each_time(tokenizer: Tokenizer, tmp_path: Path
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
     config = json.loads((tmp_path / "first" / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["do_lower_case"] is True
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_folder_with_anything_else_is_not_replaced(tmp_path: Path, own: bool) -> None:
+    tokenizer = train_wordpiece(["graphs of graphs"] * 3, 100)
+    folder = tmp_path / "v1"
+    for _ in range(2):  # a tokenizer alone is replaced
+        save_tokenizer(tokenizer, folder)
+    if not own:
+        shutil.rmtree(folder)
+        folder.mkdir()
+    (folder / "model.safetensors").write_text("precious", encoding="utf-8")
+    before = sorted(folder.iterdir())
+    with pytest.raises(StorageError, match=r"v1: exists and is not a tokenizer alone.*Fix: "):
+        save_tokenizer(tokenizer, folder)
+    assert sorted(folder.iterdir()) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["v1"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 
-from scimult.errors import CheckpointError, ConfigError
+from scimult.errors import CheckpointError, ConfigError, StorageError
 from scimult.files import write_json
 from scimult.training import build
 from scimult.training.folder import CHECKPOINTS, CONFIG_NAME, RunFolder, check_same_config
@@ -49,8 +51,38 @@ def test_batches_by_tokens_belong_to_a_number_of_ranks(tmp_path: Path) -> None:
         model = build.build_model(config).model
         if batch:
             with pytest.raises(CheckpointError, match="written with ranks 2, this run has 1"):
-                RunFolder(config, "x", settings).open(True, model)
+                RunFolder(config, "x", settings).open(True, model, ExitStack())
         else:
-            found = RunFolder(config, "x", settings).open(True, model)
+            found = RunFolder(config, "x", settings).open(True, model, ExitStack())
             assert found is not None
             assert found.step == 3
+
+
+def test_a_config_that_is_no_runs_is_not_replaced(tmp_path: Path) -> None:
+    config = run_config(tmp_path, "run")
+    save_tiny_model(tmp_path / "base", variant="vanilla")
+    model = build.build_model(config).model
+    saved = Path(config.output) / CONFIG_NAME
+    saved.parent.mkdir()
+    saved.write_text("# mine\nseed: 3\n", encoding="utf-8")
+    with (
+        ExitStack() as held,
+        pytest.raises(ConfigError, match=r"config\.yaml: file is not the config of a run.*Fix: "),
+    ):
+        RunFolder(config, "x", {}).open(True, model, held)
+    assert saved.read_text(encoding="utf-8") == "# mine\nseed: 3\n"
+    saved.unlink()
+    for _ in range(2):  # a run that was killed before its first checkpoint starts again
+        with ExitStack() as held:
+            assert RunFolder(config, "x", {}).open(True, model, held) is None
+
+
+def test_one_run_at_a_time_trains_in_a_folder(tmp_path: Path) -> None:
+    config = run_config(tmp_path, "run")
+    save_tiny_model(tmp_path / "base", variant="vanilla")
+    model = build.build_model(config).model
+    with ExitStack() as held, ExitStack() as other:
+        RunFolder(config, "x", {}).open(True, model, held)
+        with pytest.raises(StorageError, match=rf"run: another process.*{os.getpid()} on .*Fix: "):
+            RunFolder(config, "x", {}).open(True, model, other)
+    assert sorted(path.name for path in Path(config.output).iterdir()) == [CONFIG_NAME]

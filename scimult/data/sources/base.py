@@ -17,8 +17,16 @@ from scimult.data.sources.raw import RawSource
 from scimult.data.sources.readers import named_files, read_members
 from scimult.data.steps import FILE_NAME as STEP_FILE
 from scimult.data.steps import Steps, checksums_below
-from scimult.errors import DataError, StorageError
-from scimult.files import atomic_folder, link_or_copy, read_json, sha256, write_json, write_text
+from scimult.errors import DataError
+from scimult.files import (
+    FolderKind,
+    atomic_folder,
+    link_or_copy,
+    read_json,
+    sha256,
+    write_json,
+    write_text,
+)
 from scimult.progress import progress
 
 MANIFEST = "conversion.json"
@@ -26,6 +34,10 @@ SOURCES_FILE = "sources.yaml"
 REJECTS_FILE = "rejects.jsonl"
 RESULT_FILE = "result.json"
 VERSION = 2
+RAW = FolderKind(
+    "a folder of raw files",
+    lambda folder: (folder / MANIFEST).is_file() and "source" in read_json(folder / MANIFEST),
+)
 # Marks, among the names of what a source reads, of what is no file.
 LISTING = " : files named "
 NO_CHECKSUM = "no checksum: "
@@ -295,22 +307,21 @@ def convert(
     StorageError
         If ``out`` holds something else, or cannot be written.
     """
-    _refuse_to_overwrite(out)
     if not folder.exists():
         raise DataError("does not exist", path=folder, fix="name the downloaded folder (--input)")
     chosen = options.model_dump(mode="json", exclude={"check_counts"})
     inputs = {"version": VERSION, "source": source.name, "options": chosen, "skip_bad": skip_bad}
-    steps = Steps(out.with_name(f".{out.name}.steps"))
-    conversion = Conversion(folder, steps, inputs, skip_bad=skip_bad)
-    source.convert(conversion, options)
-    notes = _differences(source, conversion.counts)
-    if notes and options.check_counts:
-        raise DataError(
-            f"counts differ from the published ones: {'; '.join(notes)}",
-            path=folder,
-            fix="download the data again, or leave out check_counts",
-        )
-    with atomic_folder(out) as temporary:
+    with atomic_folder(out, RAW) as temporary:
+        steps = Steps(out.with_name(f".{out.name}.steps"))
+        conversion = Conversion(folder, steps, inputs, skip_bad=skip_bad)
+        source.convert(conversion, options)
+        notes = _differences(source, conversion.counts)
+        if notes and options.check_counts:
+            raise DataError(
+                f"counts differ from the published ones: {'; '.join(notes)}",
+                path=folder,
+                fix="download the data again, or leave out check_counts",
+            )
         _link_sources(conversion, temporary)
         _write_manifest(source, options, conversion, temporary, out, notes)
     return conversion, notes
@@ -366,13 +377,3 @@ def _write_manifest(
         "files": checksums_below(target),
     }
     write_json(target / MANIFEST, manifest)
-
-
-def _refuse_to_overwrite(out: Path) -> None:
-    """Only a raw folder of ours may be replaced: a wrong path must not delete anything else."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    manifest = out / MANIFEST
-    if not (manifest.is_file() and "source" in read_json(manifest)):
-        fix = "choose a new folder, or empty this one yourself"
-        raise StorageError("exists and is not a folder of raw files", path=out, fix=fix)

@@ -85,7 +85,7 @@ def read_delimited(
     lines = read_lines(path, rejects, keep_blank=True)
     names = list(header)
     number = 0
-    for number, values in _split(lines, delimiter, quoted):
+    for number, values in _split(path, lines, delimiter, quoted):
         if not names:
             names = [name.strip() for name in values]
             _check_columns(path, names, columns)
@@ -174,7 +174,7 @@ def named_files(folder: Path, stem: str) -> list[Path]:
 
 
 def _split(
-    lines: Iterable[tuple[int, str]], delimiter: str, quoted: bool
+    path: Path, lines: Iterable[tuple[int, str]], delimiter: str, quoted: bool
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the values of each row that is not blank, and the number of its last line."""
     number = 0
@@ -190,9 +190,14 @@ def _split(
         if quoted
         else csv.reader(text(), delimiter=delimiter, quoting=csv.QUOTE_NONE)
     )
-    for values in table:
-        if any(value.strip() for value in values):
-            yield number, values
+    try:
+        for values in table:
+            if any(value.strip() for value in values):
+                yield number, values
+    except csv.Error as error:
+        fix = "look for a quote that is never closed, or shorten the value"
+        problem = f"not a table: {error}"
+        raise DataError(problem, path=path, line=number, fix=fix) from error
 
 
 def _check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:

@@ -18,13 +18,15 @@ import scimult
 from scimult.data.synthetic.fields import COARSE, FINE
 from scimult.data.synthetic.settings import stream
 from scimult.data.synthetic.world import World
-from scimult.errors import StorageError
-from scimult.files import atomic_folder, read_json, sha256
+from scimult.files import FolderKind, atomic_folder, read_json, sha256
 from scimult.types import Text
 
 MANIFEST = "manifest.json"
 FORMAT = "scimult generated world"
 VERSION = 1
+WORLD = FolderKind(
+    "a generated world", lambda folder: read_json(folder / MANIFEST).get("format") == FORMAT
+)
 _QRELS_HEADER = ("query-id", "corpus-id", "score")
 
 Row = Sequence[Any]
@@ -53,8 +55,7 @@ def write_world(world: World, folder: Path | str) -> dict[str, int]:
         If the folder holds something else than a generated world, or cannot be written.
     """
     folder = Path(folder)
-    _check_free(folder)
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder, WORLD) as temporary:
         files = _Files(temporary)
         _write_training(world, files)
         _write_field_sets(world, files)
@@ -232,17 +233,3 @@ def _query_paper(world: World, row: int) -> dict[str, Any]:
         "abstract": text.body,
         "year": world.papers[row].year,
     }
-
-
-def _check_free(folder: Path) -> None:
-    """Refuse to replace a folder that is not a generated world."""
-    if not folder.exists():
-        return
-    manifest = folder / MANIFEST
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if manifest.is_file() and read_json(manifest).get("format") == FORMAT:
-        return
-    raise StorageError(
-        "exists and is not a generated world", path=folder, fix="choose another --out folder"
-    )
