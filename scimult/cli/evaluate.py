@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,14 @@ import typer
 
 from scimult.cli.common import Device, SkipBad
 from scimult.cli.systems import Store, make_systems
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, DataError, SciMultError
 
 if TYPE_CHECKING:
     from scimult.evaluation.benchmark import Benchmark
+    from scimult.evaluation.growing import Earlier
+    from scimult.evaluation.harness import LoadedSet
     from scimult.evaluation.results import Result, SetResult
+    from scimult.evaluation.suites import Suite
 
 
 def evaluate(
@@ -74,6 +78,17 @@ def evaluate(
     download: Annotated[
         bool, typer.Option("--download", help="First get missing files that are on the hub.")
     ] = False,
+    available: Annotated[
+        bool, typer.Option("--available", help="Score the sets whose data is there; name the rest.")
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Keep scores of the same system, data and suite in --out."),
+    ] = False,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Drop the results that systems of these names have."),
+    ] = False,
     device: Device = None,
     skip_bad: SkipBad = False,
     show_list: Annotated[
@@ -82,6 +97,7 @@ def evaluate(
 ) -> None:
     """Score systems on a suite; print a table and write JSON, Markdown and per-query scores.
 
+    Every set is written when it is done; sets that a system was scored on before stay beside it.
     Under a launcher with several processes all of them encode into --store, and the first one
     scores; without a store the first one does the work.
     """
@@ -94,10 +110,10 @@ def evaluate(
         return
     if out is None:
         raise ConfigError("no folder for the results", fix="pass --out DIR")
-    from scimult.cli.tables import print_with_notes
-    from scimult.evaluation.harness import encode_on_all_ranks, load_sets
+    earlier = _earlier(resume, replace)
+    from scimult.evaluation.harness import encode_on_all_ranks
     from scimult.evaluation.harness import evaluate as score
-    from scimult.evaluation.report import check_comparable, to_rich, update_table
+    from scimult.evaluation.report import check_comparable
     from scimult.evaluation.results import folder_of, load_results
     from scimult.evaluation.suites import load_suite
 
@@ -107,36 +123,77 @@ def evaluate(
     with nullcontext() if store is None else _ranks_together():
         if download:
             _download(chosen.select(sets or []), data, wait=store is not None)
-        loaded = load_sets(chosen, data, sets or [], skip_bad=skip_bad)
+        loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
         others = [result for result in load_results(out) if result.system not in makers]
         facts = {name: entry.facts for name, entry in loaded.items()}
         check_comparable(others, chosen.name, facts)
         for name in makers:
             folder_of(out, name)
+        failed: list[str] = []
         for name, make in makers.items():
             system = make()
             encode_on_all_ranks(system, loaded)
             if distributed.is_main():
-                on_set = partial(_tell, name)
                 result = score(
                     system,
                     chosen,
                     loaded,
                     out,
+                    earlier=earlier,
+                    missing=missing,
                     save_runs=save_runs,
                     confidence=confidence,
-                    on_set=on_set,
+                    on_set=partial(_tell, name),
                 )
                 _tell_not_scored(result)
+                failed += [f"{name}: {key}" for key in result.failed if key in loaded]
     if distributed.is_main():
-        report = update_table(out)
-        print_with_notes(to_rich(report), report.notes)
-        typer.echo(f"table in {out / 'table.md'}, scores and provenance beside it")
+        _show_table(out, failed)
 
 
-def _tell(system: str, name: str, result: SetResult) -> None:
-    score = 100 * result.scores[result.main_metric]
-    line = f"{result.main_metric} {score:.2f} ({result.seconds:.1f} s)"
+def _earlier(resume: bool, replace: bool) -> Earlier:
+    if resume and replace:
+        raise ConfigError("--resume keeps what --replace drops", fix="pass one of them")
+    return "resume" if resume else "replace" if replace else "merge"
+
+
+def _show_table(out: Path, failed: Sequence[str]) -> None:
+    """Write and print the table of all results; raise if a set failed."""
+    from scimult.cli.tables import print_with_notes
+    from scimult.evaluation.report import to_rich, update_table
+
+    report = update_table(out)
+    print_with_notes(to_rich(report), report.notes)
+    typer.echo(f"table in {out / 'table.md'}, scores and provenance beside it")
+    if failed:
+        fix = "mend what is said of them above, and run the command again with --resume"
+        raise SciMultError(f"{len(failed)} sets failed: {'; '.join(failed)}", fix=fix)
+
+
+def _load(
+    suite: Suite, data: Path, names: Sequence[str], available: bool, skip_bad: bool
+) -> tuple[dict[str, LoadedSet], dict[str, str]]:
+    """Read the sets that are asked for, or of them those that are there; say what is missing."""
+    from scimult.evaluation.harness import load_sets, missing_sets
+
+    missing = missing_sets(suite, data, names) if available else {}
+    wanted = [name for name in suite.select(names) if name not in missing]
+    if not wanted:
+        problem = f"no data of suite {suite.name!r} is there"
+        raise DataError(problem, path=data, fix=suite.how_to_get)
+    return load_sets(suite, data, wanted, skip_bad=skip_bad), missing
+
+
+def _tell(system: str, name: str, result: SetResult | Exception | None) -> None:
+    if result is None:
+        line = "kept as it was scored"
+    elif isinstance(result, SciMultError):
+        line = f"failed: {result}"
+    elif isinstance(result, Exception):
+        line = "failed:\n" + "".join(traceback.format_exception(result))
+    else:
+        score = 100 * result.scores[result.main_metric]
+        line = f"{result.main_metric} {score:.2f} ({result.seconds:.1f} s)"
     typer.echo(f"{system}: {name}: {line}", err=True)
 
 

@@ -14,21 +14,13 @@ from scimult.errors import ConfigError
 from scimult.evaluation import recommendation, reviewers
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.clustering import author_clustering, write_official_input
-from scimult.evaluation.datasets import read_dataset
-from scimult.evaluation.intervals import with_intervals
+from scimult.evaluation.datasets import missing_files, read_dataset
+from scimult.evaluation.growing import Earlier, GrowingResult
 from scimult.evaluation.outcome import Outcome
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.probes import classification_linear, regression_linear
 from scimult.evaluation.protocols import PROTOCOLS
-from scimult.evaluation.results import (
-    Result,
-    SetFacts,
-    SetResult,
-    averages,
-    folder_of,
-    provenance,
-    save_result,
-)
+from scimult.evaluation.results import Result, SetFacts, SetResult, folder_of
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import DenseSystem, EmbeddingSystem, System
 from scimult.evaluation.task_data import Dataset, Signatures, TaskData
@@ -90,17 +82,39 @@ def load_sets(
     return loaded
 
 
+def missing_sets(suite: Suite, root: Path, names: Sequence[str] = ()) -> dict[str, str]:
+    """Return the named benchmarks (all for no names) without data, and what they lack.
+
+    Raises
+    ------
+    UnknownNameError
+        If the suite has no benchmark of that name.
+    """
+    lacking = {
+        name: missing_files(benchmark, root) for name, benchmark in suite.select(names).items()
+    }
+    return {
+        name: "its data is not there: " + ", ".join(str(path) for path in paths)
+        for name, paths in lacking.items()
+        if paths
+    }
+
+
 def evaluate(
     system: System,
     suite: Suite,
     sets: Mapping[str, LoadedSet],
     out: Path,
     *,
+    earlier: Earlier = "merge",
+    missing: Mapping[str, str] | None = None,
     save_runs: bool = False,
     confidence: float | None = None,
-    on_set: Callable[[str, SetResult], None] = lambda name, result: None,
+    on_set: Callable[[str, SetResult | Exception | None], None] = lambda name, result: None,
 ) -> Result:
-    """Score one system on loaded sets and write its files below ``out``.
+    """Score one system on loaded sets and write its files below ``out``, set by set.
+
+    A set that fails does not stop the others: the result names it under ``failed``.
 
     Parameters
     ----------
@@ -108,52 +122,72 @@ def evaluate(
         What is scored, and on what.
     out : Path
         Gets ``<system>/result.json`` and ``<system>/per_query/<set>.tsv.gz``.
+    earlier : {"merge", "resume", "replace"}
+        What becomes of the result that is there; see :mod:`scimult.evaluation.growing`.
+    missing : mapping, optional
+        Sets that cannot be scored, and why; the result names them.
     save_runs : bool
         Also write the ranked lists as TREC runs.
     confidence : float, optional
-        Also keep an interval of every score with this confidence.
+        Also keep an interval of every new score with this confidence.
     on_set : callable
-        Is told the result of each set as soon as it is known.
+        Is told the result of each set as soon as it is known, or None if it is kept as it was; at
+        the end, of each set that failed, the error.
+
+    Raises
+    ------
+    ConfigError
+        If no set can be scored with this system, or its name is taken.
+    Exception
+        The first error, if no set could be scored.
     """
-    scored: dict[str, SetResult] = {}
-    not_scored: dict[str, str] = {}
+    growing = GrowingResult(system, suite, out, earlier, confidence)
+    for name, reason in (missing or {}).items():
+        growing.leave_out(name, reason)
+    errors: dict[str, Exception] = {}
+    scored = False
     for name, entry in sets.items():
-        start = time.perf_counter()
-        if needs_embeddings(entry) and not isinstance(system, EmbeddingSystem):
-            not_scored[name] = "needs embeddings of papers, which this system has not"
-            continue
-        loaded = routed(entry, system)
-        outcome = _outcome(system, loaded)
-        seconds = round(time.perf_counter() - start, 3)
-        scored[name] = SetResult(
-            **loaded.facts.model_dump(),
-            scores=outcome.scores,
-            details=outcome.details,
-            resampled=outcome.resampled,
-            encoded_as=_encoded_as(loaded, system),
-            seconds=seconds,
-            cost=system.costs.get(name, {}),
-        )
-        write_per_query(out, system.name, name, loaded.dataset.query_ids, outcome.per_query)
-        if save_runs:
-            _write_runs(folder_of(out, system.name), name, loaded, outcome, system)
-        on_set(name, scored[name])
+        if growing.has(name, entry.facts):
+            scored = True
+            on_set(name, None)
+        elif needs_embeddings(entry) and not isinstance(system, EmbeddingSystem):
+            growing.leave_out(name, "needs embeddings of papers, which this system has not")
+        else:
+            try:
+                found = growing.add(name, _scored(system, name, entry, out, save_runs))
+            except Exception as error:
+                errors[name] = error
+                growing.fail(name, str(error) or type(error).__name__)
+            else:
+                scored = True
+                on_set(name, found)
     if not scored:
         fix = "evaluate a text encoder, or other sets"
-        raise ConfigError(f"no set can be scored with {system.name}", value=not_scored, fix=fix)
-    result = Result(
-        system=system.name,
-        settings=system.describe(),
-        suite=suite.model_dump(mode="json"),
-        sets=scored,
-        not_scored=not_scored,
-        averages=averages(scored),
-        provenance=provenance(),
+        problem, value = f"no set can be scored with {system.name}", growing.result.not_scored
+        raise next(iter(errors.values()), ConfigError(problem, value=value, fix=fix))
+    for name, met in errors.items():
+        on_set(name, met)
+    return growing.result
+
+
+def _scored(system: System, name: str, entry: LoadedSet, out: Path, save_runs: bool) -> SetResult:
+    """Score one set and write its scores per query, and its lists if they are asked for."""
+    start = time.perf_counter()
+    loaded = routed(entry, system)
+    outcome = _outcome(system, loaded)
+    seconds = round(time.perf_counter() - start, 3)
+    write_per_query(out, system.name, name, loaded.dataset.query_ids, outcome.per_query)
+    if save_runs:
+        _write_runs(folder_of(out, system.name), name, loaded, outcome, system)
+    return SetResult(
+        **loaded.facts.model_dump(),
+        scores=outcome.scores,
+        details=outcome.details,
+        resampled=outcome.resampled,
+        encoded_as=_encoded_as(loaded, system),
+        seconds=seconds,
+        cost=system.costs.get(name, {}),
     )
-    if confidence is not None:
-        result = with_intervals(result, out, confidence)
-    save_result(result, out)
-    return result
 
 
 def encode_on_all_ranks(system: System, sets: Mapping[str, LoadedSet]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from scimult.evaluation.comparison import Settings, paired_samples, set_seed
@@ -9,8 +10,12 @@ from scimult.evaluation.resampling import bootstrap, interval
 from scimult.evaluation.results import Result
 
 
-def with_intervals(result: Result, out: Path, confidence: float) -> Result:
+def with_intervals(
+    result: Result, out: Path, confidence: float, names: Sequence[str] = ()
+) -> Result:
     """Return the result with a bootstrap interval of every score that has scores per query.
+
+    Sets that are not among ``names``, if there are any, keep what they have.
 
     How they were drawn stands in the provenance: confidence, resamples, and the seed, which is
     null in a result without intervals.
@@ -24,7 +29,7 @@ def with_intervals(result: Result, out: Path, confidence: float) -> Result:
     sets = {}
     for name, entry in result.sets.items():
         metrics = entry.resampled_metrics
-        if not metrics:
+        if not metrics or (names and name not in names):
             sets[name] = entry
             continue
         samples = paired_samples(out, [result], name, metrics)

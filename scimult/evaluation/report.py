@@ -109,7 +109,7 @@ def make_report(results: Sequence[Result]) -> Report:
         title=f"Suite {suite['name']}: {suite['description']}",
         systems=[result.system for result in results],
         rows=[*rows, *_averages(results, shared)],
-        notes=_notes(facts, len(shared)),
+        notes=[*_notes(facts, len(shared)), *_failures(results)],
     )
 
 
@@ -170,6 +170,15 @@ def _averages(results: Sequence[Result], shared: Sequence[str]) -> list[Row]:
         return []
     means = [averages({name: result.sets[name] for name in shared}) for result in results]
     return [Row(task, "average", "main", [mean[task] for mean in means]) for task in means[0]]
+
+
+def _failures(results: Sequence[Result]) -> list[str]:
+    """Name the sets whose last scoring failed; scores of an earlier one may stand in the table."""
+    return [
+        f"{result.system} failed on {name}: {reason.splitlines()[0]}"
+        for result in results
+        for name, reason in result.failed.items()
+    ]
 
 
 def _notes(facts: Mapping[str, SetFacts], shared: int) -> list[str]:

@@ -87,6 +87,8 @@ class SetResult(SetFacts):
         The task that the encoder was asked for, where the suite gives a fallback.
     details : dict
         What else the protocol found: the C that was chosen, scores by group.
+    provenance : dict, optional
+        Of the run that scored the set, if that was an earlier one than the result's.
     resampled : list of str, optional
         Metrics that scores per query can be resampled for: means over queries, and macro F1 of
         one label per paper. None in older results, where these are all.
@@ -98,6 +100,7 @@ class SetResult(SetFacts):
     cost: dict[CostKind, float] = {}
     encoded_as: str | None = None
     details: dict[str, Any] = {}
+    provenance: dict[str, Any] | None = None
     resampled: list[str] | None = None
 
     @property
@@ -126,7 +129,11 @@ class SetResult(SetFacts):
 
 
 class Result(StrictConfig):
-    """Scores of one system on a suite, and everything needed to get them again."""
+    """Scores of one system on a suite, and everything needed to get them again.
+
+    ``not_scored`` and ``failed`` have the sets without scores, or whose scoring last failed, and
+    why. ``suite`` has every set as it was scored.
+    """
 
     format: Literal["scimult-evaluation/1"] = "scimult-evaluation/1"
     system: str
@@ -134,6 +141,7 @@ class Result(StrictConfig):
     suite: dict[str, Any]
     sets: dict[str, SetResult]
     not_scored: dict[str, str] = {}
+    failed: dict[str, str] = {}
     averages: dict[str, float]
     provenance: dict[str, Any]
 
@@ -205,6 +213,24 @@ def save_result(result: Result, out: Path) -> Path:
     return path
 
 
+def load_result(path: Path) -> Result:
+    """Read ``result.json`` of a system.
+
+    Raises
+    ------
+    DataError
+        If the file is not a result.
+    """
+    try:
+        return Result.model_validate(read_json(path))
+    except ValidationError as error:
+        raise DataError(
+            f"not a result of scimult evaluate: {error.errors()[0]['msg']}",
+            path=path,
+            fix="delete it and evaluate the system again",
+        ) from error
+
+
 def load_results(out: Path) -> list[Result]:
     """Read all results below ``out``, oldest first.
 
@@ -213,16 +239,7 @@ def load_results(out: Path) -> list[Result]:
     DataError
         If a file is not a result.
     """
-    results = []
-    for path in sorted(out.glob("*/result.json")):
-        try:
-            results.append(Result.model_validate(read_json(path)))
-        except ValidationError as error:
-            raise DataError(
-                f"not a result of scimult evaluate: {error.errors()[0]['msg']}",
-                path=path,
-                fix="evaluate the system again",
-            ) from error
+    results = [load_result(path) for path in sorted(out.glob("*/result.json"))]
     return sorted(results, key=lambda result: str(result.provenance.get("date", "")))
 
 

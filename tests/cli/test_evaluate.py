@@ -114,6 +114,49 @@ def test_other_data_in_the_same_folder_is_refused_before_any_work(suite: Path) -
     assert "the result of BM25 on search differs in counts, files" in result.stderr
 
 
+def test_a_suite_in_parts_of_what_is_there(suite: Path) -> None:
+    """One set per call, then what the data allows: one result, and what is missing is named."""
+    assert _evaluate(suite, "--bm25", "--sets", "search").exit_code == 0
+    (suite.parent / "data/coarse/papers.jsonl").unlink()
+    assert "data of coarse is not there" in _evaluate(suite, "--bm25").stderr
+    found = _evaluate(suite, "--bm25", "--available", "--resume")
+    assert found.exit_code == 0, found.output
+    assert "BM25: search: kept as it was scored" in found.stderr
+    assert "BM25: coarse: not scored: its data is not there: " in found.stderr
+    written = json.loads((suite.parent / "out/BM25/result.json").read_text())
+    assert list(written["sets"]) == ["fields", "links", "rerank", "search"]
+    only = _evaluate(suite, "--bm25", "--available", "--sets", "coarse")
+    assert only.exit_code == 1
+    assert "no data of suite 'own' is there. Fix: ask me" in only.stderr
+
+
+def test_a_set_that_fails_is_named_at_the_end(suite: Path) -> None:
+    found = _evaluate(suite, "--embeddings", f"mine={_stored(suite)}", "--bm25")
+    assert found.exit_code == 1
+    assert "mine: search: failed: " in found.stderr
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith(
+        "error: 4 sets failed: mine: coarse; mine: fields; mine: rerank; mine: s"
+    )
+    assert "| link_prediction | links | recall@1 |" in (suite.parent / "out/table.md").read_text()
+    assert "mine failed on search: " in found.stdout.replace("\n", " ")
+
+
+def test_another_model_of_the_same_name_does_not_replace_a_result(suite: Path) -> None:
+    one, two = (save_tiny_model(suite.parent / f"m{seed}", seed=seed) for seed in (0, 1))
+    assert _evaluate(suite, "--sets", "links", "--model", f"m={one}").exit_code == 0
+    before = (suite.parent / "out/m/result.json").read_bytes()
+    refused = _evaluate(suite, "--sets", "links", "--model", f"m={two}")
+    assert refused.exit_code == 1
+    assert "the result of m is of another one: fingerprint differ" in refused.stderr
+    assert (suite.parent / "out/m/result.json").read_bytes() == before
+    replaced = _evaluate(suite, "--sets", "links", "--model", f"m={two}", "--replace")
+    assert replaced.exit_code == 0, replaced.output
+    assert (suite.parent / "out/m/result.json").read_bytes() != before
+    both = _evaluate(suite, "--bm25", "--resume", "--replace")
+    assert "--resume keeps what --replace drops" in both.stderr
+
+
 def test_list_shows_suites_and_whether_their_data_is_here(suite: Path) -> None:
     (suite.parent / "data/coarse/papers.jsonl").unlink()
     arguments = ["--list", "--suite", str(suite), "--data", str(suite.parent / "data")]

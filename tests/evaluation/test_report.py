@@ -212,7 +212,7 @@ def test_results_that_cannot_be_compared(prepared: Prepared, tmp_path: Path) -> 
     with pytest.raises(DataError, match="words on search differs in counts, files"):
         update_table(out)
     renamed = suite.model_copy(update={"name": "other"})
-    evaluate(DenseSystem(WordEncoder()), renamed, sets, out)
+    evaluate(DenseSystem(WordEncoder()), renamed, sets, out, earlier="replace")
     with pytest.raises(DataError, match="use one --out folder per suite"):
         update_table(out)
 

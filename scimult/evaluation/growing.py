@@ -1,0 +1,177 @@
+"""A system's result grows by sets: each is written as soon as it is scored.
+
+What the same system scored before on the same suite stays beside it, with the provenance of its
+run. So a suite can be evaluated in parts, and a run that is killed or fails loses no finished set.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from scimult.errors import ConfigError
+from scimult.evaluation.intervals import with_intervals
+from scimult.evaluation.results import (
+    Result,
+    SetFacts,
+    SetResult,
+    averages,
+    folder_of,
+    load_result,
+    provenance,
+    save_result,
+)
+from scimult.evaluation.suites import Suite
+from scimult.evaluation.systems import System
+
+Earlier = Literal["merge", "resume", "replace"]
+"""What becomes of the result that a system already has: sets that are asked for again are scored
+again, or kept if nothing changed, beside the others; or the whole of it makes way."""
+
+_DIGESTS = "sha256"
+
+
+class GrowingResult:
+    """The result of one system on one suite, in memory and on disk.
+
+    Parameters
+    ----------
+    system, suite, out
+        What is scored, on what, and the folder of all results.
+    earlier : {"merge", "resume", "replace"}
+        What becomes of the result that is there.
+    confidence : float, optional
+        Of the intervals that new scores get.
+
+    Raises
+    ------
+    ConfigError
+        If the folder has a result of another system of this name, or for another suite, that is
+        not to be replaced.
+    DataError
+        If the result that is there is damaged.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        suite: Suite,
+        out: Path,
+        earlier: Earlier = "merge",
+        confidence: float | None = None,
+    ) -> None:
+        self._out, self._resumes, self._confidence = out, earlier == "resume", confidence
+        self._benchmarks: dict[str, Any] = suite.model_dump(mode="json")["benchmarks"]
+        self.result = Result(
+            system=system.name,
+            settings=json.loads(json.dumps(system.describe())),
+            suite=suite.model_dump(mode="json"),
+            sets={},
+            averages={},
+            provenance=provenance(),
+        )
+        path = folder_of(out, system.name) / "result.json"
+        if path.exists() and earlier != "replace":
+            before = load_result(path)
+            _refuse_another(before, self.result, path)
+            self.result = _continued(before, self.result)
+
+    def has(self, name: str, facts: SetFacts) -> bool:
+        """Return whether a set need not be scored: it was, as it is now, and is to be kept."""
+        entry = self.result.sets.get(name)
+        if not self._resumes or entry is None or entry.facts != facts:
+            return False
+        wants_intervals = self._confidence is not None and entry.resampled_metrics
+        same = self.result.suite["benchmarks"][name] == self._benchmarks[name]
+        return same and bool(entry.intervals or not wants_intervals)
+
+    def add(self, name: str, entry: SetResult) -> SetResult:
+        """Put a set's scores, whose scores per query are there, into the result and write it."""
+        benchmarks = {**self.result.suite["benchmarks"], name: self._benchmarks[name]}
+        sets = {**self.result.sets, name: entry}
+        sets = {key: sets[key] for key in benchmarks if key in sets}
+        self.result = self.result.model_copy(
+            update={
+                "suite": {**self.result.suite, "benchmarks": benchmarks},
+                "sets": sets,
+                "averages": averages(sets),
+                "not_scored": _without(self.result.not_scored, name),
+                "failed": _without(self.result.failed, name),
+            }
+        )
+        if self._confidence is not None:
+            self.result = with_intervals(self.result, self._out, self._confidence, [name])
+        save_result(self.result, self._out)
+        return self.result.sets[name]
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Note that a set is not scored, unless it was before."""
+        if name not in self.result.sets:
+            update = {"not_scored": {**self.result.not_scored, name: reason}}
+            self._note(update)
+
+    def fail(self, name: str, reason: str) -> None:
+        """Note that scoring a set failed; what it scored before stays."""
+        self._note({"failed": {**self.result.failed, name: reason}})
+
+    def _note(self, update: dict[str, dict[str, str]]) -> None:
+        self.result = self.result.model_copy(update=update)
+        if self.result.sets:
+            save_result(self.result, self._out)
+
+
+def _refuse_another(before: Result, now: Result, path: Path) -> None:
+    """Raise unless both results are of one system and suite."""
+    fix = "give this one another name or --out folder, or pass --replace to lose that result"
+    if before.suite["name"] != now.suite["name"]:
+        problem = f"the result of {now.system} is for another suite"
+        raise ConfigError(problem, path=path, value=before.suite["name"], fix=fix)
+    differing = _differing(before.settings, now.settings)
+    if differing:
+        problem = f"the result of {now.system} is of another one: {', '.join(differing)} differ"
+        shown = {key: before.settings.get(key) for key in differing}
+        raise ConfigError(problem, path=path, value=shown, fix=fix)
+
+
+def _differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return the settings that tell two systems apart, whatever their folders are called."""
+    has_identity = "fingerprint" in now or _DIGESTS in now
+    return [
+        key
+        for key in sorted({*before, *now})
+        if not (key == "folder" and has_identity)
+        if not (key == _DIGESTS and _agree(before.get(key, {}), now.get(key, {})))
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _agree(before: dict[str, str], now: dict[str, str]) -> bool:
+    """Return whether files that both have are the same: embeddings of sets are added in time."""
+    return all(before[name] == now[name] for name in before.keys() & now.keys())
+
+
+def _continued(before: Result, now: Result) -> Result:
+    """Return the result of now with what was scored before."""
+    sets = {
+        name: entry.model_copy(update={"provenance": entry.provenance or before.provenance})
+        for name, entry in before.sets.items()
+    }
+    scored_as = {name: before.suite["benchmarks"][name] for name in sets}
+    settings = now.settings
+    if _DIGESTS in settings:
+        settings = {**settings, _DIGESTS: {**before.settings[_DIGESTS], **settings[_DIGESTS]}}
+    return now.model_copy(
+        update={
+            "settings": settings,
+            "suite": {**now.suite, "benchmarks": {**now.suite["benchmarks"], **scored_as}},
+            "sets": sets,
+            "averages": averages(sets),
+            "not_scored": before.not_scored,
+            "failed": before.failed,
+        }
+    )
+
+
+def _without(notes: dict[str, str], name: str) -> dict[str, str]:
+    return {key: reason for key, reason in notes.items() if key != name}

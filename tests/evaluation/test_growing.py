@@ -1,0 +1,204 @@
+"""Results that grow by sets: parts of a suite, failures, and systems of the same name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from scimult.errors import ConfigError, DataError
+from scimult.evaluation.harness import LoadedSet, evaluate, load_sets, missing_sets
+from scimult.evaluation.report import make_report, to_markdown
+from scimult.evaluation.results import Result, load_results
+from scimult.evaluation.suites import Suite
+from scimult.evaluation.systems import BM25System, DenseSystem, Ranker
+from scimult.evaluation.task_data import Dataset
+from scimult.types import FloatArray, Role, Text
+from tests.benchmarks import WordEncoder, write_coarse, write_links, write_search
+
+Prepared = tuple[Suite, dict[str, LoadedSet], Path]
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    made = [write(tmp_path / "data") for write in (write_search, write_links, write_coarse)]
+    benchmarks = {entry.folder: entry for entry in made}
+    suite = Suite(name="own", description="", how_to_get="ask me", benchmarks=benchmarks)
+    return suite, load_sets(suite, tmp_path / "data"), tmp_path / "out"
+
+
+class FailsOn(WordEncoder):
+    """An encoder whose memory does not suffice for one task."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__()
+        self.task = task
+
+    def encode(
+        self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
+    ) -> FloatArray:
+        if task == self.task:
+            raise RuntimeError("out of memory")
+        return super().encode(texts, task=task, role=role)
+
+
+def _words(settings: dict[str, str] | None = None) -> DenseSystem:
+    return DenseSystem(WordEncoder(), settings or {"fingerprint": "a"})
+
+
+def _one(sets: dict[str, LoadedSet], name: str) -> dict[str, LoadedSet]:
+    return {name: sets[name]}
+
+
+def test_sets_evaluated_in_parts_are_one_result(prepared: Prepared) -> None:
+    """In any order, as if they had been evaluated at once; each knows the run that scored it."""
+    suite, sets, out = prepared
+    whole = evaluate(_words(), suite, sets, out / "whole")
+    for name in ("coarse", "search", "links"):
+        evaluate(_words(), suite, _one(sets, name), out / "parts")
+    (parts,) = load_results(out / "parts")
+    assert list(parts.sets) == list(whole.sets) == ["search", "links", "coarse"]
+    assert parts.averages == whole.averages
+    for name, entry in whole.sets.items():
+        assert parts.sets[name].scores == entry.scores
+    assert parts.sets["links"].provenance is None
+    earlier = parts.sets["coarse"].provenance
+    assert earlier is not None
+    assert earlier["date"] < parts.provenance["date"]
+
+
+def test_a_killed_evaluation_keeps_what_is_done_and_resumes_with_the_rest(
+    prepared: Prepared,
+) -> None:
+    suite, sets, out = prepared
+
+    class Killed(BM25System):
+        def ranker(self, dataset: Dataset) -> Ranker:
+            if dataset.name == "links":
+                raise KeyboardInterrupt
+            return super().ranker(dataset)
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(Killed(), suite, sets, out)
+    (kept,) = load_results(out)
+    assert list(kept.sets) == ["search"]
+    told: dict[str, object] = {}
+    result = evaluate(BM25System(), suite, sets, out, earlier="resume", on_set=told.__setitem__)
+    assert told["search"] is None
+    assert told["links"] == result.sets["links"]
+    assert result.sets["search"].scores == kept.sets["search"].scores
+    assert list(result.sets) == list(sets)
+
+
+def test_resuming_scores_again_what_changed(prepared: Prepared, tmp_path: Path) -> None:
+    """Other data, another protocol, or intervals that are not there yet."""
+    suite, sets, out = prepared
+    evaluate(BM25System(), suite, sets, out)
+    with (tmp_path / "data/search/qrels/test.tsv").open("a") as file:
+        file.write("q3\td1\t1\n")
+    links = suite.benchmarks["links"].model_copy(update={"metrics": ["map"]})
+    changed = suite.model_copy(update={"benchmarks": {**suite.benchmarks, "links": links}})
+    told: dict[str, object] = {}
+    loaded = load_sets(changed, tmp_path / "data")
+    result = evaluate(BM25System(), changed, loaded, out, earlier="resume", on_set=told.__setitem__)
+    assert [name for name, entry in told.items() if entry is None] == ["coarse"]
+    assert list(result.sets["links"].scores) == ["map"]
+    again = evaluate(BM25System(), changed, loaded, out, earlier="resume", confidence=0.9)
+    assert all(entry.intervals for entry in again.sets.values())
+
+
+def test_a_set_that_fails_does_not_lose_the_others(prepared: Prepared) -> None:
+    suite, sets, out = prepared
+    told: dict[str, object] = {}
+    system = DenseSystem(FailsOn("link_prediction"))
+    result = evaluate(system, suite, sets, out, on_set=told.__setitem__)
+    assert list(result.sets) == ["search", "coarse"]
+    assert result.failed == {"links": "out of memory"}
+    assert isinstance(told["links"], RuntimeError)
+    assert load_results(out) == [result]
+    assert "words failed on links: out of memory" in to_markdown(make_report([result]))
+    mended = evaluate(DenseSystem(WordEncoder()), suite, sets, out, earlier="resume")
+    assert mended.failed == {}
+    assert list(mended.sets) == list(sets)
+
+
+def test_where_every_set_fails_so_does_the_evaluation(prepared: Prepared) -> None:
+    suite, sets, out = prepared
+    with pytest.raises(RuntimeError, match="out of memory"):
+        evaluate(DenseSystem(FailsOn("search")), suite, _one(sets, "search"), out)
+    assert load_results(out) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "differs"),
+    [
+        ({"fingerprint": "b"}, "fingerprint differ"),
+        ({"fingerprint": "a", "pooling": "mean"}, "pooling differ"),
+        ({"folder": "x"}, "fingerprint, folder differ"),
+    ],
+)
+def test_another_system_of_the_same_name_is_refused_or_replaces(
+    prepared: Prepared, settings: dict[str, str], differs: str
+) -> None:
+    suite, sets, out = prepared
+    before = evaluate(_words(), suite, sets, out)
+    with pytest.raises(ConfigError, match=f"words is of another one: {differs}.* pass --replace"):
+        evaluate(_words(settings), suite, sets, out)
+    assert load_results(out) == [before]
+    after = evaluate(_words(settings), suite, _one(sets, "links"), out, earlier="replace")
+    assert load_results(out) == [after]
+    assert list(after.sets) == ["links"]
+
+
+def test_the_same_model_in_another_folder_is_the_same_system(prepared: Prepared) -> None:
+    suite, sets, out = prepared
+    for folder, name in (("runs/a", "links"), ("/mnt/runs/a", "search")):
+        system = _words({"fingerprint": "a", "folder": folder})
+        result = evaluate(system, suite, _one(sets, name), out)
+    assert set(result.sets) == {"links", "search"}
+
+
+def test_embeddings_of_further_sets_may_be_stored_later(prepared: Prepared) -> None:
+    """Files of a set that was scored must stay as they were."""
+    suite, sets, out = prepared
+    first = {"kind": "stored", "folder": "e", "sha256": {"links/queries/embeddings.npy": "1"}}
+    evaluate(_Described(first), suite, _one(sets, "links"), out)
+    more = {**first, "sha256": {**first["sha256"], "search/queries/embeddings.npy": "2"}}  # type: ignore[dict-item]
+    result = evaluate(_Described(more), suite, _one(sets, "search"), out)
+    assert result.settings == more
+    other = {**more, "sha256": {"links/queries/embeddings.npy": "3"}}
+    with pytest.raises(ConfigError, match="sha256 differ"):
+        evaluate(_Described(other), suite, _one(sets, "search"), out)
+
+
+class _Described(BM25System):
+    def __init__(self, settings: dict[str, object]) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def describe(self) -> dict[str, object]:
+        return self._settings
+
+
+def test_a_result_for_another_suite_is_refused(prepared: Prepared) -> None:
+    suite, sets, out = prepared
+    evaluate(BM25System(), suite, sets, out)
+    renamed = suite.model_copy(update={"name": "other"})
+    with pytest.raises(ConfigError, match="the result of BM25 is for another suite"):
+        evaluate(BM25System(), renamed, sets, out)
+
+
+def test_sets_without_data_are_named(prepared: Prepared, tmp_path: Path) -> None:
+    suite, _, out = prepared
+    (tmp_path / "data/links/corpus.jsonl").unlink()
+    missing = missing_sets(suite, tmp_path / "data")
+    assert list(missing) == ["links"]
+    assert "links/corpus.jsonl" in missing["links"]
+    with pytest.raises(DataError, match="data of links is not there"):
+        load_sets(suite, tmp_path / "data")
+    there = load_sets(suite, tmp_path / "data", ["search", "coarse"])
+    evaluate(BM25System(), suite, there, out, missing=missing)
+    written = Result.model_validate(json.loads((out / "BM25/result.json").read_text()))
+    assert written.not_scored == missing
