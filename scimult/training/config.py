@@ -126,7 +126,8 @@ class LossConfig(StrictConfig):
     )
     mask_margin: float | None = None
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict, description="by task; 1 for a task that is not listed"
+        default_factory=dict,
+        description="by task, also of the learning rate of its own experts or adapters; else 1",
     )
     matryoshka: list[int] = Field(default_factory=list)
     distillation: DistillationConfig | None = None

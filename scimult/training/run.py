@@ -82,7 +82,9 @@ def pretrain(
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)
         learned = build.add_temperature(config, pretrained.model)
-        optimizer, schedule = build.build_optimizer(config, pretrained.model, steps)
+        optimizer, schedule = build.build_optimizer(
+            config, pretrained.model, steps, plan.loss_weights
+        )
         optimizer.keeps_norms = config.log.gradient_norms
         meter = _meter(config, pretrained, device)
         pretrained.model.checkpoints_activations = config.engine.activation_checkpointing

@@ -100,6 +100,10 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
         ),
         ({"model": {"base": "nowhere"}}, "nowhere: folder does not exist"),
         ({"loss": {"weights": {"serach": 2}}}, "task in loss.weights.*did you mean 'search'"),
+        (
+            {"loss": {"weights": dict.fromkeys(RARE_SEARCH, 0.5)}},
+            "gives all trained tasks the same weight.*optimizer.lr",
+        ),
         ({"model": {"freeze": ["pooler.*"]}}, "model.freeze matches no parameter.*close names"),
         ({"model": {"freeze": ["*"]}}, "leaves nothing to train"),
         (
