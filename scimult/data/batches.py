@@ -7,8 +7,7 @@ B queries, flattened, U distinct texts of this rank, H its hard negatives.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -55,15 +54,6 @@ class Batch:
     known_rows_P: Tensor
     known_ids_P: Tensor
     teacher_C: Tensor | None = None
-
-    def to(self, device: torch.device | str) -> Batch:
-        """Return the batch with its index tensors on ``device``; token rows stay on the host."""
-        moved: dict[str, Any] = {
-            field.name: value.to(device)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return replace(self, **moved)
 
     @property
     def num_tokens(self) -> int:

@@ -97,7 +97,7 @@ class MixingSampler:
         self, streams: Sequence[PairStream], rates: RateArray, *, rows: int, units: int
     ) -> None:
         self._streams = list(streams)
-        self._rows_US = _share_out(rates, rows, units)
+        self._rows_US = share_out(rates, rows, units)
         self._before_US = np.cumsum(self._rows_US, axis=0) - self._rows_US
 
     def __len__(self) -> int:
@@ -179,7 +179,8 @@ def epoch_units(streams: Sequence[UnitStream], rates: RateArray) -> float:
 def _units_per_pair(streams: Sequence[UnitStream], rates: RateArray) -> RateArray:
     """Return the units that each source adds to a pair of the plan, by its share of the pairs."""
     per_pair_S = [stream.units_per_epoch / len(stream) for stream in streams]
-    return rates * np.array(per_pair_S)
+    units_S: RateArray = rates * np.array(per_pair_S)
+    return units_S
 
 
 def _interleave(rates: RateArray, units: int, seed: int) -> IntArray:
@@ -190,7 +191,7 @@ def _interleave(rates: RateArray, units: int, seed: int) -> IntArray:
     """
     rng = np.random.default_rng([seed, 1])
     used = np.zeros(len(rates))
-    totals = _share_out(rates, units, 1)[0]
+    totals = share_out(rates, units, 1)[0]
     chosen = np.zeros(units, dtype=np.int64)
     jitter = rng.random((units, len(rates))) * 0.5
     for unit in range(units):
@@ -200,8 +201,14 @@ def _interleave(rates: RateArray, units: int, seed: int) -> IntArray:
     return chosen
 
 
-def _share_out(rates: RateArray, rows: int, units: int) -> IntArray:
-    """Divide each unit's rows over the sources by what each is behind its rate, shape (U, S)."""
+def share_out(rates: RateArray, rows: int, units: int) -> IntArray:
+    """Divide each unit's rows over the sources by what each is behind its rate.
+
+    Returns
+    -------
+    IntArray
+        Rows of each source in each unit, shape ``(U, S)``.
+    """
     rows_US = np.zeros((units, len(rates)), dtype=np.int64)
     used_S = np.zeros(len(rates), dtype=np.int64)
     for unit in range(units):

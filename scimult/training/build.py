@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -18,10 +18,11 @@ from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError
 from scimult.losses import Temperature
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
-from scimult.tasks import TaskSet, route_names
+from scimult.tasks import TaskSet, route_names, route_of
 from scimult.training.config import NOT_ARCHITECTURE, ModelConfig, PretrainConfig
 from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
+from scimult.types import Role
 
 _TEMPERATURE = "temperature"
 
@@ -218,17 +219,37 @@ def take_temperature(weights: dict[str, torch.Tensor], config: PretrainConfig) -
 
 
 def build_optimizer(
-    config: PretrainConfig, model: Encoder, steps: int
+    config: PretrainConfig,
+    model: Encoder,
+    steps: int,
+    loss_weights: Mapping[str, float] | None = None,
 ) -> tuple[RoutedAdamW, torch.optim.lr_scheduler.LambdaLR]:
-    """Return AdamW over the parameter groups, and its schedule."""
+    """Return AdamW over the parameter groups, and its schedule.
+
+    Adam divides a factor of all gradients of a parameter out again, so that ``loss_weights``, by
+    task, would leave a route's own weights as they are: there they multiply the learning rate.
+    """
     section, schedule = config.optimizer, config.schedule
-    optimizer = RoutedAdamW(
-        parameter_groups(model, section, route_names(TaskSet(config.tasks), config.model.routing)),
-        lr=section.lr,
-        betas=section.betas,
-        eps=section.eps,
-    )
+    names = route_names(TaskSet(config.tasks), config.model.routing)
+    groups = parameter_groups(model, section, names)
+    weights = route_weights(config, loss_weights or {})
+    for group in groups:
+        group["lr"] *= weights.get(group["expert"], 1.0)
+    optimizer = RoutedAdamW(groups, lr=section.lr, betas=section.betas, eps=section.eps)
     warmup = warmup_steps(schedule.warmup, steps)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: lr_factor(schedule.name, step, steps, warmup)
     )
+
+
+def route_weights(config: PretrainConfig, loss_weights: Mapping[str, float]) -> dict[int, float]:
+    """Return the loss weight of every route that is trained: the largest of its tasks.
+
+    Where tasks share a route, their gradients carry the ratios of their weights.
+    """
+    weights: dict[int, float] = {}
+    for task, weight in loss_weights.items():
+        for role in get_args(Role):
+            route = route_of(TaskSet(config.tasks), config.model.routing, task, role)
+            weights[route] = max(weights.get(route, 0.0), weight)
+    return weights

@@ -126,7 +126,8 @@ class LossConfig(StrictConfig):
     )
     mask_margin: float | None = None
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict, description="by task; 1 for a task that is not listed"
+        default_factory=dict,
+        description="by task, also of the learning rate of its own experts or adapters; else 1",
     )
     matryoshka: list[int] = Field(default_factory=list)
     distillation: DistillationConfig | None = None
@@ -201,6 +202,9 @@ class ScheduleConfig(StrictConfig):
         return self
 
 
+NegativesAcross = Literal["source", "task", "batch"]
+
+
 class BatchConfig(StrictConfig):
     """How much a step holds, and how it is split into forward-backward passes.
 
@@ -220,6 +224,9 @@ class BatchConfig(StrictConfig):
     mix: Literal["alternate", "in_batch"] = Field(
         "alternate", description="one source in a pass, or all in each, by their rates"
     )
+    negatives_across: NegativesAcross | None = Field(
+        None, description="of in_batch: whose candidates a query sees, where routes agree; batch"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -228,7 +235,9 @@ class BatchConfig(StrictConfig):
         if not isinstance(given, dict):
             return given
         by_tokens = given.get("max_tokens") is not None
-        default = {"pool": 32} if by_tokens else {"pairs_per_step": 64}
+        default: dict[str, Any] = {"pool": 32} if by_tokens else {"pairs_per_step": 64}
+        if given.get("mix") == "in_batch":
+            default["negatives_across"] = "batch"
         return given | {key: value for key, value in default.items() if given.get(key) is None}
 
     @model_validator(mode="after")
@@ -241,6 +250,10 @@ class BatchConfig(StrictConfig):
             raise ValueError(
                 "batch.mix in_batch shares out pairs: it needs batch.pairs_per_step, "
                 "not batch.max_tokens"
+            )
+        if self.mix == "alternate" and self.negatives_across is not None:
+            raise ValueError(
+                "batch.negatives_across belongs to batch.mix in_batch: other passes hold one source"
             )
         if self.pairs_per_step is not None and self.pairs_per_step % self.accumulation:
             raise ValueError("batch.pairs_per_step must be a multiple of batch.accumulation")

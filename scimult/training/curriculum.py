@@ -22,6 +22,7 @@ from scimult.training.folder import (
     check_same_config,
     has_checkpoint,
 )
+from scimult.training.negatives import check_in_batch_negatives
 from scimult.training.plan import RunPlan, plan_run
 from scimult.training.run import pretrain
 from scimult.training.stages import Stage
@@ -94,6 +95,7 @@ def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
                 models[stage.name] = first
             else:
                 models[stage.name] = build.rehearse_model(config, models[stage.after])
+            check_in_batch_negatives(config, plans[stage.name], models[stage.name].routes)
             deepspeed_settings(config, resolve_precision(config.engine.precision, device))
         except SciMultError as error:
             raise ConfigError(f"stage {stage.name!r}: {error}") from error

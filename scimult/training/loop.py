@@ -227,11 +227,7 @@ class Trainer:
         def loss_of(
             embeddings_UD: Tensor, temperature: Tensor | None
         ) -> tuple[Tensor, list[PartResult]]:
-            of_part = torch.split(embeddings_UD, [len(part.rows) for part in unit.parts])
-            results = [
-                self._objective(part, part_UD, temperature)
-                for part, part_UD in zip(unit.parts, of_part, strict=True)
-            ]
+            results = self._objective(unit.parts, embeddings_UD, temperature)
             weighted = [result.loss * self._weight_of_task(result.task) for result in results]
             return torch.stack(weighted).sum() * scale, results
 

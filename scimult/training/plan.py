@@ -141,14 +141,20 @@ def loss_weights(config: PretrainConfig, sources: list[PairFile]) -> dict[str, f
 
     Raises
     ------
-    UnknownNameError
-        If a weight is given for another task.
+    UnknownNameError, ConfigError
+        If a weight is given for another task, or all tasks have the same one but 1.
     """
     weights = dict.fromkeys((file.task for file in sources), 1.0)
     for task, weight in config.loss.weights.items():
         if task not in weights:
             raise UnknownNameError("task in loss.weights", task, weights)
         weights[task] = weight
+    if len(set(weights.values())) == 1 and 1.0 not in weights.values():
+        raise ConfigError(
+            "loss.weights gives all trained tasks the same weight, which Adam divides out again",
+            value=weights,
+            fix="leave it out and set optimizer.lr, or give tasks different weights",
+        )
     return weights
 
 

@@ -27,6 +27,7 @@ from scimult.training.failure import write_failure
 from scimult.training.folder import RunFolder
 from scimult.training.loop import Trainer
 from scimult.training.meter import Meter, resolve_peak
+from scimult.training.negatives import check_in_batch_negatives, shared_negatives
 from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.plan import RunPlan, build_sampler, plan_run
 from scimult.training.record import recorded
@@ -70,6 +71,7 @@ def pretrain(
     plan = plan_run(config)
     data = plan.data
     pretrained = build.build_model(config)
+    check_in_batch_negatives(config, plan, pretrained.routes)
     timeout = config.engine.timeout_minutes * 60
     with process_group(timeout) as device, distributed.naming_lost_ranks(), ExitStack() as held:
         precision = resolve_precision(config.engine.precision, device)
@@ -81,7 +83,9 @@ def pretrain(
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)
         learned = build.add_temperature(config, pretrained.model)
-        optimizer, schedule = build.build_optimizer(config, pretrained.model, steps)
+        optimizer, schedule = build.build_optimizer(
+            config, pretrained.model, steps, plan.loss_weights
+        )
         optimizer.keeps_norms = config.log.gradient_norms
         meter = _meter(config, pretrained, device)
         pretrained.model.checkpoints_activations = config.engine.activation_checkpointing
@@ -102,9 +106,10 @@ def pretrain(
         scores = _dev_scores(config, plan, tokens, pretrained, engine)
         stop_request, watchdog = stop_request or StopRequest(), Watchdog(timeout)
         loss = loss_function(config.loss)
+        group_of = shared_negatives(config.batch.negatives_across, pretrained.routes)
         trainer = Trainer(
             engine,
-            ContrastiveObjective(config.model.similarity, loss, config.loss, device),
+            ContrastiveObjective(config.model.similarity, loss, config.loss, device, group_of),
             _units(config, plan, sampler, tokens),
             pretrained.routes,
             weight_of_task=plan.loss_weights.__getitem__,

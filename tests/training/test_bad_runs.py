@@ -24,6 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+# Of eight pairs, one of search at most.
+RARE_SEARCH = {"search": 0.1, "link_prediction": 0.5, "classification": 0.4}
 BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
 
 
@@ -44,6 +46,7 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
         ({"batch": {"max_tokens": 200}}, "pairs_per_step or batch.max_tokens, not both"),
         ({"batch": {"pool": 4}}, "batch.pool belongs to batch.max_tokens"),
         ({"batch": {**BY_TOKENS, "mix": "in_batch"}}, "it needs batch.pairs_per_step"),
+        ({"batch": {"negatives_across": "task"}}, "belongs to batch.mix in_batch"),
         ({"batch": {**BY_TOKENS, "chunk_tokens": 200}}, "less than batch.max_tokens"),
         ({"batch": {**BY_TOKENS, "max_tokens": 95}}, "does not hold 3 texts of data.max_length 32"),
         ({"engine": {"precision": "fp8"}}, r"engine\.precision.*'fp32', 'bf16' or 'fp16'"),
@@ -97,8 +100,20 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
         ),
         ({"model": {"base": "nowhere"}}, "nowhere: folder does not exist"),
         ({"loss": {"weights": {"serach": 2}}}, "task in loss.weights.*did you mean 'search'"),
+        (
+            {"loss": {"weights": dict.fromkeys(RARE_SEARCH, 0.5)}},
+            "gives all trained tasks the same weight.*optimizer.lr",
+        ),
         ({"model": {"freeze": ["pooler.*"]}}, "model.freeze matches no parameter.*close names"),
         ({"model": {"freeze": ["*"]}}, "leaves nothing to train"),
+        (
+            {
+                "data": {"sampling": "explicit", "rates": RARE_SEARCH},
+                "batch": {"mix": "in_batch"},
+                "model": {"variant": "mha_expert"},
+            },
+            r"no batch holds two pairs that share their negatives.*world\.search.*negatives_across",
+        ),
         (
             {"model": {"variant": "vanilla"}, "optimizer": {"added_lr": 1e-3}},
             "variant vanilla has no parameters of its own",

@@ -68,7 +68,7 @@ def losses(options: dict[str, Any]) -> tuple[float, Tensor]:
     queries = list(range(4))[4 * rank // world : 4 * (rank + 1) // world]
     objective = ContrastiveObjective("dot", loss_function(section), section)
     # The mean over ranks is that over all four queries.
-    loss = objective(batch(queries), embeddings * 1.0).loss * (world / 4)
+    loss = objective([batch(queries)], embeddings * 1.0)[0].loss * (world / 4)
     loss.backward()
     assert embeddings.grad is not None
     return float(loss.detach()), embeddings.grad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from scimult.config import validate
 from scimult.data.batches import Batch
-from scimult.training.config import LossConfig
+from scimult.training.config import LossConfig, NegativesAcross
+from scimult.training.negatives import shared_negatives
 from scimult.training.objective import ContrastiveObjective, PartResult, loss_function
 from scimult.types import Similarity
 
@@ -27,18 +29,27 @@ TEXTS = [0, 1, 2, 3, 10, 11, 12, 13, 20]
 PAIRS = len(QUERIES)
 
 
-def batch() -> Batch:
-    known = [(row, text) for row, query in enumerate(QUERIES) for text in KNOWN[query]]
+def batch(
+    rows: Sequence[int] = range(PAIRS),
+    texts: Sequence[int] = TEXTS,
+    source: str = "s",
+    task: str = "t",
+) -> Batch:
+    """Return the batch of some pairs; it encodes ``texts``."""
+    hard = [place for place, row in enumerate(NEGATIVE_ROWS) if row in rows]
+    candidates = [POSITIVES[row] for row in rows] + [NEGATIVES[place] for place in hard]
+    queries = [QUERIES[row] for row in rows]
+    known = [(row, text) for row, query in enumerate(queries) for text in KNOWN[query]]
     return Batch(
-        source="s",
-        task="t",
-        rows=[np.array([1, 2]) for _ in TEXTS],
-        sides=[0] * len(TEXTS),
-        query_B=torch.tensor([TEXTS.index(text) for text in QUERIES]),
-        candidate_C=torch.tensor([TEXTS.index(text) for text in CANDIDATES]),
-        query_ids_B=torch.tensor(QUERIES),
-        candidate_ids_C=torch.tensor(CANDIDATES),
-        negative_rows_H=torch.tensor(NEGATIVE_ROWS),
+        source=source,
+        task=task,
+        rows=[np.array([1, 2]) for _ in texts],
+        sides=[0] * len(texts),
+        query_B=torch.tensor([texts.index(text) for text in queries]),
+        candidate_C=torch.tensor([texts.index(text) for text in candidates]),
+        query_ids_B=torch.tensor(queries),
+        candidate_ids_C=torch.tensor(candidates),
+        negative_rows_H=torch.tensor([rows.index(NEGATIVE_ROWS[place]) for place in hard]).long(),
         known_rows_P=torch.tensor([row for row, _ in known]),
         known_ids_P=torch.tensor([text for _, text in known]),
     )
@@ -48,7 +59,8 @@ def run(options: dict[str, Any], similarity: Similarity = "dot") -> tuple[PartRe
     section = validate(LossConfig, options)
     embeddings = torch.randn(len(TEXTS), 6, generator=torch.Generator().manual_seed(0))
     objective = ContrastiveObjective(similarity, loss_function(section), section)
-    return objective(batch(), embeddings), embeddings.double()
+    (result,) = objective([batch()], embeddings)
+    return result, embeddings.double()
 
 
 def cross_entropy(scores: list[float], target: float, temperature: float) -> float:
@@ -56,16 +68,29 @@ def cross_entropy(scores: list[float], target: float, temperature: float) -> flo
     return math.log(total) - target / temperature
 
 
-def negatives(row: int, repeated: str, known: bool = True) -> list[int]:
+ALL = range(PAIRS)
+# Whose column a candidate stands in.
+OWNERS = [*ALL, *NEGATIVE_ROWS]
+
+
+def negatives(
+    row: int, repeated: str, known: bool = True, together: Sequence[int] = ALL
+) -> list[int]:
     """Return the texts that count as negatives of a pair's query: each column, or each text."""
-    texts = [text for column, text in enumerate(CANDIDATES) if column != row]
+    texts = [
+        text
+        for column, (owner, text) in enumerate(zip(OWNERS, CANDIDATES, strict=True))
+        if column != row and owner in together
+    ]
     texts = [text for text in texts if not known or text not in KNOWN[QUERIES[row]]]
     return texts if repeated == "each" else sorted({*texts} - {POSITIVES[row]})
 
 
-def queries_against(row: int, repeated: str, known: bool = True) -> list[int]:
+def queries_against(
+    row: int, repeated: str, known: bool = True, together: Sequence[int] = ALL
+) -> list[int]:
     """Return the queries that count as negatives of a pair's positive, likewise."""
-    texts = [query for column, query in enumerate(QUERIES) if column != row]
+    texts = [QUERIES[other] for other in together if other != row]
     texts = [query for query in texts if not known or POSITIVES[row] not in KNOWN[query]]
     return texts if repeated == "each" else sorted({*texts} - {QUERIES[row]})
 
@@ -135,6 +160,74 @@ def test_matryoshka_is_the_mean_over_cuts() -> None:
     )
 
 
+# Parts of a unit: the pairs of each, its source and its task.
+PARTS = [([0, 2], "a", "t"), ([1, 3], "b", "t"), ([4], "c", "u")]
+
+
+@pytest.mark.parametrize("repeated", ["once", "each"])
+@pytest.mark.parametrize("name", ["info_nce", "symmetric_info_nce"])
+@pytest.mark.parametrize(
+    ("across", "route_of", "groups"),
+    [
+        ("source", {"t": 0, "u": 0}, [[0, 2], [1, 3], [4]]),
+        ("task", {"t": 0, "u": 0}, [[0, 1, 2, 3], [4]]),
+        ("batch", {"t": 0, "u": 0}, [[0, 1, 2, 3, 4]]),
+        # Experts of their own: another space.
+        ("batch", {"t": 0, "u": 1}, [[0, 1, 2, 3], [4]]),
+    ],
+)
+def test_parts_share_their_negatives(
+    across: NegativesAcross,
+    route_of: dict[str, int],
+    groups: list[list[int]],
+    name: str,
+    repeated: str,
+) -> None:
+    """Loss and gradient of every part are those of the union of the parts of its group."""
+    section = validate(LossConfig, {"name": name, "repeated_candidates": repeated})
+    objective = ContrastiveObjective(
+        "dot",
+        loss_function(section),
+        section,
+        group_of=shared_negatives(across, lambda task: [route_of[task]] * 2),
+    )
+    embeddings = torch.randn(len(TEXTS), 6, generator=torch.Generator().manual_seed(0))
+    ours, naive = embeddings.clone().requires_grad_(), embeddings.double().requires_grad_()
+    # Every part encodes its own texts, in an order of its own.
+    orders = [np.random.default_rng(n).permutation(TEXTS).tolist() for n in range(len(PARTS))]
+    parts = [
+        batch(rows, texts, source, task)
+        for (rows, source, task), texts in zip(PARTS, orders, strict=True)
+    ]
+    results = objective(parts, ours[[TEXTS.index(text) for texts in orders for text in texts]])
+
+    def loss(one: int, others: list[int]) -> Tensor:
+        """Return the cross entropy of a text's first partner among all."""
+        scores = naive[[TEXTS.index(other) for other in others]] @ naive[TEXTS.index(one)]
+        return scores.logsumexp(0) - scores[0]
+
+    total = torch.zeros((), dtype=torch.float64)
+    for (rows, source, task), result in zip(PARTS, results, strict=True):
+        expected = torch.zeros((), dtype=torch.float64)
+        for row in rows:
+            (group,) = (group for group in groups if row in group)
+            own, query = POSITIVES[row], QUERIES[row]
+            there = loss(query, [own, *negatives(row, repeated, together=group)])
+            back = loss(own, [query, *queries_against(row, repeated, together=group)])
+            expected = expected + (there if name == "info_nce" else (there + back) / 2)
+        assert (result.source, result.task, result.pairs) == (source, task, len(rows))
+        # Float32 against float64; losses are below 10.
+        assert float(result.loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
+        assert result.sums[task][:2] == pytest.approx([len(rows), float(expected.detach())])
+        total = total + expected
+    torch.stack([result.loss for result in results]).sum().backward()
+    total.backward()
+    assert ours.grad is not None
+    assert naive.grad is not None
+    # Float32 sums of some twenty terms below 3.
+    torch.testing.assert_close(ours.grad.double(), naive.grad, rtol=1e-5, atol=1e-5)
+
+
 LABELS, LABELLED = 18, 1536
 
 
@@ -163,7 +256,7 @@ def test_a_label_weighs_the_same_however_often_it_is_a_positive(
     section = validate(LossConfig, {"repeated_candidates": repeated})
     objective = ContrastiveObjective("dot", loss_function(section), section)
     embeddings = torch.cat([ahead * torch.eye(LABELS)[label_B], torch.eye(LABELS)])
-    loss = float(objective(coarse, embeddings).loss) / LABELLED
+    loss = float(objective([coarse], embeddings)[0].loss) / LABELLED
     of_a_classifier = math.log(1 + (LABELS - 1) * math.exp(-ahead))
     if repeated == "once":
         # Float32 sums of 1,536 losses below 3.
@@ -191,7 +284,7 @@ def test_the_device_is_never_waited_for(options: dict[str, Any]) -> None:
     objective = ContrastiveObjective("l2", loss_function(section), section, torch.device("meta"))
     embeddings = torch.randn(len(TEXTS), 6, device="meta", requires_grad=True)
     teacher_C = torch.arange(float(len(CANDIDATES)))
-    result = objective(replace(batch(), teacher_C=teacher_C), embeddings)
+    (result,) = objective([replace(batch(), teacher_C=teacher_C)], embeddings)
     result.loss.backward()
     assert embeddings.grad is not None
     assert {result.loss.device, result.masked.device, result.statistics_S.device} == {

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import re
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -14,11 +16,14 @@ from hypothesis import strategies as st
 from torch.nn import Embedding, Linear
 
 from scimult.errors import ConfigError, UnknownNameError
-from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
+from scimult.models import VARIANTS, Encoder, EncoderConfig, pack, variant_layouts
+from scimult.training import build
 from scimult.training.build import matching_names
-from scimult.training.config import OptimizerConfig
+from scimult.training.config import OptimizerConfig, PretrainConfig
 from scimult.training.optim import SHARED, RoutedAdamW, parameter_groups
 from scimult.training.schedules import SCHEDULES, lr_factor, warmup_steps
+from tests.tiny import save_tiny_model
+from tests.training.corpus import run_config
 
 DECAYED = OptimizerConfig(lr=0.01, weight_decay=0.1)
 
@@ -200,6 +205,60 @@ def test_added_parts_have_a_rate_of_their_own(variant: str, part: str) -> None:
     added = {name for name, rate in rates.items() if rate == 3.0}
     assert added
     assert added == {name for name in rates if re.search(part, name)}
+
+
+def moved(config: PretrainConfig, weight: float, loss_weights: dict[str, float]) -> float:
+    """Return how far nine steps move the own weights of a task whose losses weigh ``weight``."""
+    encoder = build.build_model(config).model.eval()
+    optimizer, schedule = build.build_optimizer(config, encoder, 9, loss_weights)
+    groups = [group for group in optimizer.param_groups if group["expert"] == 0]
+    own = [parameter for group in groups for parameter in group["params"]]
+    before = [parameter.detach().clone() for parameter in own]
+    target_D = torch.randn(encoder.config.width, generator=torch.Generator().manual_seed(0))
+    for step in range(9):
+        route = step % 3
+        texts = pack([np.arange(5 + step, 15 + step)])
+        loss = (encoder(texts, route) @ target_D).sum() * (weight if route == 0 else 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.active = frozenset({route})
+        optimizer.step()
+        schedule.step()
+    rates = {group["expert"]: group["initial_lr"] for group in optimizer.param_groups}
+    search = loss_weights.get("search", 1.0)
+    assert rates == {expert: 1e-3 * (search if expert == 0 else 1.0) for expert in rates}
+    squares = [(p.detach() - old).square().sum() for p, old in zip(own, before, strict=True)]
+    return math.sqrt(sum(map(float, squares)))
+
+
+@pytest.mark.parametrize("variant", ["adapters", "mha_expert", "lora"])
+def test_a_loss_weight_slows_the_weights_of_its_own_route(variant: str, tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "base", variant="vanilla")
+    config = run_config(tmp_path, "never", model={"variant": variant}, schedule={"steps": 9})
+    far = moved(config, 1.0, {})
+    # A factor of the loss alone: Adam takes steps as long as before.
+    assert moved(config, 0.01, {}) > 0.9 * far
+    # Less than 0.01 too: an up-projection that starts at 0 has small gradients for longer.
+    assert 0.002 * far < moved(config, 0.01, {"search": 0.01, "classification": 1.0}) < 0.02 * far
+
+
+def test_a_route_has_the_largest_weight_of_its_tasks(tmp_path: Path) -> None:
+    def weights(routing: str, **by_task: float) -> dict[int, float]:
+        config = run_config(tmp_path, "never", model={"routing": routing}, tasks=TASKS)
+        return build.route_weights(config, by_task)
+
+    assert weights("task", read=0.1, cited=0.5) == {0: 0.1, 1: 0.5}
+    # Formats: proximity, of both, and search.
+    assert weights("format", read=0.1, cited=0.5) == {0: 0.5}
+    assert weights("format", read=0.1, find=2.0) == {0: 0.1, 1: 2.0}
+    assert weights("task_and_side", cited=0.5) == {2: 0.5, 3: 0.5}
+
+
+TASKS = [
+    {"name": "read", "format": "proximity"},
+    {"name": "cited", "format": "proximity"},
+    {"name": "find", "format": "adhoc_search"},
+]
 
 
 def test_patterns_match_by_shell_rules_and_misses_name_what_is_close() -> None:

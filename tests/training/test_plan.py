@@ -12,26 +12,37 @@ import pytest
 from scimult.config import load_config, validate
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
+from scimult.errors import ConfigError
 from scimult.mining.dataset import DatasetConfig, build_dataset
+from scimult.tasks import default_tasks
 from scimult.training.config import PretrainConfig
-from scimult.training.plan import build_sampler, plan_run
+from scimult.training.negatives import check_in_batch_negatives
+from scimult.training.plan import RunPlan, build_sampler, plan_run
 from tests.tiny import tiny_tokenizer
 from tests.training.corpus import prepare_corpus
 
 
-def pairs_seen(prepared: Path, tokenizer: TextTokenizer, **batch: Any) -> dict[str, Counter[int]]:
-    """Return how often each number of visits to a pair occurs in one epoch, by source."""
+def plan_of(
+    prepared: Path, batch: dict[str, Any], **sections: Any
+) -> tuple[PretrainConfig, RunPlan]:
+    """Return the configuration and the plan of an epoch."""
     config = validate(
         PretrainConfig,
         {
             "output": "never",
-            "data": {"prepared": str(prepared), "max_length": 128},
-            "model": {"base": "never"},
+            "data": {"prepared": str(prepared), "max_length": 128} | sections.pop("data", {}),
+            "model": {"base": "never", "similarity": "l2"},
             "schedule": {"epochs": 1},
             "batch": batch,
+            **sections,
         },
     )
-    plan = plan_run(config)
+    return config, plan_run(config)
+
+
+def pairs_seen(prepared: Path, tokenizer: TextTokenizer, **batch: Any) -> dict[str, Counter[int]]:
+    """Return how often each number of visits to a pair occurs in one epoch, by source."""
+    config, plan = plan_of(prepared, batch)
     lengths_N = PreparedData.open(prepared).tokens(tokenizer, 128).lengths_N
     sampler, _ = build_sampler(config, plan, lengths_N)
     visits = [Counter[tuple[int, int]]() for _ in plan.sources]
@@ -47,11 +58,58 @@ def pairs_seen(prepared: Path, tokenizer: TextTokenizer, **batch: Any) -> dict[s
     return seen
 
 
-def test_an_epoch_by_tokens_sees_every_pair_once(tmp_path: Path) -> None:
-    prepared = prepare_corpus(tmp_path)
-    seen = pairs_seen(prepared, tiny_tokenizer(), max_tokens=1000)
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_corpus(tmp_path_factory.mktemp("plan"))
+
+
+def test_an_epoch_by_tokens_sees_every_pair_once(corpus: Path) -> None:
+    seen = pairs_seen(corpus, tiny_tokenizer(), max_tokens=1000)
     assert len(seen) == 3
     assert all(set(times) == {1} for times in seen.values()), seen
+
+
+@pytest.mark.parametrize(
+    ("rate", "across", "experts", "loss", "told"),
+    [
+        # Eight pairs in a pass, 0.8 or 1.2 of them of search.
+        (0.1, "source", False, {}, "refused"),
+        (0.1, "task", False, {}, "refused"),
+        (0.1, "batch", True, {}, "refused"),
+        (0.1, "batch", False, {}, "nothing"),
+        (0.1, "source", False, {"name": "triplet"}, "nothing"),
+        (0.15, "source", False, {}, "67% of the pairs come alone"),
+        (0.5, "source", False, {}, "nothing"),
+    ],
+)
+def test_pairs_without_company_are_met_before_the_run(
+    corpus: Path,
+    capsys: pytest.CaptureFixture[str],
+    rate: float,
+    across: str,
+    experts: bool,
+    loss: dict[str, Any],
+    told: str,
+) -> None:
+    rest = (1 - rate) / 2
+    rates = {"search": rate, "link_prediction": rest, "classification": rest}
+    config, plan = plan_of(
+        corpus,
+        {"mix": "in_batch", "negatives_across": across, "pairs_per_step": 8},
+        data={"sampling": "explicit", "rates": rates},
+        loss=loss,
+    )
+
+    def routes(task: str) -> list[int]:
+        return [default_tasks().expert(task) if experts else 0] * 2
+
+    if told == "refused":
+        with pytest.raises(ConfigError, match=r"no batch holds two pairs.*world\.search.*Fix"):
+            check_in_batch_negatives(config, plan, routes)
+        return
+    check_in_batch_negatives(config, plan, routes)
+    said = capsys.readouterr().err
+    assert said == "" if told == "nothing" else f"world.search: {told}" in said
 
 
 @pytest.mark.data

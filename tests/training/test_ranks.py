@@ -23,6 +23,7 @@ from scimult.data.sampler import PlannedPart
 from scimult.losses import Temperature
 from scimult.models import Encoder, PackedTexts
 from scimult.training import build
+from scimult.training.negatives import shared_negatives
 from scimult.training.objective import ContrastiveObjective, PartResult, loss_function
 from scimult.training.passes import UnitTexts, activation_tokens, pass_in_chunks, pass_whole
 from scimult.training.run import pretrain
@@ -67,6 +68,11 @@ CASES = (
     Case("cosine", loss=LEARNED, batch={"mix": "in_batch", "pairs_per_step": 4}),
     Case("cosine", batch={"mix": "in_batch"}, model={"variant": "instruction"}),
     Case(batch={"mix": "in_batch"}, model={"variant": "ffn_expert", "routing": "task_and_side"}),
+    # One encoder for all tasks: their parts are compared as one batch.
+    Case("cosine", loss=LEARNED, batch={"mix": "in_batch"}, model={"variant": "vanilla"}),
+    Case(
+        "cosine", True, LEARNED, {"mix": "in_batch", "pairs_per_step": 12}, {"variant": "vanilla"}
+    ),
 )
 
 
@@ -117,7 +123,10 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
     sampler = plan_units(config)
     learned = build.add_temperature(config, pretrained.model)
     objective = ContrastiveObjective(
-        config.model.similarity, loss_function(config.loss), config.loss
+        config.model.similarity,
+        loss_function(config.loss),
+        config.loss,
+        group_of=shared_negatives(config.batch.negatives_across, pretrained.routes),
     )
     engine = OwnGradients(pretrained.model)
     losses, masked = [], 0
@@ -153,8 +162,7 @@ def run_pass(
     scale = distributed.world_size() / unit.pairs
 
     def loss_of(embeddings: Tensor, temperature: Tensor | None) -> tuple[Tensor, list[PartResult]]:
-        parts = torch.split(embeddings, [len(part.rows) for part in unit.parts])
-        results = [objective(*pair, temperature) for pair in zip(unit.parts, parts, strict=True)]
+        results = objective(unit.parts, embeddings, temperature)
         return torch.stack([result.loss for result in results]).sum() * scale, results
 
     if chunk_tokens is None:
@@ -255,7 +263,7 @@ def test_a_chunk_draws_the_same_dropout_twice(folder: Path) -> None:
         embedded |= dict(zip(keys, model(texts, routes), strict=True))
     in_order = torch.stack([embedded[tuple(row.tolist())] for row in unit.parts[0].rows])
     assert learned is not None
-    torch.autograd.backward(objective(unit.parts[0], in_order, learned()).loss / unit.pairs)
+    torch.autograd.backward(objective(unit.parts, in_order, learned())[0].loss / unit.pairs)
     kept = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert_equal_gradients(cached, kept, "dropout")
 

@@ -101,7 +101,7 @@ def test_norms_of_parts_equal_those_of_plain_gradients(
     objective = ContrastiveObjective(config.model.similarity, loss_function(config.loss))
     (route,) = set(pretrained.routes(batch.task))
     embeddings = pretrained.model.train()(pack(batch.rows), route)
-    torch.autograd.backward(objective(batch, embeddings).loss / len(batch.query_B))
+    torch.autograd.backward(objective([batch], embeddings)[0].loss / len(batch.query_B))
     squares: dict[str, float] = {}
     names = dict(pretrained.model.named_parameters())
     for name, parameter in names.items():

@@ -1,0 +1,78 @@
+"""Which parts of a unit share their negatives, and whether every pair has some.
+
+Shape legend: U units, S sources.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+from scimult.data.sampler import share_out
+from scimult.errors import ConfigError
+from scimult.progress import note
+from scimult.training.config import NegativesAcross, PretrainConfig
+from scimult.training.plan import RunPlan
+
+# From source and task to what the parts of a unit have in common that share their negatives.
+GroupOf = Callable[[str, str], Hashable]
+RoutesOfTask = Callable[[str], Sequence[int]]
+# Units that are looked at for pairs without company.
+_UNITS = 1000
+
+
+def shared_negatives(across: NegativesAcross | None, routes_of_task: RoutesOfTask) -> GroupOf:
+    """Return what parts have in common that share their negatives.
+
+    Embeddings of different routes lie in different spaces: across a whole batch too, parts
+    share negatives only where the routes of their queries and of their candidates agree.
+    """
+    if across == "batch":
+        return lambda source, task: tuple(routes_of_task(task))
+    if across == "task":
+        return lambda source, task: task
+    return by_source
+
+
+def by_source(source: str, task: str) -> Hashable:
+    """Return what only the pairs of one source have in common."""
+    return source, task
+
+
+def check_in_batch_negatives(
+    config: PretrainConfig, plan: RunPlan, routes_of_task: RoutesOfTask
+) -> None:
+    """Look for sources whose pairs have no other pair in a mixed batch to be compared with.
+
+    Raises
+    ------
+    ConfigError
+        If that is so in every batch.
+    """
+    batch, distillation = config.batch, config.loss.distillation
+    needs_none = config.loss.negatives == "own" or (
+        distillation is not None and distillation.contrastive_weight == 0
+    )
+    if batch.mix != "in_batch" or needs_none:
+        return
+    assert batch.pairs_per_step is not None
+    rows_US = share_out(plan.rates, batch.pairs_per_step // batch.accumulation, _UNITS)
+    group_of = shared_negatives(batch.negatives_across, routes_of_task)
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for number, source in enumerate(plan.sources):
+        groups[group_of(source.source, source.task)].append(number)
+    for members in groups.values():
+        pairs_U = rows_US[:, members].sum(1)
+        alone = np.count_nonzero(pairs_U == 1) / max(1, pairs_U.sum())
+        names = ", ".join(plan.sources[number].name for number in members)
+        if alone == 1:
+            raise ConfigError(
+                "no batch holds two pairs that share their negatives",
+                value=names,
+                fix="raise the rate or batch.pairs_per_step, share negatives with more sources "
+                "(batch.negatives_across), or set batch.mix: alternate",
+            )
+        if alone > 0:
+            note(f"{names}: {alone:.0%} of the pairs come alone, without in-batch negatives")
