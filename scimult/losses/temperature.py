@@ -19,5 +19,6 @@ class Temperature(nn.Module):
         self.log_ratio = nn.Parameter(torch.zeros(1))
 
     def forward(self) -> Tensor:
-        """Return the temperature, shape ``(1,)``, float32."""
-        return self.initial * self.log_ratio.float().exp()
+        """Return the temperature, shape ``(1,)``, in float32 at least."""
+        wide = torch.promote_types(self.log_ratio.dtype, torch.float32)
+        return self.initial * self.log_ratio.to(wide).exp()

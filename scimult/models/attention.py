@@ -207,14 +207,15 @@ def multiplies_apart(device: torch.device, dtype: torch.dtype, dropout: float) -
 def _attend_by_products(
     q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None, dropout: float
 ) -> Tensor:
-    """Two matrix products and a float32 softmax.
+    """Two matrix products and a softmax in float32, or wider where the products are.
 
     On CPUs with bfloat16 products this is 1.4 to 5 times faster, forward and backward,
     than torch's fused kernel, which computes its backward in slow bfloat16 loops. With
     dropout in float32 it is 1.5 times faster than torch's own composition.
     """
     q_BHLK = q_BHLK * q_BHLK.shape[-1] ** -0.5
-    scores_BHLL = (q_BHLK @ k_BHLK.transpose(-1, -2)).float()
+    wide = torch.promote_types(q_BHLK.dtype, torch.float32)
+    scores_BHLL = (q_BHLK @ k_BHLK.transpose(-1, -2)).to(wide)
     if mask is not None:
         # Added, not filled in: a sum has nothing to do on the way back.
         scores_BHLL = scores_BHLL + torch.where(mask, 0.0, float("-inf"))

@@ -145,7 +145,8 @@ def rotate(qkv_T3HK: Tensor, plan: PackingPlan, theta: float) -> Tensor:
         plan.rotations[theta] = _rotations(plan.positions_T, half, theta)
     cos_TR, sin_TR = plan.rotations[theta]
     cos_T11R, sin_T11R = cos_TR[:, None, None], sin_TR[:, None, None]
-    first_T2HR, second_T2HR = qkv_T3HK[:, :2].float().chunk(2, dim=-1)
+    wide = torch.promote_types(qkv_T3HK.dtype, torch.float32)
+    first_T2HR, second_T2HR = qkv_T3HK[:, :2].to(wide).chunk(2, dim=-1)
     turned_T2HK = torch.cat(
         [
             first_T2HR * cos_T11R - second_T2HR * sin_T11R,

@@ -12,10 +12,10 @@ from scimult.models.packing import PackingPlan
 
 
 def mean_of_tokens(x_TD: Tensor, plan: PackingPlan) -> Tensor:
-    """Return the mean state of each row's tokens, summed in float32, shape ``(B, D)``."""
-    sums_BD = torch.zeros(
-        len(plan.starts_B), x_TD.shape[-1], dtype=torch.float32, device=x_TD.device
-    ).index_add(0, plan.row_of_token_T, x_TD.float())
+    """Return the mean state of each row's tokens, shape ``(B, D)``; sums are float32 at least."""
+    wide_TD = x_TD.to(torch.promote_types(x_TD.dtype, torch.float32))
+    none_BD = wide_TD.new_zeros(len(plan.starts_B), x_TD.shape[-1])
+    sums_BD = none_BD.index_add(0, plan.row_of_token_T, wide_TD)
     return (sums_BD / plan.lengths_B[:, None]).to(x_TD.dtype)
 
 

@@ -171,7 +171,8 @@ def pass_in_chunks(
 
 def _embed(graph: Graph, rows: list[TokenIds], routes: list[int]) -> Tensor:
     route = routes[0] if len(set(routes)) == 1 else routes
-    return graph.forward(pack(rows).to(graph.device), route).float()
+    embeddings_UD = graph.forward(pack(rows).to(graph.device), route)
+    return embeddings_UD.to(torch.promote_types(embeddings_UD.dtype, torch.float32))
 
 
 def _chunks(

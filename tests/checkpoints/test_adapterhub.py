@@ -17,9 +17,8 @@ from scimult.errors import SciMultError
 from scimult.models import pack
 from tests.base_models import save_base_model
 from tests.checkpoints.adapterhub import adapter_weights, naive_cls, save_adapter
+from tests.models.variants import FLOAT64
 
-# Float32 with another order of additions.
-TOLERANCE = 1e-5
 # SPECTER2's names: the adapters of its four formats.
 NAMES = {"prx": "[PRX]", "clf": "[CLF]", "rgn": "[RGN]", "qry": "[QRY]"}
 
@@ -55,7 +54,7 @@ def test_every_route_computes_what_the_library_does(
     model = load_pretrained(tmp_path / "m")
     assert model.config.similarity == "l2"
     assert model.tasks["regression"].format == "regression"
-    bert = BertModel.from_pretrained(base, attn_implementation="eager").eval()
+    bert = BertModel.from_pretrained(base, attn_implementation="eager").eval().double()
     ids = torch.randint(1, 77, (3, 20), generator=torch.Generator().manual_seed(0))
     expected = {
         f"{task}/{role}": key
@@ -78,10 +77,11 @@ def test_every_route_computes_what_the_library_does(
         task, role = route.split("/")
         number = model.route(task, role)  # type: ignore[arg-type]
         with torch.no_grad():
-            ours = model.model(pack(list(ids.numpy())), number)
-        weights = adapter_weights(NAMES[key], seed=list(NAMES).index(key))
+            ours = model.model.double()(pack(list(ids.numpy())), number)
+        float32 = adapter_weights(NAMES[key], seed=list(NAMES).index(key))
+        weights = {name: weight.double() for name, weight in float32.items()}
         theirs = naive_cls(bert, weights, NAMES[key], ids)
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=FLOAT64)
         seen[key] = ours
     # The adapters matter: no two give the same embeddings.
     assert min((seen["prx"] - seen[key]).abs().max() for key in ("clf", "rgn", "qry")) > 0.01

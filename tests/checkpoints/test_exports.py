@@ -59,6 +59,7 @@ def strings(pretrained: Pretrained) -> list[str]:
 
 
 def close(found: FloatArray, wanted: FloatArray, tolerance: float = 1e-5) -> bool:
+    """Compare float32 of two libraries, see `test_exported_variants.difference`."""
     scale = max(1.0, float(np.abs(wanted).max()))
     return float(np.abs(found - wanted).max()) <= tolerance * scale
 

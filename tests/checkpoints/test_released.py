@@ -20,6 +20,7 @@ from scimult.checkpoints.released_export import write_released
 from scimult.checkpoints.released_keys import to_released
 from scimult.errors import SciMultError
 from scimult.models import Encoder, EncoderConfig, pack, variant_layouts
+from tests.models.variants import FLOAT64
 from tests.released import (
     HEADS,
     bert_config,
@@ -31,8 +32,6 @@ from tests.released import (
 from tests.tiny import save_tiny_model, tiny_tokenizer
 
 VOCABULARY = tiny_tokenizer().vocab_size
-# Float32 with another order of additions.
-TOLERANCE = 1e-5
 FORMS = [(None, 3), ("mod2:attn", 3), ("mod2:fwd", 3), ("mod4:attn", 3), ("mod3:fwd", 2)]
 
 
@@ -50,7 +49,7 @@ def tokens(seed: int = 0) -> list[np.ndarray]:
 
 @torch.no_grad()
 def embed(pretrained: Pretrained, expert: int) -> torch.Tensor:
-    embeddings: torch.Tensor = pretrained.model(pack(tokens()), expert)
+    embeddings: torch.Tensor = pretrained.model.double()(pack(tokens()), expert)
     return embeddings
 
 
@@ -65,11 +64,11 @@ def test_every_expert_computes_what_the_file_says(
     known = names or ["search", "link_prediction", "classification"]
     assert read.tasks.names == report.tasks == known
     for number, task in enumerate(known):
-        bert = expert_as_bert(encoder, VOCABULARY, number)
+        bert = expert_as_bert(encoder, VOCABULARY, number).double()
         found = embed(read, read.route(task))
         for row, ids in enumerate(tokens()):
             state = bert(torch.from_numpy(ids)[None]).last_hidden_state[0, 0]
-            assert (found[row] - state).abs().max() <= TOLERANCE * max(1, state.abs().max())
+            assert (found[row] - state).abs().max() <= FLOAT64 * max(1, state.abs().max())
 
 
 def test_report_says_what_was_found_and_left_out(tmp_path: Path, tokenizer: Path) -> None:

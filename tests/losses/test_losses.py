@@ -21,6 +21,12 @@ from scimult.losses import (
     triplet_margin,
 )
 
+FLOAT64 = 1e-10
+
+
+def random_values(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[int], list[int], list[list[int]]]:
@@ -85,7 +91,7 @@ def test_loss_equals_equation_2(
     case: tuple[list[int], list[int], list[list[int]]], temperature: float
 ) -> None:
     candidates, targets, known = case
-    scores = torch.randn(len(targets), len(candidates), generator=torch.Generator().manual_seed(0))
+    scores = random_values(len(targets), len(candidates))
     masked = torch.tensor(
         [
             [c != t and candidate in ids for c, candidate in enumerate(candidates)]
@@ -97,13 +103,11 @@ def test_loss_equals_equation_2(
         kept = [float(scores[row, c]) for c in range(len(candidates)) if not masked[row, c]]
         total = sum(math.exp(s / temperature) for s in kept)
         expected = -math.log(math.exp(float(scores[row, target]) / temperature) / total)
-        # exp and log in float32 against float64.
-        assert float(losses[row]) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert float(losses[row]) == pytest.approx(expected, rel=FLOAT64, abs=FLOAT64)
 
 
 def test_similarities_against_their_definitions() -> None:
-    generator = torch.Generator().manual_seed(1)
-    q, c = torch.randn(3, 5, generator=generator), torch.randn(4, 5, generator=generator)
+    q, c = random_values(3, 5), random_values(4, 5, seed=1)
     for i in range(3):
         for j in range(4):
             dot = float((q[i] * c[j]).sum())
@@ -111,7 +115,7 @@ def test_similarities_against_their_definitions() -> None:
             distance = float((q[i] - c[j]).norm())
             for name, value in (("dot", dot), ("cosine", dot / norms), ("l2", -distance)):
                 score = float(similarity_matrix(q, c, name)[i, j])  # type: ignore[arg-type]
-                assert score == pytest.approx(value, abs=1e-5)
+                assert score == pytest.approx(value, abs=FLOAT64)
 
 
 @pytest.mark.parametrize("spread", [1.0, 2e-3, 1e-5])
@@ -151,21 +155,19 @@ def test_triplet_margin_equals_a_double_loop(
     case: tuple[list[int], list[int], list[list[int]]], margin: float
 ) -> None:
     candidates, targets, known = case
-    scores = torch.randn(len(targets), len(candidates), generator=torch.Generator().manual_seed(0))
+    scores = random_values(len(targets), len(candidates))
     masked = [
         [c != t and candidate in ids for c, candidate in enumerate(candidates)]
         for t, ids in zip(targets, known, strict=True)
     ]
     batch = InBatchScores(scores, torch.tensor(targets), torch.tensor(masked))
     expected = naive_triplet(scores.tolist(), targets, masked, margin)
-    # Sums of at most twelve float32 terms below 20.
-    assert triplet_margin(batch, margin).tolist() == pytest.approx(expected, abs=1e-5)
+    assert triplet_margin(batch, margin).tolist() == pytest.approx(expected, abs=FLOAT64)
 
 
 def test_triplet_of_l2_scores_is_specters_loss() -> None:
     """SPECTER, equations 2 and 3, as PyTorch has them."""
-    generator = torch.Generator().manual_seed(2)
-    q, positive, negative = torch.randn(3, 5, 8, generator=generator)
+    q, positive, negative = random_values(3, 5, 8, seed=2)
     scores = similarity_matrix(q, torch.cat([positive, negative]), "l2")
     rows, targets = torch.arange(5), torch.arange(5)
     masked = foreign_negatives(targets, rows, rows + 5, 10)
@@ -174,21 +176,18 @@ def test_triplet_of_l2_scores_is_specters_loss() -> None:
         q, positive, negative, margin=1.0, eps=0.0, reduction="none"
     )
     assert float(theirs.max()) > 0
-    # Distances near 4 in float32.
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=FLOAT64)
 
 
 def test_info_nce_of_cosines_is_multiple_negatives_ranking() -> None:
     """Scale 20 over positives and hard negatives: the loss that others call MNRL."""
-    generator = torch.Generator().manual_seed(3)
-    q, positive, negative = torch.randn(3, 5, 8, generator=generator)
+    q, positive, negative = random_values(3, 5, 8, seed=3)
     columns = torch.cat([positive, negative])
     cosines = torch.nn.functional.cosine_similarity(q[:, None], columns[None], dim=-1)
     theirs = torch.nn.functional.cross_entropy(20 * cosines, torch.arange(5))
     nothing = torch.zeros(5, 10, dtype=torch.bool)
     batch = InBatchScores(similarity_matrix(q, columns, "cosine"), torch.arange(5), nothing)
-    # Float32 rounding of cosines, 20 times as large.
-    assert float(info_nce(batch, 0.05).mean()) == pytest.approx(float(theirs), abs=1e-5)
+    assert float(info_nce(batch, 0.05).mean()) == pytest.approx(float(theirs), abs=FLOAT64)
 
 
 def test_triplet_gradient_is_zero_for_negatives_beyond_the_margin_and_masked_ones() -> None:

@@ -1,6 +1,6 @@
 """Instructions, adapters, low-rank updates, projected attention and codes against formulas.
 
-Both sides run in float64, where sums in another order agree to 1e-9: a wrong formula cannot
+Both sides run in float64, where sums in another order agree to 1e-10: a wrong formula cannot
 hide behind rounding, which fused adapters with random weights amplify in float32.
 """
 
@@ -15,11 +15,13 @@ from torch import Tensor
 from scimult.models import Encoder, pack
 from tests.models import naive
 from tests.models.variants import (
+    FLOAT64,
     INSTRUCTIONS,
     LENGTHS,
     ROUTE_OF_ROW,
     ROUTES,
     WIDTH,
+    random_weights,
     tiny_encoder,
     tiny_rows,
 )
@@ -31,9 +33,7 @@ def compare(model: Encoder, one_row: Callable[[dict[str, Tensor], Tensor, int], 
     """Compare values and gradients of a mixed batch with ``one_row`` applied to each row."""
     model = model.double()
     weights = dict(model.named_parameters())
-    factors = torch.randn(
-        len(LENGTHS), WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    )
+    factors = random_weights(len(LENGTHS), WIDTH)
     embedded = model(pack(tiny_rows()), ROUTE_OF_ROW)
     ours = torch.autograd.grad((embedded * factors).sum(), weights.values(), allow_unused=True)
     rows = [
@@ -41,12 +41,12 @@ def compare(model: Encoder, one_row: Callable[[dict[str, Tensor], Tensor, int], 
         for row, route in zip(tiny_rows(), ROUTE_OF_ROW, strict=True)
     ]
     expected = torch.stack(rows)
-    torch.testing.assert_close(embedded, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(embedded, expected, rtol=0, atol=FLOAT64)
     theirs = torch.autograd.grad((expected * factors).sum(), weights.values(), allow_unused=True)
     for name, one, other in zip(weights, ours, theirs, strict=True):
         other = torch.zeros_like(weights[name]) if other is None else other
         one = torch.zeros_like(weights[name]) if one is None else one
-        assert (one - other).abs().max() <= 1e-9 * max(1.0, float(other.abs().max())), name
+        assert (one - other).abs().max() <= FLOAT64 * max(1.0, float(other.abs().max())), name
 
 
 def test_equation_4_with_shared_parameters() -> None:
@@ -100,15 +100,17 @@ def test_control_codes(case: str, place: int) -> None:
 
 def test_instruction_states_can_be_read_once_and_used_again() -> None:
     for case in ("instruction", "prefix"):
-        model = tiny_encoder(case)
+        model = tiny_encoder(case).double()
         states = model.read_instructions(range(ROUTES))
         again = model(pack(tiny_rows()), ROUTE_OF_ROW, states)
-        torch.testing.assert_close(again, model(pack(tiny_rows()), ROUTE_OF_ROW), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            again, model(pack(tiny_rows()), ROUTE_OF_ROW), rtol=0, atol=FLOAT64
+        )
 
 
 def test_another_instruction_is_another_embedding() -> None:
-    model = tiny_encoder("instruction")
+    model = tiny_encoder("instruction").double()
     states = model.read_instructions([0], {0: INSTRUCTIONS[1]})
     changed = model(pack(tiny_rows()), 0, states)
-    torch.testing.assert_close(changed, model(pack(tiny_rows()), 1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(changed, model(pack(tiny_rows()), 1), rtol=0, atol=FLOAT64)
     assert not torch.allclose(changed, model(pack(tiny_rows()), 0), atol=1e-3)

@@ -11,7 +11,7 @@ import torch
 from scimult.checkpoints import warm_start
 from scimult.errors import CheckpointError, SciMultError
 from scimult.models import Encoder, pack, variant_layouts
-from tests.models.variants import tiny_config
+from tests.models.variants import FLOAT64, WIDTH, random_weights, tiny_config
 
 EXPERTS = ["mha_expert", "ffn_expert", "mha_ffn_expert"]
 LENGTHS = (9, 3, 30, 17, 17, 1, 24, 8)
@@ -19,7 +19,7 @@ ROUTES = (2, 0, 1, 1, 2, 0, 0, 2)
 
 
 def encoder(variant: str, seed: int = 0) -> Encoder:
-    model = Encoder(tiny_config(variant))
+    model = Encoder(tiny_config(variant)).double()
     model.initialise(seed)
     return model
 
@@ -32,7 +32,7 @@ def rows() -> list[np.ndarray]:
 def single_task(model: Encoder, expert: int) -> Encoder:
     """Build a vanilla encoder by hand from the shared weights and those of one expert."""
     source = model.state_dict()
-    vanilla = Encoder(tiny_config("vanilla"))
+    vanilla = Encoder(tiny_config("vanilla")).double()
     weights = {}
     for key in vanilla.state_dict():
         own = key.replace(".experts.0.", f".experts.{expert}.")
@@ -44,14 +44,14 @@ def single_task(model: Encoder, expert: int) -> Encoder:
 @pytest.mark.parametrize("variant", EXPERTS)
 def test_identical_experts_equal_vanilla(variant: str) -> None:
     vanilla = encoder("vanilla")
-    routed = Encoder(tiny_config(variant))
+    routed = Encoder(tiny_config(variant)).double()
     warm_start(routed, vanilla.state_dict())
     expected = vanilla(pack(rows()))
     for expert in range(3):
         # The same products in the same order: bit-equal.
         assert torch.equal(routed(pack(rows()), expert), expected)
     # Slices change how the products are blocked: last bits may differ.
-    torch.testing.assert_close(routed(pack(rows()), ROUTES), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(routed(pack(rows()), ROUTES), expected, rtol=0, atol=FLOAT64)
 
 
 @pytest.mark.parametrize("variant", EXPERTS)
@@ -64,7 +64,7 @@ def test_each_row_equals_a_hand_built_single_task_model(
     per_row = [routes] * len(LENGTHS) if isinstance(routes, int) else routes
     for i, (row, expert) in enumerate(zip(rows(), per_row, strict=True)):
         alone = single_task(model, expert)(pack([row]))[0]
-        torch.testing.assert_close(embedded[i], alone, rtol=0, atol=1e-5)
+        torch.testing.assert_close(embedded[i], alone, rtol=0, atol=FLOAT64)
 
 
 @pytest.mark.parametrize("variant", EXPERTS)
@@ -81,13 +81,13 @@ def test_only_the_routed_expert_gets_a_gradient(variant: str) -> None:
 def test_mixed_batch_gives_the_gradients_of_separate_ones(variant: str) -> None:
     mixed = encoder(variant)
     separate = copy.deepcopy(mixed)
-    weights = torch.randn(len(LENGTHS), 24, generator=torch.Generator().manual_seed(0))
+    weights = random_weights(len(LENGTHS), WIDTH)
     (mixed(pack(rows()), ROUTES) * weights).sum().backward()
     for row, expert, weight in zip(rows(), ROUTES, weights, strict=True):
         (separate(pack([row]), expert)[0] * weight).sum().backward()
     for (name, one), other in zip(mixed.named_parameters(), separate.parameters(), strict=True):
         scale = max(1.0, float(other.grad.abs().max()))
-        assert (one.grad - other.grad).abs().max() <= 1e-5 * scale, name
+        assert (one.grad - other.grad).abs().max() <= FLOAT64 * scale, name
 
 
 def test_experts_sit_in_the_blocks_of_the_released_model() -> None:

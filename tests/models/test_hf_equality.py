@@ -12,9 +12,8 @@ from transformers import AutoModel, BertConfig, BertModel
 from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.bert_keys import bert_config, from_bert, to_bert
 from scimult.models import Encoder, pack
+from tests.models.variants import FLOAT64, random_weights
 
-# Float32 with another order of additions; hidden states are of order 1.
-TOLERANCE = 1e-5
 LENGTHS = (5, 64, 23, 23, 1, 40, 64, 2)
 
 
@@ -32,13 +31,13 @@ def small_bert(seed: int) -> BertModel:
         initializer_range=0.2,
         attn_implementation="eager",
     )
-    model: BertModel = BertModel(config, add_pooling_layer=False)
+    model: BertModel = BertModel(config, add_pooling_layer=False).double()
     return model
 
 
 def ours_from(bert: BertModel) -> Encoder:
     config = bert_config(bert.config.to_dict(), "cls", "test")
-    encoder = Encoder(config)
+    encoder = Encoder(config).double()
     encoder.load_state_dict(from_bert(bert.state_dict(), config.num_blocks))
     return encoder
 
@@ -65,14 +64,14 @@ def test_token_states_equal_those_of_padded_bert(seed: int) -> None:
     ids, mask = padded(rows)
     theirs = bert(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()]
     ours = encoder.token_states(pack(rows))
-    assert (ours - theirs).abs().max() <= TOLERANCE
+    assert (ours - theirs).abs().max() <= FLOAT64
 
 
 def test_gradients_equal_those_of_padded_bert() -> None:
     bert = small_bert(2)
     encoder, rows = ours_from(bert), rows_of(LENGTHS, 97)
     ids, mask = padded(rows)
-    weights = torch.randn(int(mask.sum()), 32, generator=torch.Generator().manual_seed(0))
+    weights = random_weights(int(mask.sum()), 32)
     states = bert(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()]
     (states * weights).sum().backward()
     (encoder.token_states(pack(rows)) * weights).sum().backward()
@@ -81,21 +80,21 @@ def test_gradients_equal_those_of_padded_bert() -> None:
         assert parameter.grad is not None, name
         # Sums over 200 tokens: relative to the largest entry of the tensor.
         scale = max(1.0, float(theirs[name].abs().max()))
-        assert (parameter.grad - theirs[name]).abs().max() <= TOLERANCE * scale, name
+        assert (parameter.grad - theirs[name]).abs().max() <= FLOAT64 * scale, name
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_real_checkpoint_gives_bert_embeddings(minilm: Path, pooling: str) -> None:
-    pretrained = load_pretrained(minilm, pooling=pooling)
-    bert = AutoModel.from_pretrained(minilm, attn_implementation="eager").eval()
+    model = load_pretrained(minilm, pooling=pooling).model.double()
+    bert = AutoModel.from_pretrained(minilm, attn_implementation="eager").eval().double()
     rows = rows_of((7, 130, 31, 256), 30000)
     ids, mask = padded(rows)
     with torch.no_grad():
         states = bert(input_ids=ids, attention_mask=mask).last_hidden_state
-        ours = pretrained.model(pack(rows))
+        ours = model(pack(rows))
     mean = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     theirs = states[:, 0] if pooling == "cls" else mean
-    assert (ours - theirs).abs().max() <= TOLERANCE
+    assert (ours - theirs).abs().max() <= FLOAT64
 
 
 def test_weights_survive_the_way_to_bert_and_back() -> None:

@@ -9,6 +9,8 @@ import torch
 
 from scimult.models import Encoder, EncoderConfig, variant_layouts
 
+# Of values of order 1 in float64: thousands of roundings to 2**-53, blown up a thousand times.
+FLOAT64 = 1e-10
 ROUTES = 3
 WIDTH = 24
 LENGTHS = (9, 3, 30, 17, 17, 2, 24, 8)
@@ -76,3 +78,8 @@ def tiny_rows() -> list[np.ndarray]:
     """Return rows of token ids with the lengths ``LENGTHS``."""
     rng = np.random.default_rng(1)
     return [rng.integers(0, 50, size=length) for length in LENGTHS]
+
+
+def random_weights(*shape: int) -> torch.Tensor:
+    """Return what outputs are multiplied with before they are summed to a loss, in float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

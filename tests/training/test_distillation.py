@@ -61,7 +61,8 @@ def batch(queries: list[int]) -> Batch:
 def losses(options: dict[str, Any]) -> tuple[float, Tensor]:
     """Return this rank's loss, and the gradient of the texts' embeddings."""
     section = validate(LossConfig, options)
-    embeddings = torch.randn(len(TEXTS), 6, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.randn(len(TEXTS), 6, generator=generator, dtype=torch.float64)
     embeddings.requires_grad_()
 
     rank, world = distributed.rank(), distributed.world_size()
@@ -88,16 +89,15 @@ def test_two_ranks_follow_the_teacher_as_one_does(tmp_path: Path) -> None:
     ranks = run_ranks(all_losses, 2, tmp_path)
     for one, parts in zip(all_losses(), zip(*ranks, strict=True), strict=True):
         loss, gradient = (sum(part) / 2 for part in zip(*parts, strict=True))
-        # float32 sums in another order.
-        assert loss == pytest.approx(one[0], rel=1e-6)
-        torch.testing.assert_close(gradient, one[1], rtol=1e-5, atol=1e-6)
+        assert loss == pytest.approx(one[0], rel=1e-10)
+        torch.testing.assert_close(gradient, one[1], rtol=0, atol=1e-10)
 
 
 def test_weights_add_up_and_queries_without_scores_have_the_other_loss_alone() -> None:
     plain, _ = losses({})
     teacher, gradient = losses({"distillation": {"name": "margin_mse", "contrastive_weight": 0}})
     both, _ = losses({"distillation": {"name": "margin_mse", "weight": 3, "contrastive_weight": 2}})
-    assert both == pytest.approx(2 * plain + 3 * teacher, rel=1e-6)
+    assert both == pytest.approx(2 * plain + 3 * teacher, rel=1e-10)
     # Queries 1 and 2 lack a score: only texts of queries 0 and 3 are moved by the teacher.
     moved = [TEXTS[row] for row in gradient.abs().sum(1).nonzero()[:, 0].tolist()]
     assert moved == [0, 3, 10, 13, 20, 22]

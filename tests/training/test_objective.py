@@ -57,10 +57,11 @@ def batch(
 
 def run(options: dict[str, Any], similarity: Similarity = "dot") -> tuple[PartResult, Tensor]:
     section = validate(LossConfig, options)
-    embeddings = torch.randn(len(TEXTS), 6, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.randn(len(TEXTS), 6, generator=generator, dtype=torch.float64)
     objective = ContrastiveObjective(similarity, loss_function(section), section)
     (result,) = objective([batch()], embeddings)
-    return result, embeddings.double()
+    return result, embeddings
 
 
 def cross_entropy(scores: list[float], target: float, temperature: float) -> float:
@@ -122,8 +123,7 @@ def test_info_nce_one_way_and_both_ways(
         back += cross_entropy(kept, positive, 0.7) / PAIRS
         masked += (PAIRS - len(kept)) * (name != "info_nce")
     expected = there if name == "info_nce" else (there + back) / 2
-    # Float32 against float64; losses are below 10.
-    assert float(result.loss) / PAIRS == pytest.approx(expected, abs=1e-5)
+    assert float(result.loss) / PAIRS == pytest.approx(expected, abs=1e-10)
     assert result.masked == masked
 
 
@@ -144,7 +144,7 @@ def test_triplet_takes_own_negatives_or_all(which: str, repeated: str) -> None:
 
         hinges = [max(distance(own) - distance(text) + 2.0, 0.0) for text in others]
         expected += sum(hinges) / len(hinges) / PAIRS
-    assert float(result.loss) / PAIRS == pytest.approx(expected, abs=1e-5)
+    assert float(result.loss) / PAIRS == pytest.approx(expected, abs=1e-10)
 
 
 def test_matryoshka_is_the_mean_over_cuts() -> None:
@@ -156,7 +156,7 @@ def test_matryoshka_is_the_mean_over_cuts() -> None:
         scores = embeddings[[TEXTS.index(t) for t in texts], :2] @ embeddings[query, :2]
         cut += cross_entropy(scores.tolist(), float(scores[0]), 1.0) / PAIRS
     assert float(whole.loss) / PAIRS == pytest.approx(
-        (float(plain.loss) / PAIRS + cut) / 2, abs=1e-5
+        (float(plain.loss) / PAIRS + cut) / 2, abs=1e-10
     )
 
 
@@ -191,8 +191,9 @@ def test_parts_share_their_negatives(
         section,
         group_of=shared_negatives(across, lambda task: [route_of[task]] * 2),
     )
-    embeddings = torch.randn(len(TEXTS), 6, generator=torch.Generator().manual_seed(0))
-    ours, naive = embeddings.clone().requires_grad_(), embeddings.double().requires_grad_()
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.randn(len(TEXTS), 6, generator=generator, dtype=torch.float64)
+    ours, naive = embeddings.clone().requires_grad_(), embeddings.clone().requires_grad_()
     # Every part encodes its own texts, in an order of its own.
     orders = [np.random.default_rng(n).permutation(TEXTS).tolist() for n in range(len(PARTS))]
     parts = [
@@ -216,16 +217,14 @@ def test_parts_share_their_negatives(
             back = loss(own, [query, *queries_against(row, repeated, together=group)])
             expected = expected + (there if name == "info_nce" else (there + back) / 2)
         assert (result.source, result.task, result.pairs) == (source, task, len(rows))
-        # Float32 against float64; losses are below 10.
-        assert float(result.loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
+        assert float(result.loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-10)
         assert result.sums[task][:2] == pytest.approx([len(rows), float(expected.detach())])
         total = total + expected
     torch.stack([result.loss for result in results]).sum().backward()
     total.backward()
     assert ours.grad is not None
     assert naive.grad is not None
-    # Float32 sums of some twenty terms below 3.
-    torch.testing.assert_close(ours.grad.double(), naive.grad, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.grad, naive.grad, rtol=0, atol=1e-10)
 
 
 LABELS, LABELLED = 18, 1536
@@ -255,16 +254,17 @@ def test_a_label_weighs_the_same_however_often_it_is_a_positive(
     )
     section = validate(LossConfig, {"repeated_candidates": repeated})
     objective = ContrastiveObjective("dot", loss_function(section), section)
-    embeddings = torch.cat([ahead * torch.eye(LABELS)[label_B], torch.eye(LABELS)])
+    unit_LL = torch.eye(LABELS, dtype=torch.float64)
+    embeddings = torch.cat([ahead * unit_LL[label_B], unit_LL])
     loss = float(objective([coarse], embeddings)[0].loss) / LABELLED
     of_a_classifier = math.log(1 + (LABELS - 1) * math.exp(-ahead))
     if repeated == "once":
-        # Float32 sums of 1,536 losses below 3.
-        assert loss == pytest.approx(of_a_classifier, rel=1e-5)
+        assert loss == pytest.approx(of_a_classifier, abs=1e-10)
     else:
         copies = torch.bincount(label_B).double()
         other = LABELLED - copies
-        assert loss == pytest.approx(float(((other + 1).log() * copies).sum() / LABELLED), rel=1e-5)
+        expected = float(((other + 1).log() * copies).sum() / LABELLED)
+        assert loss == pytest.approx(expected, abs=1e-10)
         assert loss > of_a_classifier + 4
 
 
