@@ -22,6 +22,7 @@ from scimult.inference.texts import as_text
 from scimult.models import embed_tokens
 from scimult.models.config import Pooling
 from scimult.progress import note
+from scimult.retrieval.embeddings import unit_rows
 from scimult.tasks import TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
 
@@ -81,10 +82,11 @@ class SciMult:
         dtype: str = "float32",
         pooling: Pooling | None = None,
         similarity: Similarity | None = None,
+        normalise: bool | None = None,
         dims: int | None = None,
         name: str | None = None,
     ) -> SciMult:
-        """Load a run, a saved model or a Hugging Face BERT folder.
+        """Load a run, a saved model, or a Hugging Face or sentence-transformers folder.
 
         Parameters
         ----------
@@ -93,9 +95,13 @@ class SciMult:
         device, dtype
             See the class.
         pooling, similarity : optional
-            Replace what the checkpoint says (a plain BERT folder: ``cls`` and ``dot``).
+            Replace what the checkpoint says. A plain Hugging Face folder says nothing: ``cls``
+            and ``dot``.
+        normalise : bool, optional
+            Whether embeddings are scaled to length 1. By default they are where the similarity
+            is cosine; a sentence-transformers folder says it by its own modules.
         dims : int, optional
-            Keep only the first dimensions of each embedding.
+            Keep only the first dimensions of each embedding (before it is scaled).
         name : str, optional
             Defaults to the folder's name.
 
@@ -104,7 +110,9 @@ class SciMult:
         CheckpointError
             If the folder holds no model that fits.
         """
-        pretrained = load_pretrained(path, pooling=pooling, similarity=similarity, dims=dims)
+        pretrained = load_pretrained(
+            path, pooling=pooling, similarity=similarity, normalise=normalise, dims=dims
+        )
         return cls(pretrained, name=name or Path(path).resolve().name, device=device, dtype=dtype)
 
     @property
@@ -116,6 +124,11 @@ class SciMult:
     def similarity(self) -> Similarity:
         """How two embeddings are compared."""
         return self._pretrained.config.similarity
+
+    @property
+    def unit_vectors(self) -> bool:
+        """Whether embeddings have length 1."""
+        return self._pretrained.config.unit_vectors
 
     @property
     def width(self) -> int:
@@ -150,7 +163,8 @@ class SciMult:
         Returns
         -------
         array
-            float32, shape ``(N, D)``, in the order given; ``(0, D)`` for no texts.
+            float32, shape ``(N, D)``, in the order given; ``(0, D)`` for no texts. Rows have
+            length 1 if the model's similarity is cosine (and ``normalise`` is not False).
 
         Raises
         ------
@@ -170,7 +184,7 @@ class SciMult:
         wanted = [as_text(item, kind, place) for place, item in enumerate(texts)]
         tokens = self._pretrained.tokenizer.encode(wanted, self._pretrained.config.max_length)
         self.tokens_encoded += sum(map(len, tokens))
-        return embed_tokens(
+        embeddings_ND = embed_tokens(
             self._model,
             tokens,
             route=self._pretrained.route(task, role),
@@ -178,6 +192,7 @@ class SciMult:
             max_tokens_per_batch=self._max_tokens,
             show_progress=show_progress,
         )
+        return unit_rows(embeddings_ND) if self.unit_vectors else embeddings_ND
 
     def task_for(self, task: str, fallback: str) -> str:
         """Return ``task`` if the model knows it, else ``fallback``."""
@@ -207,12 +222,13 @@ class SciMult:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all that an embedding depends on: weights, architecture, tokenizer, length."""
+        """Hash of all that an embedding depends on: weights, architecture, texts, length 1."""
         config = self._pretrained.config
         digest = hashlib.sha256(config.encoder.model_dump_json().encode())
         digest.update(f"{self._pretrained.tokenizer.fingerprint} {config.max_length}".encode())
         instructions = [task.instruction for task in config.tasks]
-        digest.update(json.dumps([config.routing, instructions]).encode())
+        scaling = ["unit vectors"] if self.unit_vectors else []
+        digest.update(json.dumps([config.routing, instructions, *scaling]).encode())
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype}".encode())
             digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from scimult.errors import DataError
 from scimult.files import atomic_folder, read_json, write_json, write_text
@@ -63,6 +64,13 @@ class StoredEmbeddings:
             )
         chosen: FloatArray = self.embeddings_ND[[places[name] for name in wanted]]
         return chosen
+
+
+def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
+    """Return the embeddings scaled to length 1, float32; a row of zeros stays one."""
+    x_ND = torch.from_numpy(np.array(embeddings_ND, dtype=np.float32))
+    scaled_ND: FloatArray = torch.nn.functional.normalize(x_ND, dim=1).numpy()
+    return scaled_ND
 
 
 def write_embeddings(
