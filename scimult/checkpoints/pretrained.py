@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -17,7 +18,7 @@ from scimult.checkpoints.warm_start import warm_start
 from scimult.checkpoints.weights import load_strictly, read_weights, write_weights
 from scimult.config import StrictConfig, validate
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import CheckpointError, ConfigError
+from scimult.errors import CheckpointError, ConfigError, one_of
 from scimult.files import atomic_folder, read_json, write_json, write_text
 from scimult.models import Encoder, EncoderConfig
 from scimult.models.config import Pooling
@@ -31,6 +32,7 @@ FORMAT = "scimult-encoder"
 FOLDED_KEY = "scimult"
 _FOLDED_ENCODER = ("pooling", "pooling_position")
 _MANY_TOKENS = 1_000_000
+_SHORTEST = 3
 
 
 class PretrainedConfig(StrictConfig):
@@ -47,7 +49,7 @@ class PretrainedConfig(StrictConfig):
     routing: Routing = "task"
     similarity: Similarity = "dot"
     normalise: bool | None = None
-    max_length: int = Field(512, ge=3)
+    max_length: int = Field(512, ge=_SHORTEST)
     provenance: dict[str, Any] = Field(default_factory=dict)
 
     @property
@@ -158,12 +160,20 @@ def load_pretrained(
 
     Raises
     ------
-    ConfigError
-        If ``dims`` is more than the model has.
+    ConfigError, UnknownNameError
+        If ``dims`` is more than the model has, or an option is of another type or value.
     CheckpointError
         If the folder holds no model, one that does not fit its config, or one that makes or
         compares embeddings in a way that we do not have.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError("a model's folder is no path", value=path, fix="pass a str or a Path")
+    if pooling is not None:
+        one_of("pooling", pooling, get_args(Pooling))
+    if similarity is not None:
+        one_of("similarity", similarity, get_args(Similarity))
+    if not (normalise is None or isinstance(normalise, bool)):
+        raise ConfigError("normalise is no truth value", value=normalise, fix="pass True or False")
     folder = find_model_folder(path)
     pretrained_config, weights = read_folder(folder, pooling, similarity)
     if similarity is not None:
@@ -334,7 +344,7 @@ def _follow(
         config.similarity = described.similarity
     config.normalise = described.normalises
     longest = config.encoder.max_text_length
-    config.max_length = min(described.max_length or longest, longest)
+    config.max_length = max(_SHORTEST, min(described.max_length or longest, longest))
     if described.prompts:
         note(
             f"{described.folder}: its prompts ({', '.join(described.prompts)}) are not written "
@@ -371,6 +381,12 @@ def _read_config(
     except ValidationError as error:
         problem = "; ".join(f"{d['loc']}: {d['msg']}" for d in error.errors())
         raise CheckpointError(f"config.json is not valid: {problem}", path=folder) from error
+    if encoder.max_text_length < _SHORTEST:
+        raise CheckpointError(
+            f"texts of this checkpoint have {encoder.max_text_length} tokens at most",
+            path=path,
+            fix=f"use one for {_SHORTEST} tokens (cls, a word, sep) or more",
+        )
     if folded:
         if pooling is not None:
             own["pooling"] = pooling

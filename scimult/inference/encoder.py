@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
-from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.errors import ConfigError, one_of
 from scimult.hardware import keep_freed_memory, multiplies_bfloat16
-from scimult.inference.texts import as_text
+from scimult.inference.texts import as_texts
 from scimult.models import embed_tokens
 from scimult.models.config import Pooling
 from scimult.progress import note
-from scimult.retrieval.embeddings import unit_rows
+from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
 
@@ -40,7 +40,7 @@ class SciMult:
         Name that reports show.
     device : str or torch.device, optional
         Defaults to the first GPU, else the CPU.
-    dtype : {"float32", "bfloat16", "float16"}
+    dtype : {"float32", "bfloat16", "float16"} or torch.dtype
         Type of the weights and activations; embeddings are returned as float32 in any case.
     max_tokens_per_batch : int
         Token budget of one forward pass.
@@ -57,11 +57,10 @@ class SciMult:
         *,
         name: str,
         device: str | torch.device | None = None,
-        dtype: str = "float32",
+        dtype: str | torch.dtype = "float32",
         max_tokens_per_batch: int = 8192,
     ) -> None:
-        if dtype not in DTYPES:
-            raise UnknownNameError("dtype", dtype, DTYPES)
+        self._dtype = one_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
         self.name = name
         self._pretrained = pretrained
         self._max_tokens = max_tokens_per_batch
@@ -69,9 +68,9 @@ class SciMult:
         where = _device(device)
         if where.type == "cpu":
             keep_freed_memory()
-            if dtype != "float32" and not multiplies_bfloat16(where):
-                note(f"{dtype} products are emulated on this CPU, slower than float32")
-        self._model = pretrained.model.to(where, DTYPES[dtype]).eval()
+            if self._dtype != "float32" and not multiplies_bfloat16(where):
+                note(f"{self._dtype} products are emulated on this CPU, slower than float32")
+        self._model = pretrained.model.to(where, DTYPES[self._dtype]).eval()
 
     @classmethod
     def from_pretrained(
@@ -79,7 +78,7 @@ class SciMult:
         path: Path | str,
         *,
         device: str | torch.device | None = None,
-        dtype: str = "float32",
+        dtype: str | torch.dtype = "float32",
         pooling: Pooling | None = None,
         similarity: Similarity | None = None,
         normalise: bool | None = None,
@@ -109,6 +108,8 @@ class SciMult:
         ------
         CheckpointError
             If the folder holds no model that fits.
+        ConfigError, UnknownNameError
+            If an option is of another type or value.
         """
         pretrained = load_pretrained(
             path, pooling=pooling, similarity=similarity, normalise=normalise, dims=dims
@@ -137,7 +138,7 @@ class SciMult:
 
     def encode(
         self,
-        texts: Sequence[Text | str | Mapping[str, Any]],
+        texts: Iterable[Text | str | Mapping[str, Any]],
         *,
         task: str,
         role: Role = "query",
@@ -148,9 +149,10 @@ class SciMult:
 
         Parameters
         ----------
-        texts : sequence of Text, str or mapping
+        texts : iterable of Text, str or mapping
             Papers (``title``, ``abstract``), labels (``name``, ``definition``) or queries; a
-            plain string is the query, the title or the name, by what ``task`` compares.
+            plain string is the query, the title or the name, by what ``task`` compares. Fields
+            such as ``year`` or ``doi`` may stand beside them. Of a table, pass the rows.
         task : str
             One of ``tasks``.
         role : {"query", "candidate"}
@@ -171,17 +173,16 @@ class SciMult:
         UnknownNameError
             If the model does not know ``task``; the message lists the known ones.
         DataError
-            If a text is empty or not of a known form.
+            If a text is empty, not of a known form or has text in a field that is not read, or
+            if an embedding is not finite.
         ConfigError
             If the model reads no instructions, or not such a long one.
         """
-        if isinstance(texts, (str, Text, Mapping)):
-            raise DataError("texts is a single text", value=texts, fix="pass a list of texts")
         kind = self.kind(task, role)
         row = None if instruction is None else self._instruction(instruction)
-        if not len(texts):
+        wanted = as_texts(texts, kind)
+        if not wanted:
             return np.zeros((0, self.width), dtype=np.float32)
-        wanted = [as_text(item, kind, place) for place, item in enumerate(texts)]
         tokens = self._pretrained.tokenizer.encode(wanted, self._pretrained.config.max_length)
         self.tokens_encoded += sum(map(len, tokens))
         embeddings_ND = embed_tokens(
@@ -192,6 +193,7 @@ class SciMult:
             max_tokens_per_batch=self._max_tokens,
             show_progress=show_progress,
         )
+        check_finite(embeddings_ND, f"{self.name} in {self._dtype}")
         return unit_rows(embeddings_ND) if self.unit_vectors else embeddings_ND
 
     def task_for(self, task: str, fallback: str) -> str:
@@ -206,9 +208,8 @@ class SciMult:
         UnknownNameError
             If the model does not know ``task``, or ``role`` is not a side.
         """
-        if role not in get_args(Role):
-            raise UnknownNameError("role", role, get_args(Role))
-        known = self.tasks[task]
+        one_of("role", role, get_args(Role))
+        known = self.tasks[one_of("task", task, self.tasks.names)]
         return known.query_kind if role == "query" else known.candidate_kind
 
     def _instruction(self, instruction: str) -> TokenIds:
@@ -218,6 +219,8 @@ class SciMult:
                 value=instruction,
                 fix="leave instruction out, or use a model of variant instruction or prefix",
             )
+        if not isinstance(instruction, str):
+            raise ConfigError("instruction is no string", value=instruction, fix="pass a str")
         return self._pretrained.instruction_row(instruction)
 
     @cached_property
@@ -240,7 +243,7 @@ def _device(device: str | torch.device | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         problem = str(error).splitlines()[0]
         raise ConfigError(
             f"device cannot be used: {problem}", value=str(device), fix="use cpu or cuda"
