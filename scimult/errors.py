@@ -68,6 +68,20 @@ class UnknownNameError(SciMultError):
         )
 
 
+def one_of(what: str, value: object, known: Iterable[str]) -> str:
+    """Return a name that must be one of ``known``.
+
+    Raises
+    ------
+    UnknownNameError
+        If it is another one, or no string at all.
+    """
+    names = list(known)
+    if not isinstance(value, str) or value not in names:
+        raise UnknownNameError(what, value if isinstance(value, str) else repr(value), names)
+    return value
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -114,7 +114,7 @@ def import_adapters(
     """
     tasks, routing, chosen = _route_adapters(adapters)
     folder = find_model_folder(base)
-    plain, weights = read_folder(folder)
+    plain, weights = read_folder(folder, "cls", similarity)
     _check_base(plain.encoder, folder)
     read = {path: _read_adapter(path, plain.encoder) for path in dict.fromkeys(chosen.values())}
     by_route = {route: read[path] for route, path in chosen.items()}
@@ -122,6 +122,7 @@ def import_adapters(
         "tasks": [task.model_dump() for task in tasks],
         "routing": routing,
         "similarity": similarity,
+        "normalise": None,
         "provenance": _provenance(base, by_route),
     }
     tree["encoder"]["adapters"] = {"count": len(by_route), "width": _common_width(by_route)}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CARD_FILE = "README.md"
 _COMPARE = {
     "dot": "dot product",
-    "cosine": "cosine (vectors are not normalised in the files)",
+    "cosine": "cosine",
     "l2": "negative Euclidean distance",
 }
 
@@ -102,7 +102,8 @@ def model_card(
         f"- {encoder.num_blocks} blocks, {encoder.hidden_size} wide, {encoder.num_heads} heads, "
         f"{encoder.vocab_size:,} tokens, {parameters:,} parameters\n"
         f"- embedding: {_pooling(encoder)}; {encoder.width} dimensions\n"
-        f"- compared by {_COMPARE[config.similarity]}\n"
+        f"- compared by {_COMPARE[config.similarity]}; "
+        f"{'scaled to length 1' if config.unit_vectors else 'not scaled to length 1'}\n"
         f"- longest text: {config.max_length} tokens; what is beyond is cut off",
         "## Use\n\n" + usage,
         *([notes] if notes else []),

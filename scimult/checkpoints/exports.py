@@ -15,16 +15,23 @@ from scimult.checkpoints.pretrained import (
     title_of,
     write_model,
 )
+from scimult.checkpoints.sentence_folder import (
+    LENGTH_FILE,
+    MODULES_FILE,
+    SIMILARITY_FILE,
+    SIMILARITY_NAMES,
+)
 from scimult.checkpoints.weights import write_weights
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError
 from scimult.files import atomic_folder, write_json, write_text
 from scimult.types import Role, Similarity
 
-# sentence-transformers' names of our similarities; its Euclidean one is the negative distance.
-_SIMILARITIES: dict[Similarity, str] = {"dot": "dot", "cosine": "cosine", "l2": "euclidean"}
 # Names that versions 2 to 6 of sentence-transformers all understand.
-_TRANSFORMER, _POOLING = (f"sentence_transformers.models.{n}" for n in ("Transformer", "Pooling"))
+_TRANSFORMER, _POOLING, _NORMALIZE = (
+    f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")
+)
+_POOLING_FOLDER, _NORMALIZE_FOLDER = "1_Pooling", "2_Normalize"
 _ROUTER = "sentence_transformers.models.Router"  # from version 5 on
 # A subfolder, and the task and side that are folded into it.
 _Route = tuple[str, str | None, Role | None]
@@ -101,17 +108,21 @@ def _write_router(folder: Path, pretrained: Pretrained, title: str) -> list[str]
     for place, (task, side) in places.items():
         (folder / place).mkdir()
         _write_folded(folder / place, pretrained, task, side, f"{title}/{place}")
-    types: dict[str, str] = {}
-    for place in places:
-        types |= {place: _TRANSFORMER, f"{place}/1_Pooling": _POOLING}
+    kinds = {"": _TRANSFORMER} | _after(pretrained.config)
+    parts = {place: [f"{place}/{path}".rstrip("/") for path in kinds] for place in places}
+    types = {
+        path: kind
+        for paths in parts.values()
+        for path, kind in zip(paths, kinds.values(), strict=True)
+    }
     router = {
         "types": types,
-        "structure": {name: [place, f"{place}/1_Pooling"] for name, (place, *_) in routes.items()},
+        "structure": {name: parts[place] for name, (place, *_) in routes.items()},
         # No default: without a task, encode() is an error and not some expert.
         "parameters": {"default_route": None, "allow_empty_key": False},
     }
     write_json(folder / "router_config.json", router)
-    write_json(folder / "modules.json", [_module(0, "", _ROUTER)])
+    _write_modules(folder, {"": _ROUTER})
     notes = f"""\
 A sentence-transformers `Router` (version 5 or later, no custom code). Its routes:
 {", ".join(routes)}. `encode` without `task`, or with another one, is an error. Each subfolder is a
@@ -143,7 +154,8 @@ def _routes(pretrained: Pretrained) -> dict[str, _Route]:
 def _write_ours(folder: Path, pretrained: Pretrained, title: str) -> list[str]:
     config = pretrained.config
     write_model(folder, pretrained.model.state_dict(), pretrained.tokenizer, config)
-    write_json(folder / "modules.json", [_module(0, "", _OURS)])
+    after = {path: kind for path, kind in _after(config).items() if kind != _POOLING}
+    _write_modules(folder, {"": _OURS} | after)
     _write_similarity(folder, config, {name: name for name in pretrained.tasks.names})
     notes = f"""\
 A folder of `scimult`, which must be installed: its module runs the model inside
@@ -168,14 +180,9 @@ def _write_folded(
     write_weights(folder, theirs)
     write_json(folder / CONFIG_FILE, hf_config)
     tokenizer.save_plain(folder)
-    modules = [_module(0, "", _TRANSFORMER), _module(1, "1_Pooling", _POOLING)]
-    write_json(folder / "modules.json", modules)
-    write_json(
-        folder / "sentence_bert_config.json",
-        {"max_seq_length": config.max_length, "do_lower_case": False},
-    )
-    (folder / "1_Pooling").mkdir()
-    write_json(folder / "1_Pooling" / "config.json", _pooling(config))
+    _write_modules(folder, {"": _TRANSFORMER} | _after(config))
+    write_json(folder / LENGTH_FILE, {"max_seq_length": config.max_length, "do_lower_case": False})
+    write_json(folder / _POOLING_FOLDER / CONFIG_FILE, _pooling(config))
     _write_similarity(folder, config, {})
     write_text(folder / CARD_FILE, _folded_card(config, weights, tokenizer, title, side))
 
@@ -229,12 +236,22 @@ from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("{name}"{options})
 texts = ["Graph drawing{separator}We lay out large graphs."]
 embeddings = model.encode(texts{argument})
-scores = model.similarity(embeddings, embeddings)  # {_SIMILARITIES[similarity]}
+scores = model.similarity(embeddings, embeddings)  # {SIMILARITY_NAMES[similarity]}
 ```"""
 
 
-def _module(number: int, path: str, kind: str) -> dict[str, Any]:
-    return {"idx": number, "name": str(number), "path": path, "type": kind}
+def _after(config: PretrainedConfig) -> dict[str, str]:
+    """Return the kinds of modules that follow the encoder, by subfolder."""
+    scaling = {_NORMALIZE_FOLDER: _NORMALIZE} if config.unit_vectors else {}
+    return {_POOLING_FOLDER: _POOLING} | scaling
+
+
+def _write_modules(folder: Path, kinds: dict[str, str]) -> None:
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": kind}
+        for number, (path, kind) in enumerate(kinds.items())
+    ]
+    write_json(folder / MODULES_FILE, modules)
 
 
 def _pooling(config: PretrainedConfig) -> dict[str, Any]:
@@ -250,5 +267,5 @@ def _pooling(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _write_similarity(folder: Path, config: PretrainedConfig, prompts: dict[str, str]) -> None:
-    content = {"prompts": prompts, "similarity_fn_name": _SIMILARITIES[config.similarity]}
-    write_json(folder / "config_sentence_transformers.json", content)
+    content = {"prompts": prompts, "similarity_fn_name": SIMILARITY_NAMES[config.similarity]}
+    write_json(folder / SIMILARITY_FILE, content)

@@ -35,7 +35,7 @@ _UPDATED = {
 # something that a plain encoder cannot express: it is refused by name.
 _PLAIN: dict[type[BaseModel], frozenset[str]] = {
     PretrainedConfig: frozenset(
-        "format version encoder tasks routing similarity max_length provenance".split()
+        "format version encoder tasks routing similarity normalise max_length provenance".split()
     ),
     EncoderConfig: frozenset(
         "family vocab_size hidden_size num_blocks num_heads intermediate_size max_positions "

@@ -28,14 +28,18 @@ _INPUTS = ("input_ids", "attention_mask")
 
 
 class _Embedder(nn.Module):
-    """A plain encoder and its pooling, from padded token ids to embeddings."""
+    """A plain encoder, its pooling and length 1, from padded token ids to embeddings."""
 
-    def __init__(self, plain: PreTrainedModel, pooling: str) -> None:
+    def __init__(self, plain: PreTrainedModel, pooling: str, unit_vectors: bool) -> None:
         super().__init__()
-        self.plain, self.pooling = plain, pooling
+        self.plain, self.pooling, self.unit_vectors = plain, pooling, unit_vectors
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return embeddings, shape ``(B, D)``."""
+        pooled_BD = self._pooled(input_ids, attention_mask)
+        return nn.functional.normalize(pooled_BD, dim=1) if self.unit_vectors else pooled_BD
+
+    def _pooled(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         states_BLD: Tensor = self.plain(
             input_ids=input_ids, attention_mask=attention_mask
         ).last_hidden_state
@@ -91,7 +95,7 @@ def export_onnx(
     plain_config = AutoConfig.for_model(**hf_config)
     plain = AutoModel.from_config(plain_config, attn_implementation="eager")  # type: ignore[no-untyped-call]
     plain.load_state_dict(theirs)
-    embedder = _Embedder(plain, named_pooling(config.encoder)).eval()
+    embedder = _Embedder(plain, named_pooling(config.encoder), config.unit_vectors).eval()
     with atomic_folder(folder) as temporary:
         _write_graph(embedder, temporary / ONNX_FILE, config.encoder.vocab_size)
         difference = _compare(embedder, temporary / ONNX_FILE, config.max_length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -12,14 +13,16 @@ from torch import Tensor
 from scimult.checkpoints.card import CARD_FILE, own_card
 from scimult.checkpoints.families import Family, family_of
 from scimult.checkpoints.hub import local_folder
+from scimult.checkpoints.sentence_folder import SentenceFolder
 from scimult.checkpoints.warm_start import warm_start
 from scimult.checkpoints.weights import load_strictly, read_weights, write_weights
 from scimult.config import StrictConfig, validate
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import CheckpointError, ConfigError
+from scimult.errors import CheckpointError, ConfigError, one_of
 from scimult.files import FolderKind, atomic_folder, read_json, write_json, write_text
 from scimult.models import Encoder, EncoderConfig
 from scimult.models.config import Pooling
+from scimult.progress import note
 from scimult.tasks import Routing, Task, TaskSet, default_tasks, route_names, route_of
 from scimult.types import Role, Similarity, Text, TokenIds
 
@@ -32,10 +35,15 @@ MODEL = FolderKind(
 FOLDED_KEY = "scimult"
 _FOLDED_ENCODER = ("pooling", "pooling_position")
 _MANY_TOKENS = 1_000_000
+_SHORTEST = 3
 
 
 class PretrainedConfig(StrictConfig):
-    """``config.json`` of a saved encoder."""
+    """``config.json`` of a saved encoder.
+
+    ``normalise`` says whether embeddings are scaled to length 1; None: where they are compared
+    by cosine, so that linear models, clusters and distances see what the cosine sees.
+    """
 
     format: str = FORMAT
     version: int = 1
@@ -43,13 +51,19 @@ class PretrainedConfig(StrictConfig):
     tasks: list[Task]
     routing: Routing = "task"
     similarity: Similarity = "dot"
-    max_length: int = Field(512, ge=3)
+    normalise: bool | None = None
+    max_length: int = Field(512, ge=_SHORTEST)
     provenance: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def routes(self) -> list[str]:
         """Names of the routes that the encoder tells apart, in order."""
         return route_names(TaskSet(self.tasks), self.routing)
+
+    @property
+    def unit_vectors(self) -> bool:
+        """Whether embeddings have length 1."""
+        return self.similarity == "cosine" if self.normalise is None else self.normalise
 
     @model_validator(mode="after")
     def _one_layer_per_route(self) -> PretrainedConfig:
@@ -128,6 +142,7 @@ def load_pretrained(
     *,
     pooling: Pooling | None = None,
     similarity: Similarity | None = None,
+    normalise: bool | None = None,
     dims: int | None = None,
 ) -> Pretrained:
     """Load our folder, a run folder (its ``model``), or a Hugging Face folder.
@@ -138,25 +153,39 @@ def load_pretrained(
         The folder, or ``organisation/name`` on the hub. A Hugging Face model (families:
         `checkpoints.families`) knows the default tasks, without experts; a folded export
         only the tasks that it was made for.
-    pooling, similarity : optional
-        Replace the checkpoint's own; for a Hugging Face folder they default to ``cls`` and ``dot``.
+    pooling, similarity, normalise : optional
+        Replace the checkpoint's own, which a sentence-transformers folder has, too; any other
+        Hugging Face folder has ``cls`` and ``dot``. A similarity given here decides about
+        length 1 as well, unless the folder scales embeddings itself.
     dims : int, optional
         Keep only so many dimensions of the embeddings (for models trained with
-        ``loss.matryoshka``).
+        ``loss.matryoshka``), which are scaled to length 1 after that.
 
     Raises
     ------
-    ConfigError
-        If ``dims`` is more than the model has.
+    ConfigError, UnknownNameError
+        If ``dims`` is more than the model has, or an option is of another type or value.
     CheckpointError
-        If the folder holds no model, or one that does not fit its config.
+        If the folder holds no model, one that does not fit its config, or one that makes or
+        compares embeddings in a way that we do not have.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError("a model's folder is no path", value=path, fix="pass a str or a Path")
+    if pooling is not None:
+        one_of("pooling", pooling, get_args(Pooling))
+    if similarity is not None:
+        one_of("similarity", similarity, get_args(Similarity))
+    if not (normalise is None or isinstance(normalise, bool)):
+        raise ConfigError("normalise is no truth value", value=normalise, fix="pass True or False")
     folder = find_model_folder(path)
-    pretrained_config, weights = read_folder(folder, pooling)
+    pretrained_config, weights = read_folder(folder, pooling, similarity)
     if similarity is not None:
         pretrained_config.similarity = similarity
+        pretrained_config.normalise = pretrained_config.normalise or None
     if pooling is not None:
         pretrained_config.encoder.pooling = pooling
+    if normalise is not None:
+        pretrained_config.normalise = normalise
     if dims is not None:
         pretrained_config.encoder = _cut(pretrained_config.encoder, dims)
     model = Encoder(pretrained_config.encoder)
@@ -173,7 +202,9 @@ def tokenizer_for(encoder: EncoderConfig, folder: Path) -> TextTokenizer:
     CheckpointError
         If it has more tokens than the model embeds.
     """
-    tokenizer = TextTokenizer.from_folder(folder)
+    described = SentenceFolder.find(folder)
+    lowercase = True if described is not None and described.lowercases else None
+    tokenizer = TextTokenizer.from_folder(folder, lowercase=lowercase)
     if tokenizer.vocab_size > encoder.vocab_size:
         raise CheckpointError(
             f"tokenizer has {tokenizer.vocab_size} tokens, the model embeds {encoder.vocab_size}",
@@ -232,8 +263,11 @@ def _cut(encoder: EncoderConfig, dims: int) -> EncoderConfig:
 
 
 def read_config(path: Path | str) -> PretrainedConfig:
-    """Read the config of a folder without its weights (pooling ``cls`` for a Hugging Face one)."""
-    return _read_config(find_model_folder(path), None)[0]
+    """Read the config of a folder without its weights; of a Hugging Face one the encoder's alone.
+
+    (Its pooling is ``cls``, whatever sentence-transformers files say.)
+    """
+    return _read_config(find_model_folder(path))[0]
 
 
 def save_pretrained(
@@ -288,19 +322,49 @@ def title_of(folder: Path | str) -> str:
 
 
 def read_folder(
-    folder: Path, pooling: Pooling | None = None
+    folder: Path, pooling: Pooling | None = None, similarity: Similarity | None = None
 ) -> tuple[PretrainedConfig, dict[str, Tensor]]:
     """Read config and weights of a folder that `find_model_folder` found, weights by our names.
 
-    ``pooling`` is that of a Hugging Face folder; by default a folded export's own, else ``cls``.
+    ``pooling`` and ``similarity`` are those of a Hugging Face folder; by default what a folded
+    export or the files of sentence-transformers say, else ``cls`` and ``dot``.
     """
-    config, family = _read_config(folder, pooling)
+    config, family = _read_config(folder, pooling, similarity, SentenceFolder.find(folder))
     weights = read_weights(folder)
     return config, weights if family is None else family.from_hf(weights, config.encoder)
 
 
-def _read_config(folder: Path, pooling: Pooling | None) -> tuple[PretrainedConfig, Family | None]:
-    """Return the config and, for a folder that is not ours, the family that it belongs to."""
+def _follow(
+    config: PretrainedConfig,
+    described: SentenceFolder,
+    pooling: Pooling | None,
+    similarity: Similarity | None,
+) -> None:
+    """Take over what a sentence-transformers folder says, but for what the user chose."""
+    if pooling is None:
+        config.encoder.pooling, config.encoder.pooling_position = described.pooling
+    if similarity is None:
+        config.similarity = described.similarity
+    config.normalise = described.normalises
+    longest = config.encoder.max_text_length
+    config.max_length = max(_SHORTEST, min(described.max_length or longest, longest))
+    if described.prompts:
+        note(
+            f"{described.folder}: its prompts ({', '.join(described.prompts)}) are not written "
+            "before texts; write them into the texts, or use --encoder"
+        )
+
+
+def _read_config(
+    folder: Path,
+    pooling: Pooling | None = None,
+    similarity: Similarity | None = None,
+    described: SentenceFolder | None = None,
+) -> tuple[PretrainedConfig, Family | None]:
+    """Return the config and, for a folder that is not ours, the family that it belongs to.
+
+    ``described`` fills in what Hugging Face's ``config.json`` cannot say; our own can.
+    """
     path = folder / CONFIG_FILE
     raw = read_json(path)
     if isinstance(raw, dict) and raw.get("format") == FORMAT:
@@ -320,6 +384,12 @@ def _read_config(folder: Path, pooling: Pooling | None) -> tuple[PretrainedConfi
     except ValidationError as error:
         problem = "; ".join(f"{d['loc']}: {d['msg']}" for d in error.errors())
         raise CheckpointError(f"config.json is not valid: {problem}", path=folder) from error
+    if encoder.max_text_length < _SHORTEST:
+        raise CheckpointError(
+            f"texts of this checkpoint have {encoder.max_text_length} tokens at most",
+            path=path,
+            fix=f"use one for {_SHORTEST} tokens (cls, a word, sep) or more",
+        )
     if folded:
         if pooling is not None:
             own["pooling"] = pooling
@@ -328,4 +398,6 @@ def _read_config(folder: Path, pooling: Pooling | None) -> tuple[PretrainedConfi
     config = PretrainedConfig(
         encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
     )
+    if described is not None:
+        _follow(config, described, pooling, similarity)
     return config, family

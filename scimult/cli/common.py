@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     Path,
-    typer.Option(help="A run, a saved model or a Hugging Face BERT folder.", show_default=False),
+    typer.Option(
+        help="A run, a saved model, a Hugging Face or sentence-transformers folder, or a name on "
+        "the hub.",
+        show_default=False,
+    ),
 ]
 Papers = Annotated[
     Path,

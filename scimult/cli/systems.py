@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 SIMILARITIES = ("dot", "cosine", "l2")
 COMBINATIONS = ("mean", "concatenation")
-STORED_OPTIONS = {"similarity": SIMILARITIES}
-MODEL_OPTIONS = {
+NORMALISE = "normalise"
+TRUTHS = {"true": True, "false": False}
+STORED_OPTIONS: Mapping[str, Collection[str]] = {"similarity": SIMILARITIES, NORMALISE: TRUTHS}
+MODEL_OPTIONS: Mapping[str, Collection[str]] = {
     "pooling": ("cls", "mean"),
     "similarity": SIMILARITIES,
+    NORMALISE: TRUTHS,
     "dtype": ("float32", "bfloat16", "float16"),
     "combine": COMBINATIONS,
 }
@@ -43,6 +46,11 @@ class SystemSpec:
     name: str
     folder: Path
     options: dict[str, str]
+
+    @property
+    def normalise(self) -> bool | None:
+        """What ``normalise=`` says; None without it."""
+        return TRUTHS.get(self.options.get(NORMALISE, ""))
 
 
 def make_systems(
@@ -120,14 +128,16 @@ def _stored(spec: SystemSpec, device: str | None) -> System:
     from scimult.evaluation.systems import StoredSystem
 
     similarity = cast("Similarity", spec.options.get("similarity", "dot"))
-    return StoredSystem(spec.name, spec.folder, similarity, device=device or "cpu")
+    return StoredSystem(
+        spec.name, spec.folder, similarity, normalise=spec.normalise, device=device or "cpu"
+    )
 
 
 def _model(spec: SystemSpec, device: str | None, store: Store | None) -> System:
     """Make a model of ours, or the ensemble of several."""
     from scimult.inference import SciMult
 
-    options: dict[str, Any] = dict(spec.options)
+    options: dict[str, Any] = {**spec.options, NORMALISE: spec.normalise}
     combine, folders = options.pop(COMBINE, "mean"), _folders(spec.folder)
     if COMBINE in spec.options and len(folders) == 1:
         raise ConfigError(
@@ -138,8 +148,9 @@ def _model(spec: SystemSpec, device: str | None, store: Store | None) -> System:
         for folder in folders
     ]
     prints = [member.fingerprint for member in members]
-    settings = {"folder": str(spec.folder), **spec.options}
-    return _dense(spec.name, members, prints, combine, settings, device, store)
+    units = all(member.unit_vectors for member in members)
+    settings = {"folder": str(spec.folder), **spec.options, "unit_vectors": units}
+    return _dense(members, prints, combine, spec.normalise, settings, device, store)
 
 
 def _folders(spec: Path) -> list[Path]:
@@ -187,14 +198,15 @@ def _encoder(
     ]
     prints = [member.fingerprint for member in members]
     settings = {"encoders": [spec.model_dump(mode="json") for spec in specs]}
-    return _dense(name, members, prints, combine, settings, device, store)
+    normalise = False if any(spec.normalise is False for spec in specs) else None
+    return _dense(members, prints, combine, normalise, settings, device, store)
 
 
 def _dense(
-    name: str,
     members: Sequence[TextEncoder],
     fingerprints: Sequence[str],
     combine: Combination,
+    normalise: bool | None,
     settings: dict[str, Any],
     device: str | None,
     store: Store | None,
@@ -210,8 +222,9 @@ def _dense(
             for member, fingerprint in zip(members, fingerprints, strict=True)
         ]
         settings = {**settings, "stored_as": store.precision}
+    encoder = members[0]
     if len(members) > 1:
         settings = {**settings, COMBINE: combine}
-    encoder = members[0] if len(members) == 1 else Ensemble(members, name=name, combine=combine)
+        encoder = Ensemble(members, name=encoder.name, combine=combine, normalise=normalise)
     settings = {"fingerprint": "+".join(fingerprints), **settings}
     return DenseSystem(encoder, settings, device=device or "cpu", show_progress=True)

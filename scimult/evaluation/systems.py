@@ -22,7 +22,7 @@ from scimult.evaluation.results import CostKind
 from scimult.evaluation.task_data import Dataset, PaperSet, Signatures
 from scimult.files import sha256
 from scimult.retrieval.bm25 import K1, TOKEN, B, BM25Index
-from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings
+from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings, unit_rows
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, IntArray, Role, Similarity, TaskChooser, Text, TextEncoder
@@ -186,11 +186,23 @@ class StoredSystem:
         Where the data sets' folders are.
     similarity : {"dot", "cosine", "l2"}
         How two embeddings are compared.
+    normalise : bool, optional
+        Whether they are scaled to length 1 when they are read; by default where the similarity
+        is cosine, so that distances and linear models see what the cosine sees.
     """
 
-    def __init__(self, name: str, folder: Path, similarity: Similarity, device: str = "cpu"):
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        similarity: Similarity,
+        *,
+        normalise: bool | None = None,
+        device: str = "cpu",
+    ) -> None:
         self.name, self.folder = name, Path(folder)
         self.similarity: Similarity = similarity
+        self.normalise = similarity == "cosine" if normalise is None else normalise
         self.device = device
         self.costs: dict[str, dict[CostKind, float]] = {}
 
@@ -205,6 +217,7 @@ class StoredSystem:
             "kind": "stored",
             "folder": folder,
             "similarity": self.similarity,
+            "normalise": self.normalise,
             "sha256": digests,
         }
 
@@ -216,22 +229,27 @@ class StoredSystem:
         DataError
             If a file is missing, is not of this form, repeats an id or lacks one.
         """
-        folder = self.folder / dataset.name
-        queries_QD = read_embeddings(folder / "queries").rows(dataset.query_ids)
-        candidates_CD = read_embeddings(folder / "candidates").rows(dataset.candidate_ids)
+        similarity = dataset.similarity or self.similarity
+        scale = self.normalise and similarity != "cosine"  # the search scales for a cosine
+        queries_QD = self._rows(dataset.name, "queries", dataset.query_ids, scale)
+        candidates_CD = self._rows(dataset.name, "candidates", dataset.candidate_ids, scale)
         self.costs[dataset.name] = {"index_bytes": candidates_CD.nbytes}
         return _DenseRanker(
             dataset.candidate_ids,
             queries_QD,
             candidates_CD,
-            dataset.similarity or self.similarity,
+            similarity,
             self.device,
         )
 
     def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
         """Look up the rows of the papers in ``<folder>/<data set>/papers``."""
         ids = papers.ids if isinstance(papers, PaperSet) else papers.paper_ids
-        return read_embeddings(self.folder / papers.name / "papers").rows(ids)
+        return self._rows(papers.name, "papers", ids, self.normalise)
+
+    def _rows(self, dataset: str, side: str, ids: Sequence[str], scale: bool) -> FloatArray:
+        rows_ND = read_embeddings(self.folder / dataset / side).rows(ids)
+        return unit_rows(rows_ND) if scale else rows_ND
 
 
 class BM25System:

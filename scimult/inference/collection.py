@@ -9,12 +9,19 @@ from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.errors import DataError, suggest
+from scimult.inference.texts import Fields, unread_text
 from scimult.types import Kind, Text
 
 FILE_NAMES: dict[Kind, tuple[str, ...]] = {
     "paper": ("papers.jsonl", "corpus.jsonl"),
     "label": ("labels.jsonl",),
     "query": ("queries.jsonl",),
+}
+# Fields of a record that are read: those of the title, then those of the body.
+FIELDS: dict[Kind, Fields] = {
+    "paper": (("title",), ("abstract", "text")),
+    "label": (("name",), ("definition",)),
+    "query": (("text",), ()),
 }
 
 
@@ -71,7 +78,8 @@ def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collectio
 
     Papers have ``id`` (or ``_id``), ``title`` and ``abstract`` (or ``text``); labels have
     ``id``, ``name`` and ``definition``; queries have ``id`` and ``text``. A body may be absent
-    or empty, a whole text may not.
+    or empty, a whole text may not. Other fields are left alone, unless they hold text that was
+    meant to be read: ``titel``, or the ``abstract`` of a label.
 
     Raises
     ------
@@ -116,6 +124,8 @@ def _parsed(file: Path, kind: Kind, rejects: Rejects) -> Iterator[tuple[Record, 
 
 
 def _parse(record: Record, kind: Kind) -> tuple[str, Text]:
+    if error := unread_text(record.fields, kind, FIELDS[kind]):
+        raise record.error(error.problem, value=error.value, fix=str(error.fix))
     name = record.identifier("_id" if "_id" in record.fields else "id")
     if not name.isprintable():
         raise record.error("id holds a line break or control character", value=name, fix="drop it")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -16,12 +16,13 @@ import numpy as np
 import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
-from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.errors import ConfigError, one_of
 from scimult.hardware import keep_freed_memory, multiplies_bfloat16
-from scimult.inference.texts import as_text
+from scimult.inference.texts import as_texts
 from scimult.models import embed_tokens
 from scimult.models.config import Pooling
 from scimult.progress import note
+from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
 
@@ -39,7 +40,7 @@ class SciMult:
         Name that reports show.
     device : str or torch.device, optional
         Defaults to the first GPU, else the CPU.
-    dtype : {"float32", "bfloat16", "float16"}
+    dtype : {"float32", "bfloat16", "float16"} or torch.dtype
         Type of the weights and activations; embeddings are returned as float32 in any case.
     max_tokens_per_batch : int
         Token budget of one forward pass.
@@ -56,11 +57,10 @@ class SciMult:
         *,
         name: str,
         device: str | torch.device | None = None,
-        dtype: str = "float32",
+        dtype: str | torch.dtype = "float32",
         max_tokens_per_batch: int = 8192,
     ) -> None:
-        if dtype not in DTYPES:
-            raise UnknownNameError("dtype", dtype, DTYPES)
+        self._dtype = one_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
         self.name = name
         self._pretrained = pretrained
         self._max_tokens = max_tokens_per_batch
@@ -68,9 +68,9 @@ class SciMult:
         where = _device(device)
         if where.type == "cpu":
             keep_freed_memory()
-            if dtype != "float32" and not multiplies_bfloat16(where):
-                note(f"{dtype} products are emulated on this CPU, slower than float32")
-        self._model = pretrained.model.to(where, DTYPES[dtype]).eval()
+            if self._dtype != "float32" and not multiplies_bfloat16(where):
+                note(f"{self._dtype} products are emulated on this CPU, slower than float32")
+        self._model = pretrained.model.to(where, DTYPES[self._dtype]).eval()
 
     @classmethod
     def from_pretrained(
@@ -78,13 +78,14 @@ class SciMult:
         path: Path | str,
         *,
         device: str | torch.device | None = None,
-        dtype: str = "float32",
+        dtype: str | torch.dtype = "float32",
         pooling: Pooling | None = None,
         similarity: Similarity | None = None,
+        normalise: bool | None = None,
         dims: int | None = None,
         name: str | None = None,
     ) -> SciMult:
-        """Load a run, a saved model or a Hugging Face BERT folder.
+        """Load a run, a saved model, or a Hugging Face or sentence-transformers folder.
 
         Parameters
         ----------
@@ -93,9 +94,13 @@ class SciMult:
         device, dtype
             See the class.
         pooling, similarity : optional
-            Replace what the checkpoint says (a plain BERT folder: ``cls`` and ``dot``).
+            Replace what the checkpoint says. A plain Hugging Face folder says nothing: ``cls``
+            and ``dot``.
+        normalise : bool, optional
+            Whether embeddings are scaled to length 1. By default they are where the similarity
+            is cosine; a sentence-transformers folder says it by its own modules.
         dims : int, optional
-            Keep only the first dimensions of each embedding.
+            Keep only the first dimensions of each embedding (before it is scaled).
         name : str, optional
             Defaults to the folder's name.
 
@@ -103,8 +108,12 @@ class SciMult:
         ------
         CheckpointError
             If the folder holds no model that fits.
+        ConfigError, UnknownNameError
+            If an option is of another type or value.
         """
-        pretrained = load_pretrained(path, pooling=pooling, similarity=similarity, dims=dims)
+        pretrained = load_pretrained(
+            path, pooling=pooling, similarity=similarity, normalise=normalise, dims=dims
+        )
         return cls(pretrained, name=name or Path(path).resolve().name, device=device, dtype=dtype)
 
     @property
@@ -118,13 +127,18 @@ class SciMult:
         return self._pretrained.config.similarity
 
     @property
+    def unit_vectors(self) -> bool:
+        """Whether embeddings have length 1."""
+        return self._pretrained.config.unit_vectors
+
+    @property
     def width(self) -> int:
         """Number of dimensions of an embedding."""
         return self._pretrained.config.encoder.width
 
     def encode(
         self,
-        texts: Sequence[Text | str | Mapping[str, Any]],
+        texts: Iterable[Text | str | Mapping[str, Any]],
         *,
         task: str,
         role: Role = "query",
@@ -135,9 +149,10 @@ class SciMult:
 
         Parameters
         ----------
-        texts : sequence of Text, str or mapping
+        texts : iterable of Text, str or mapping
             Papers (``title``, ``abstract``), labels (``name``, ``definition``) or queries; a
-            plain string is the query, the title or the name, by what ``task`` compares.
+            plain string is the query, the title or the name, by what ``task`` compares. Fields
+            such as ``year`` or ``doi`` may stand beside them. Of a table, pass the rows.
         task : str
             One of ``tasks``.
         role : {"query", "candidate"}
@@ -150,27 +165,27 @@ class SciMult:
         Returns
         -------
         array
-            float32, shape ``(N, D)``, in the order given; ``(0, D)`` for no texts.
+            float32, shape ``(N, D)``, in the order given; ``(0, D)`` for no texts. Rows have
+            length 1 if the model's similarity is cosine (and ``normalise`` is not False).
 
         Raises
         ------
         UnknownNameError
             If the model does not know ``task``; the message lists the known ones.
         DataError
-            If a text is empty or not of a known form.
+            If a text is empty, not of a known form or has text in a field that is not read, or
+            if an embedding is not finite.
         ConfigError
             If the model reads no instructions, or not such a long one.
         """
-        if isinstance(texts, (str, Text, Mapping)):
-            raise DataError("texts is a single text", value=texts, fix="pass a list of texts")
         kind = self.kind(task, role)
         row = None if instruction is None else self._instruction(instruction)
-        if not len(texts):
+        wanted = as_texts(texts, kind)
+        if not wanted:
             return np.zeros((0, self.width), dtype=np.float32)
-        wanted = [as_text(item, kind, place) for place, item in enumerate(texts)]
         tokens = self._pretrained.tokenizer.encode(wanted, self._pretrained.config.max_length)
         self.tokens_encoded += sum(map(len, tokens))
-        return embed_tokens(
+        embeddings_ND = embed_tokens(
             self._model,
             tokens,
             route=self._pretrained.route(task, role),
@@ -178,6 +193,8 @@ class SciMult:
             max_tokens_per_batch=self._max_tokens,
             show_progress=show_progress,
         )
+        check_finite(embeddings_ND, f"{self.name} in {self._dtype}")
+        return unit_rows(embeddings_ND) if self.unit_vectors else embeddings_ND
 
     def task_for(self, task: str, fallback: str) -> str:
         """Return ``task`` if the model knows it, else ``fallback``."""
@@ -191,9 +208,8 @@ class SciMult:
         UnknownNameError
             If the model does not know ``task``, or ``role`` is not a side.
         """
-        if role not in get_args(Role):
-            raise UnknownNameError("role", role, get_args(Role))
-        known = self.tasks[task]
+        one_of("role", role, get_args(Role))
+        known = self.tasks[one_of("task", task, self.tasks.names)]
         return known.query_kind if role == "query" else known.candidate_kind
 
     def _instruction(self, instruction: str) -> TokenIds:
@@ -203,16 +219,19 @@ class SciMult:
                 value=instruction,
                 fix="leave instruction out, or use a model of variant instruction or prefix",
             )
+        if not isinstance(instruction, str):
+            raise ConfigError("instruction is no string", value=instruction, fix="pass a str")
         return self._pretrained.instruction_row(instruction)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all that an embedding depends on: weights, architecture, tokenizer, length."""
+        """Hash of all that an embedding depends on: weights, architecture, texts, length 1."""
         config = self._pretrained.config
         digest = hashlib.sha256(config.encoder.model_dump_json().encode())
         digest.update(f"{self._pretrained.tokenizer.fingerprint} {config.max_length}".encode())
         instructions = [task.instruction for task in config.tasks]
-        digest.update(json.dumps([config.routing, instructions]).encode())
+        scaling = ["unit vectors"] if self.unit_vectors else []
+        digest.update(json.dumps([config.routing, instructions, *scaling]).encode())
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype}".encode())
             digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
@@ -224,7 +243,7 @@ def _device(device: str | torch.device | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         problem = str(error).splitlines()[0]
         raise ConfigError(
             f"device cannot be used: {problem}", value=str(device), fix="use cpu or cuda"

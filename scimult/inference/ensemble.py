@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from scimult.errors import ConfigError
+from scimult.retrieval.embeddings import unit_rows
 from scimult.types import FloatArray, Role, Similarity, TaskChooser, Text, TextEncoder
 
 Combination = Literal["mean", "concatenation"]
@@ -24,6 +25,8 @@ class Ensemble:
         Name that reports show.
     combine : {"mean", "concatenation"}
         How their embeddings become one.
+    normalise : bool, optional
+        Whether the result is scaled to length 1; by default where the similarity is cosine.
 
     Raises
     ------
@@ -32,7 +35,12 @@ class Ensemble:
     """
 
     def __init__(
-        self, members: Sequence[TextEncoder], *, name: str, combine: Combination = "mean"
+        self,
+        members: Sequence[TextEncoder],
+        *,
+        name: str,
+        combine: Combination = "mean",
+        normalise: bool | None = None,
     ) -> None:
         if len(members) < 2:
             raise ConfigError("an ensemble needs two members or more", value=len(members))
@@ -44,6 +52,7 @@ class Ensemble:
                 fix="give all of them the same similarity",
             )
         self.name, self._members, self._combine = name, list(members), combine
+        self._unit_vectors = self.similarity == "cosine" if normalise is None else normalise
 
     @property
     def similarity(self) -> Similarity:
@@ -74,6 +83,10 @@ class Ensemble:
             member.encode(texts, task=task, role=role, show_progress=show_progress)
             for member in self._members
         ]
+        combined_ND = self._combined(parts)
+        return unit_rows(combined_ND) if self._unit_vectors else combined_ND
+
+    def _combined(self, parts: Sequence[FloatArray]) -> FloatArray:
         if self._combine == "concatenation":
             return np.concatenate(parts, axis=1)
         widths = [part.shape[1] for part in parts]

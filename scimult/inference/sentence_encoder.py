@@ -55,8 +55,9 @@ class EncoderSpec(StrictConfig):
         PEFT adapter (folder or hub name) that is switched on.
     max_length : int, optional
         Tokens; None: the model's own.
-    normalise : bool
-        Whether embeddings are scaled to length 1.
+    normalise : bool, optional
+        Whether embeddings are scaled to length 1. None: with pooling ``own`` as the model's own
+        files say, else where the similarity is cosine.
     batch_size : int
         Texts per forward pass.
     paper : str
@@ -71,9 +72,15 @@ class EncoderSpec(StrictConfig):
     prefixes: dict[str, str] = {}
     adapters: dict[str, str] = {}
     max_length: int | None = Field(default=None, ge=8)
-    normalise: bool = False
+    normalise: bool | None = None
     batch_size: int = Field(default=32, ge=1)
     paper: str = ""
+
+    @property
+    def unit_vectors(self) -> bool:
+        """Whether embeddings are scaled here; the model's own modules may do so before."""
+        by_cosine = self.similarity == "cosine" and self.pooling != "own"
+        return by_cosine if self.normalise is None else self.normalise
 
 
 def preset_names() -> list[str]:
@@ -141,7 +148,7 @@ class SentenceEncoder:
         embeddings_ND = self._model.encode(
             written,
             batch_size=self.spec.batch_size,
-            normalize_embeddings=self.spec.normalise,
+            normalize_embeddings=self.spec.unit_vectors,
             show_progress_bar=show_progress and sys.stderr.isatty(),
             convert_to_numpy=True,
         )
@@ -158,6 +165,7 @@ class SentenceEncoder:
         import torch
 
         kept = self.spec.model_dump(mode="json", exclude={"batch_size", "paper", "similarity"})
+        kept["normalise"] = self.spec.unit_vectors
         digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
         digest.update(str(self._model.max_seq_length).encode())
         for name, tensor in sorted(self._model.state_dict().items()):

@@ -1,19 +1,54 @@
-"""What users call a text, made into a ``Text``."""
+"""What users call texts, made into ``Text``s; nothing that they wrote is dropped in silence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from scimult.errors import DataError
 from scimult.types import Kind, Text
 
+Fields = tuple[tuple[str, ...], tuple[str, ...]]
+
 # Fields of a mapping that are read, by kind: those of the title, then those of the body.
-FIELDS: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+FIELDS: dict[Kind, Fields] = {
     "paper": (("title",), ("abstract", "text", "body")),
     "label": (("name", "title"), ("definition", "body")),
     "query": (("text", "query", "title"), ()),
 }
+# Names of titles and bodies in records of all kinds, then those that nothing here reads.
+_TITLES = ("title", "name")
+_BODIES = ("abstract", "text", "body", "definition", "description", "summary")
+_OF_OTHERS = (*_TITLES, *_BODIES[:4])
+_CLOSE = 0.75
+
+
+def as_texts(items: Any, kind: Kind) -> list[Text]:
+    """Return what a user passed to be encoded as a list of texts of ``kind``, in its order.
+
+    Parameters
+    ----------
+    items : iterable of Text, str or mapping
+        Also a generator or a column of a table; each item as in `as_text`.
+    kind : {"paper", "label", "query"}
+        What the task expects here.
+
+    Raises
+    ------
+    DataError
+        If it is a single text, a table (which would be read as the names of its columns), has no
+        order or is nothing to go through; or if an item is no text.
+    """
+    if isinstance(items, (str, bytes, Text, Mapping)):
+        raise DataError("texts is a single text", value=items, fix="pass a list of texts")
+    if hasattr(items, "columns"):
+        fix = 'pass its rows: frame.fillna("").to_dict("records") in pandas, frame.to_dicts() in '
+        raise DataError(f"texts is a table ({type(items).__name__})", fix=f"{fix}polars")
+    if isinstance(items, (set, frozenset)) or not isinstance(items, Iterable):
+        problem = f"texts is of type {type(items).__name__}"
+        raise DataError(problem, value=items, fix="pass a list of texts")
+    return [as_text(item, kind, place) for place, item in enumerate(items)]
 
 
 def as_text(item: object, kind: Kind, place: int) -> Text:
@@ -32,32 +67,80 @@ def as_text(item: object, kind: Kind, place: int) -> Text:
     Raises
     ------
     DataError
-        If it is of another type, has no known field, or is empty.
+        If it is of another type, has no known field, has text in a field that is not read, is
+        empty, or holds an unpaired surrogate.
     """
     if isinstance(item, Text):
         text = item
     elif isinstance(item, str):
         text = Text(kind, item.strip())
     elif isinstance(item, Mapping):
-        titles, bodies = FIELDS[kind]
-        if not any(name in item for name in (*titles, *bodies)):
-            raise DataError(
-                f"text {place} ({kind}) has none of the fields {', '.join((*titles, *bodies))}",
-                value=sorted(map(str, item)),
-                fix=f"name the {kind}'s text {titles[0]!r}",
-            )
-        text = Text(kind, _first(item, titles, place), _first(item, bodies, place))
+        text = _of_mapping(item, kind, place)
     else:
         fix = "pass a string, a mapping or a scimult.types.Text"
         raise DataError(f"text {place} is of type {type(item).__name__}", value=item, fix=fix)
+    for part in (text.title, text.body):
+        if not isinstance(part, str) or not _encodable(part):
+            problem = f"text {place} ({text.kind}) is not a string of characters"
+            fix = "decode its bytes as what they are (UTF-8, Latin-1): this has unpaired surrogates"
+            raise DataError(problem, value=part, fix=fix)
     if not (text.title.strip() or text.body.strip()):
         raise DataError(f"text {place} ({text.kind}) is empty", fix="leave it out or give it words")
     return text
 
 
-def _first(item: Mapping[str, Any], names: tuple[str, ...], place: int) -> str:
+def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataError | None:
+    """Return the error for a record with text in a field that this kind does not read.
+
+    That is a field of another kind of record, or, where a record has no title or no body, one
+    whose name resembles theirs. Other fields (year, doi, authors, ...) are no texts of ours.
+    """
+    written = [
+        key
+        for key, value in item.items()
+        if isinstance(key, str) and isinstance(value, str) and value.strip()
+    ]
+    titles, bodies = (() if set(names) & set(written) else names for names in fields)
+    for key in written:
+        if key in fields[0] or key in fields[1]:
+            continue
+        plain = key.casefold()
+        meant = get_close_matches(plain, [*titles, *bodies], n=1, cutoff=_CLOSE)
+        meant += titles[:1] if plain in _TITLES else bodies[:1] if plain in _BODIES else ()
+        if key in _OF_OTHERS or (meant and not plain.endswith("id")):
+            read = " and ".join(" or ".join(names) for names in fields if names)
+            fix = f"name it {meant[0]!r}" if meant else f"leave it out: a {kind} has {read}"
+            problem = f"{kind} has text under {key!r}, which is not read"
+            return DataError(problem, value=item[key], fix=fix)
+    return None
+
+
+def _of_mapping(item: Mapping[Any, Any], kind: Kind, place: int) -> Text:
+    titles, bodies = FIELDS[kind]
+    if not any(name in item for name in (*titles, *bodies)):
+        raise DataError(
+            f"text {place} ({kind}) has none of the fields {', '.join((*titles, *bodies))}",
+            value=sorted(map(str, item)),
+            fix=f"name the {kind}'s text {titles[0]!r}",
+        )
+    if error := unread_text(item, kind, FIELDS[kind]):
+        raise DataError(f"text {place}: {error.problem}", value=error.value, fix=error.fix)
+    return Text(kind, _first(item, titles, place), _first(item, bodies, place))
+
+
+def _first(item: Mapping[Any, Any], names: tuple[str, ...], place: int) -> str:
     value = next((item[name] for name in names if item.get(name) is not None), "")
     if not isinstance(value, str):
         fix = f"write {' or '.join(names)} as a string"
+        if value != value:
+            fix = "write an empty cell as None or an empty string (pandas: frame.fillna(''))"
         raise DataError(f"text {place} holds a {type(value).__name__}", value=value, fix=fix)
     return value.strip()
+
+
+def _encodable(part: str) -> bool:
+    try:
+        part.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from scimult.errors import DataError
 from scimult.files import FolderKind, atomic_folder, read_json, write_json, write_text
@@ -68,6 +69,30 @@ class StoredEmbeddings:
         return chosen
 
 
+def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
+    """Refuse embeddings with NaN or infinity; ``made_by`` is named in the message.
+
+    Raises
+    ------
+    DataError
+        With the number of such rows and the first of them.
+    """
+    bad_N = ~np.isfinite(embeddings_ND).all(axis=1)
+    if bad_N.any():
+        raise DataError(
+            f"{int(bad_N.sum())} of {len(bad_N)} embeddings by {made_by} are not finite",
+            value=f"row {int(bad_N.argmax())}",
+            fix="check the model's weights; activations can overflow in float16",
+        )
+
+
+def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
+    """Return the embeddings scaled to length 1, float32; a row of zeros stays one."""
+    x_ND = torch.from_numpy(np.array(embeddings_ND, dtype=np.float32))
+    scaled_ND: FloatArray = torch.nn.functional.normalize(x_ND, dim=1).numpy()
+    return scaled_ND
+
+
 def write_embeddings(
     folder: Path, ids: Sequence[str], embeddings_ND: FloatArray, meta: dict[str, Any]
 ) -> None:
@@ -75,10 +100,13 @@ def write_embeddings(
 
     Raises
     ------
+    DataError
+        If an embedding is not finite.
     StorageError
         If the folder cannot be written.
     """
     assert len(ids) == len(embeddings_ND), (len(ids), embeddings_ND.shape)
+    check_finite(embeddings_ND, str(meta.get("model_name", "their model")))
     shape = {"rows": len(ids), "width": embeddings_ND.shape[1]}
     with atomic_folder(folder, EMBEDDINGS) as temporary:
         np.save(temporary / MATRIX_FILE, embeddings_ND)

@@ -102,7 +102,7 @@ class ExactIndex:
         Raises
         ------
         DataError
-            If widths differ or an embedding or a product is not finite.
+            If widths differ, an embedding or a product is not finite, or ``k`` is negative.
         """
         queries = self._queries(queries_QD)
         best = TopK(len(queries), min(k, len(self.ids)), self.device)
@@ -183,9 +183,17 @@ class TopK:
 
     Among equal scores the candidate that arrived first stays first; a score of -inf is never
     kept. Any scorer that can fill a block (a matrix product, BM25) shares this selection.
+
+    Raises
+    ------
+    DataError
+        If ``k`` is negative.
     """
 
     def __init__(self, n_queries: int, k: int, device: torch.device | str = "cpu") -> None:
+        if k < 0:
+            fix = "ask for 0 results or more"
+            raise DataError("length of a list is negative", value=k, fix=fix)
         self.scores_QK = torch.full((n_queries, k), -torch.inf, device=device)
         self.places_QK = torch.full((n_queries, k), -1, dtype=torch.long, device=device)
 

@@ -166,3 +166,13 @@ def test_full_disk_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.Monk
         save_pretrained(folder, model.model.state_dict(), model.tokenizer, model.config)
     assert (folder / "model.safetensors").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+
+
+def test_a_checkpoint_for_two_tokens_is_refused(minilm: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(minilm, folder)
+    change_config(folder, lambda content: content.update(max_position_embeddings=2))
+    with pytest.raises(
+        CheckpointError, match=r"config\.json: texts .* have 2 tokens at most\. Fix:"
+    ):
+        load_pretrained(folder)

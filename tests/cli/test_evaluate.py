@@ -223,6 +223,10 @@ def test_a_system_is_a_name_a_folder_and_options() -> None:
     assert spec.options == {"pooling": "mean", "dtype": "bfloat16"}
     with pytest.raises(UnknownNameError, match="use one of cls, mean"):
         parse_system("base=x,pooling=max", MODEL_OPTIONS)
+    assert spec.normalise is None
+    assert parse_system("base=x,normalise=false", MODEL_OPTIONS).normalise is False
+    with pytest.raises(UnknownNameError, match="use one of false, true"):
+        parse_system("base=x,normalise=no", MODEL_OPTIONS)
     for text in ("base", "=x", "base="):
         with pytest.raises(ConfigError, match="a system is NAME=FOLDER"):
             parse_system(text, MODEL_OPTIONS)

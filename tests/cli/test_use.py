@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
@@ -171,6 +173,34 @@ def test_bad_papers_are_named_or_counted(model: Path, folder: Path) -> None:
     assert len(_rows(result)) == 4
     assert "left out 1: id is given twice" in result.stderr
     assert "left out 1: paper has no text" in result.stderr
+
+
+def test_text_that_would_be_dropped_is_named_or_counted(model: Path, folder: Path) -> None:
+    _write(folder / "papers.jsonl", [*PAPERS, {"id": "p5", "titel": "Trees", "abstract": "x"}])
+    options = ("search", "x", "--model", model, "--papers", folder, "--json")
+    assert "papers.jsonl:5: paper has text under 'titel'" in _error(_run(*options))
+    result = _run(*options, "--skip-bad")
+    assert len(_rows(result)) == 4
+    assert "left out 1: paper has text under 'titel'" in result.stderr
+    _write(folder / "labels.jsonl", [{"id": "l1", "name": "Geometry", "abstract": "Shapes"}])
+    result = _run("tag", "--model", model, "--papers", folder, "--labels", folder, "--skip-bad")
+    assert "labels.jsonl: no label is left" in result.stderr.splitlines()[-1]
+
+
+def test_an_argument_of_broken_bytes_is_one_line(model: Path, folder: Path) -> None:
+    error = _error(_run("search", "na\udcefve", "--model", model, "--papers", folder))
+    assert "text 0 (query) is not a string of characters (value: 'na\\udcefve')" in error
+
+
+def test_encode_of_a_broken_model_writes_nothing(folder: Path) -> None:
+    broken = save_tiny_model(folder / "broken")
+    weights = load_file(broken / "model.safetensors")
+    save_file(
+        {name: weight * torch.nan for name, weight in weights.items()}, broken / "model.safetensors"
+    )
+    result = _run("encode", folder, "--model", broken, "--task", "search", "--out", folder / "e")
+    assert "4 of 4 embeddings by broken in float32 are not finite" in _error(result)
+    assert not (folder / "e").exists()
 
 
 def test_wrong_paths_are_named(model: Path, folder: Path) -> None:

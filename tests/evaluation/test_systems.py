@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,33 @@ class _Broken(WordEncoder):
 class _NotANumber(WordEncoder):
     def encode(self, *args: object, **kwargs: object) -> FloatArray:
         return super().encode(*args, **kwargs) * np.float32("nan")  # type: ignore[arg-type]
+
+
+def test_stored_embeddings_compared_by_cosine_are_scaled_for_distances_and_linear_models(
+    tmp_path: Path, links: Dataset
+) -> None:
+    by_distance = replace(links, similarity="l2")
+    ids = links.candidate_ids
+    none = np.empty(0, dtype=np.int64)
+    papers = PaperSet("links", "search", ids, links.candidates, none, none, [], none, [])
+    draw = np.random.default_rng(0)
+    for side, ids in (
+        ("queries", links.query_ids),
+        ("candidates", links.candidate_ids),
+        ("papers", links.candidate_ids),
+    ):
+        rows = draw.normal(size=(len(ids), 4)) * draw.uniform(1, 9, size=(len(ids), 1))
+        write_embeddings(tmp_path / "links" / side, ids, rows.astype(np.float32), {})
+    angles = StoredSystem("mine", tmp_path, "cosine")
+    raw = StoredSystem("mine", tmp_path, "cosine", normalise=False)
+    np.testing.assert_allclose(
+        np.linalg.norm(angles.paper_embeddings(papers), axis=1), 1, rtol=1e-6
+    )
+    assert np.linalg.norm(raw.paper_embeddings(papers), axis=1).max() > 2
+    # Between unit vectors the order by distance is the order by cosine.
+    found = angles.ranker(by_distance).search(9).rows_QK
+    assert np.array_equal(found, angles.ranker(links).search(9).rows_QK)
+    assert not np.array_equal(found, raw.ranker(by_distance).search(9).rows_QK)
 
 
 def test_an_encoder_that_loses_rows_or_returns_nan(links: Dataset) -> None:

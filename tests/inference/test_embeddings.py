@@ -10,7 +10,7 @@ from scimult.errors import DataError
 from scimult.inference import SciMult
 from scimult.inference.collection import Collection
 from scimult.inference.embeddings import encode_collection, encode_into, provenance
-from scimult.retrieval.embeddings import read_embeddings
+from scimult.retrieval.embeddings import read_embeddings, write_embeddings
 from scimult.types import Text
 from tests.tiny import save_tiny_model
 
@@ -65,6 +65,13 @@ def test_the_cache_spares_the_second_encoding(
 def test_without_a_cache_nothing_is_written(tmp_path: Path, model: SciMult) -> None:
     encode_collection(model, PAPERS, task="search", role="candidate", cache=None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_embeddings_that_are_not_finite_are_not_written(tmp_path: Path) -> None:
+    rows = np.array([[0.0, 1.0], [np.nan, 1.0], [np.inf, 1.0]], dtype=np.float32)
+    with pytest.raises(DataError, match=r"2 of 3 embeddings by m are not.*'row 1'"):
+        write_embeddings(tmp_path / "e", ["a", "b", "c"], rows, {"model_name": "m"})
+    assert not list(tmp_path.iterdir())
 
 
 def test_papers_on_the_side_of_labels_are_refused(model: SciMult) -> None:

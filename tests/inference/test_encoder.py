@@ -4,14 +4,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
+import torch
 
-from scimult.errors import CheckpointError, ConfigError, DataError, UnknownNameError
+from scimult.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    SciMultError,
+    UnknownNameError,
+)
 from scimult.files import read_json, write_json
 from scimult.inference import SciMult
 from scimult.types import Role, Text, TextEncoder
 from tests.tiny import save_tiny_model
 
+LINK = "link_prediction"
 TASKS = ("search", "link_prediction", "classification")
 PAPERS = [
     Text("paper", "A long title about graphs", "An abstract, " * 6),
@@ -83,8 +93,8 @@ def test_texts_are_formatted_for_the_user(
 
 
 def test_title_and_abstract_differ_from_one_string(model: SciMult) -> None:
-    apart_1D = model.encode([{"title": "graph", "abstract": "drawing"}], task="search")
-    assert np.abs(apart_1D - model.encode(["graph drawing"], task="search")).max() > 1e-3
+    apart_1D = model.encode([{"title": "graph", "abstract": "drawing"}], task=LINK)
+    assert np.abs(apart_1D - model.encode(["graph drawing"], task=LINK)).max() > 1e-3
 
 
 def test_no_texts_give_no_rows(model: SciMult) -> None:
@@ -119,6 +129,12 @@ def test_unknown_role_lists_the_known_ones(model: SciMult) -> None:
         ([{"name": "graphs"}], r"none of the fields text, query, title \(value: \['name'\]\)"),
         ([{"text": 3}], r"text 0 holds a int \(value: 3\)"),
         ([3], r"text 0 is of type int"),
+        (["na\udcefve"], r"text 0 \(query\) is not a string of characters \(value: 'na.udcefve'\)"),
+        ([Text("query", 3)], r"text 0 \(query\) is not a string of characters \(value: 3\)"),
+        ([{"text": float("nan")}], r"holds a float \(value: nan\)\. Fix: .*pandas: frame.fillna"),
+        ({"graphs"}, "texts is of type set"),
+        (3, "texts is of type int"),
+        (b"graphs", "single text"),
         ("graphs", r"single text.*pass a list"),
         ({"text": "graphs"}, r"single text.*pass a list"),
     ],
@@ -126,6 +142,71 @@ def test_unknown_role_lists_the_known_ones(model: SciMult) -> None:
 def test_bad_texts_are_named(model: SciMult, texts: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         model.encode(texts, task="search")
+
+
+def test_a_table_is_refused_and_its_rows_are_not(model: SciMult) -> None:
+    """Iterating over a frame gives the names of its columns, here as many as it has rows."""
+    frame = pd.DataFrame({"title": ["graphs", "trees"], "abstract": ["drawn", None]})
+    for table in (frame, pa.Table.from_pandas(frame)):
+        with pytest.raises(DataError, match=r"is a table \((DataFrame|Table)\)\. Fix: pass its"):
+            model.encode(table, task="link_prediction")  # type: ignore[arg-type]
+    wanted_ND = model.encode([Text("paper", "graphs", "drawn"), Text("paper", "trees")], task=LINK)
+    rows = frame.fillna("").to_dict("records")
+    assert np.array_equal(model.encode(rows, task=LINK), wanted_ND)
+    titles_ND = model.encode(list(frame["title"]), task=LINK)
+    assert np.array_equal(model.encode(frame["title"], task=LINK), titles_ND)
+    assert np.array_equal(model.encode((title for title in frame["title"]), task=LINK), titles_ND)
+
+
+@pytest.mark.parametrize(
+    ("item", "side", "message"),
+    [
+        ({"titel": "T", "abstract": "A"}, (LINK, "query"), "'titel'.*Fix: name it 'title'"),
+        ({"Title": "T", "abstract": "A"}, (LINK, "query"), "'Title'.*Fix: name it 'title'"),
+        ({"title": "T", "abstrct": "A"}, (LINK, "query"), "'abstrct'.*Fix: name it 'abstract'"),
+        ({"title": "T", "paperAbstract": "A"}, (LINK, "query"), "Fix: name it 'abstract'"),
+        ({"title": "T", "summary": "A"}, (LINK, "query"), "Fix: name it 'abstract'"),
+        ({"title": "T", "abstract": "A", "name": "N"}, (LINK, "query"), "'name'.*leave it out"),
+        (
+            {"title": "N", "abstract": "D"},
+            ("classification", "candidate"),
+            "label has text under 'abstract'.*Fix: name it 'definition'",
+        ),
+        (
+            {"name": "N", "description": "D"},
+            ("classification", "candidate"),
+            "Fix: name it 'definition'",
+        ),
+        ({"title": "T", "abstract": "A"}, ("search", "query"), "query has text under 'abstract'"),
+    ],
+)
+def test_text_in_a_field_that_is_not_read_is_refused(
+    model: SciMult, item: Any, side: tuple[str, Role], message: str
+) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        model.encode([{"title": "fine"}, item], task=side[0], role=side[1])
+    assert str(caught.value).startswith("text 1: ")
+    assert str(caught.value).count("Fix:") == 1
+
+
+def test_other_fields_are_left_alone(model: SciMult) -> None:
+    names = "id year doi authors venue journal url paper_id text_id context keywords language"
+    paper = {"title": "T", "abstract": "A", "subtitle": "S", "description": "D", "summary": ""}
+    given = model.encode([paper | dict.fromkeys(names.split(), "x")], task=LINK)
+    assert np.array_equal(given, model.encode([Text("paper", "T", "A")], task=LINK))
+    # Text under another name of the same part counts after the first, as it always did.
+    both = model.encode([{"title": "T", "abstract": "A", "text": "whole paper"}], task=LINK)
+    assert np.array_equal(both, given)
+    title = model.encode([{"title": "T", "query_id": "q1", "name": ""}], task=LINK)
+    assert np.array_equal(title, model.encode(["T"], task=LINK))
+
+
+def test_embeddings_that_are_not_finite_are_refused(folder: Path) -> None:
+    model = SciMult.from_pretrained(folder)
+    with torch.no_grad():
+        next(model._model.parameters())[:] = torch.nan
+    with pytest.raises(DataError, match="3 of 3 embeddings by tiny in float32 are not finite"):
+        model.encode(PAPERS, task="search")
 
 
 def test_settings_of_the_folder_hold_unless_replaced(tmp_path: Path) -> None:
@@ -159,6 +240,34 @@ def test_bad_settings_are_named(folder: Path) -> None:
         SciMult.from_pretrained(folder, device="abacus")
     with pytest.raises(CheckpointError, match="does not exist"):
         SciMult.from_pretrained(folder / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pooling": "max"}, "unknown pooling .value: 'max'.*cls, mean, position"),
+        ({"similarity": 3}, "unknown similarity.*cosine, dot, l2"),
+        ({"normalise": "no"}, "normalise is no truth value"),
+        ({"dtype": torch.int8}, "unknown dtype .value: 'int8'"),
+        ({"dtype": None}, "unknown dtype"),
+        ({"dims": -1}, "dims"),
+        ({"device": 3.5}, "device cannot be used"),
+        ({"path": None}, "a model's folder is no path"),
+    ],
+)
+def test_options_of_other_types_are_named(
+    folder: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SciMultError, match=message):
+        SciMult.from_pretrained(**{"path": folder} | options)
+
+
+def test_a_dtype_of_torch_is_a_dtype(folder: Path, model: SciMult) -> None:
+    same = SciMult.from_pretrained(folder, dtype=torch.float32, device=torch.device("cpu"))
+    assert same.fingerprint == model.fingerprint
+    for side in ({"task": None}, {"task": ["search"]}, {"task": "search", "role": None}):
+        with pytest.raises(UnknownNameError, match="unknown (task|role)"):
+            model.encode(["x"], **side)  # type: ignore[arg-type]
 
 
 def test_a_real_checkpoint_finds_the_obvious(minilm: Path) -> None:

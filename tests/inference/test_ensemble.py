@@ -48,3 +48,16 @@ def test_folder_with_a_plus_in_its_name_is_one_model(tmp_path: Path) -> None:
     (tmp_path / "a+b").mkdir()
     assert _folders(tmp_path / "a+b") == [tmp_path / "a+b"]
     assert _folders(Path("x/a+y/b")) == [Path("x/a"), Path("y/b")]
+
+
+def test_members_compared_by_cosine_give_unit_vectors(
+    members: list[SciMult], tmp_path: Path
+) -> None:
+    units = [SciMult.from_pretrained(tmp_path / str(n), similarity="cosine") for n in (0, 1)]
+    for combine in ("mean", "concatenation"):
+        found = Ensemble(units, name="both", combine=combine)  # type: ignore[arg-type]
+        rows = found.encode(TEXTS, task="search", role="query")
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+        raw = Ensemble(units, name="x", combine=combine, normalise=False)  # type: ignore[arg-type]
+        lengths = np.linalg.norm(raw.encode(TEXTS, task="search", role="query"), axis=1)
+        assert abs(lengths - 1).min() > 1e-3

@@ -157,3 +157,77 @@ def test_mteb_scores_a_task_as_we_do(tmp_path: Path, model: SciMult) -> None:
     assert theirs["ndcg_at_10"] == pytest.approx(ours["ndcg@10"], abs=1e-5)
     assert theirs["recall_at_3"] == pytest.approx(ours["recall@3"], abs=1e-5)
     assert theirs["map_at_1000"] == pytest.approx(ours["map"], abs=1e-5)
+
+
+_TOPICS = ("proteins fold", "graphs are drawn", "stars explode", "markets crash", "cells divide")
+_FRAMES = ("why {} when {}", "a model of how {} and {}", "{}: measured where {}", "do {} like {}")
+
+
+def _labelled(kind: str) -> Any:
+    """Make an MTEB task of made-up titles, each about one topic and a little about another."""
+    import datasets
+    from mteb.abstasks.classification import AbsTaskClassification
+    from mteb.abstasks.clustering import AbsTaskClustering
+    from mteb.abstasks.regression import AbsTaskRegression
+
+    draw = np.random.default_rng(0)
+    rows = [
+        (_FRAMES[draw.integers(4)].format(first, _TOPICS[draw.integers(5)]), number)
+        for number, first in enumerate(_TOPICS)
+        for _ in range(24)
+    ]
+    column = {"Classification": "label", "Clustering": "labels", "Regression": "value"}[kind]
+    scale = float if kind == "Regression" else int
+    texts = [{_COLUMN[kind]: text, column: scale(number)} for text, number in rows]
+    base: Any = {
+        "Classification": AbsTaskClassification,
+        "Clustering": AbsTaskClustering,
+        "Regression": AbsTaskRegression,
+    }[kind]
+
+    class Local(base):  # type: ignore[misc]
+        metadata = mteb.TaskMetadata(
+            name=f"Local{kind}",
+            description="made for a test",
+            dataset={"path": "local/labelled", "revision": "1"},
+            type=kind,
+            category="t2c",
+            modalities=["text"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score=_MAIN[kind],
+        )
+
+        def load_data(self, *args: Any, **kwargs: Any) -> None:
+            half = {"train": texts[::2], "test": texts[1::2]}
+            self.dataset = datasets.DatasetDict(
+                {name: datasets.Dataset.from_list(part) for name, part in half.items()}
+            )
+            self.data_loaded = True
+
+    task = Local()
+    if kind == "Clustering":
+        task.max_fraction_of_documents_to_embed = None
+    return task
+
+
+_MAIN = {"Classification": "accuracy", "Clustering": "v_measure", "Regression": "kendalltau"}
+_COLUMN = {"Classification": "text", "Clustering": "sentences", "Regression": "text"}
+
+
+@pytest.mark.parametrize("kind", ["Classification", "Clustering", "Regression"])
+def test_a_folder_of_sentence_transformers_scores_as_mtebs_own_wrapper(
+    minilm: Path, kind: str
+) -> None:
+    """Scale matters to all three. Solvers stop before the last digit: 2e-3 for tau."""
+    from sentence_transformers import SentenceTransformer
+
+    def score(model: Any) -> float:
+        results = mteb.evaluate(
+            model, _labelled(kind), cache=None, show_progress_bar=False, encode_kwargs={}
+        )
+        return float(results.task_results[0].scores["test"][0]["main_score"])
+
+    theirs = score(SentenceTransformer(str(minilm), device="cpu"))
+    ours = score(MtebEncoder(SciMult.from_pretrained(minilm, device="cpu")))
+    assert ours == pytest.approx(theirs, abs=2e-3)

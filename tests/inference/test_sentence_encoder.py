@@ -47,6 +47,16 @@ def test_the_same_checkpoint_embeds_as_our_loader_does(
     assert np.allclose(found, wanted, atol=1e-5)
 
 
+def test_length_one_where_the_similarity_is_cosine(minilm: Path) -> None:
+    assert _spec(minilm, pooling="mean").unit_vectors
+    assert not _spec(minilm, pooling="mean", similarity="l2").unit_vectors
+    assert not _spec(minilm, pooling="mean", normalise=False).unit_vectors
+    assert not _spec(minilm).unit_vectors  # its own modules do it, or do not
+    own = SentenceEncoder(_spec(minilm), name="own", device="cpu")
+    rows = own.encode(PAPERS, task="search", role="candidate")
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+
+
 def test_prefixes_by_task_and_side(minilm: Path) -> None:
     prefixes = {"default": "x ", "search": "s ", "search/query": "q "}
     spec = _spec(minilm, pooling="mean", prefixes=prefixes, separator=" ")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
+from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.exact import ExactIndex, stable_top_k
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, IntArray
@@ -205,3 +206,12 @@ def test_candidates_that_cannot_be_indexed(
     with pytest.raises(DataError) as caught:
         ExactIndex(ids, np.zeros(shape, np.float32), "dot")
     assert message in str(caught.value)
+
+
+def test_a_list_of_negative_length_is_refused() -> None:
+    index = ExactIndex(["a", "b"], np.eye(2, dtype=np.float32), "dot")
+    with pytest.raises(DataError, match="length of a list is negative .value: -1"):
+        index.search(np.eye(2, dtype=np.float32), -1)
+    with pytest.raises(DataError, match="length of a list is negative"):
+        BM25Index(["a", "b"], ["graphs", "trees"]).search(["graphs"], -1)
+    assert index.search(np.eye(2, dtype=np.float32), 0).rows_QK.shape == (2, 0)

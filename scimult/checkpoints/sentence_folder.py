@@ -1,0 +1,144 @@
+"""What a sentence-transformers folder says beside its encoder: pooling, length 1, similarity.
+
+The files are the library's, of versions 2 to 6: ``modules.json`` (its modules in order), the
+pooling's ``config.json``, ``sentence_bert_config.json`` and ``config_sentence_transformers.json``.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from scimult.errors import CheckpointError
+from scimult.files import read_json
+from scimult.models.config import Pooling
+from scimult.types import Similarity
+
+MODULES_FILE = "modules.json"
+LENGTH_FILE = "sentence_bert_config.json"
+SIMILARITY_FILE = "config_sentence_transformers.json"
+# The library's names of our similarities; its Euclidean one is the negative distance.
+SIMILARITY_NAMES: dict[Similarity, str] = {"dot": "dot", "cosine": "cosine", "l2": "euclidean"}
+
+# The library's poolings that we have, as `pooling` and `pooling_position`.
+_POOLINGS: dict[str, tuple[Pooling, int]] = {
+    "cls": ("cls", 0),
+    "mean": ("mean", 0),
+    "lasttoken": ("position", -1),
+}
+_KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
+
+
+class SentenceFolder:
+    """The settings of a sentence-transformers folder, each read when it is asked for.
+
+    So what the user replaces is never an error: a folder whose pooling we do not have can be
+    loaded with another one.
+
+    Parameters
+    ----------
+    folder : Path
+        Where ``modules.json`` is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def find(cls, folder: Path) -> SentenceFolder | None:
+        """Return the settings, or None for a folder that is none of the library's."""
+        return cls(folder) if (folder / MODULES_FILE).is_file() else None
+
+    @property
+    def pooling(self) -> tuple[Pooling, int]:
+        """``pooling`` and ``pooling_position`` of our encoder.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder pools in a way that we do not have, or embeddings pass through
+            modules that we do not have.
+        """
+        kinds = [kind for kind, _ in self._modules]
+        beyond = [kind for kind in kinds if kind not in _KNOWN_MODULES]
+        if beyond or kinds[:2] != ["Transformer", "Pooling"] or self._modules[0][1]:
+            raise self._refusal(f"its embeddings are made by {', '.join(kinds)}", beyond or kinds)
+        content = self._read(Path(self._modules[1][1], "config.json"))
+        mode = content.get("pooling_mode")
+        if mode is None:
+            old = [key for key, on in content.items() if key.startswith("pooling_mode_") and on]
+            mode = [key.removeprefix("pooling_mode_").removesuffix("_tokens") for key in old]
+            mode = ["cls" if name == "cls_token" else name for name in mode] or ["mean"]
+        modes = [mode] if isinstance(mode, str) else list(mode)
+        if len(modes) != 1 or modes[0] not in _POOLINGS or not content.get("include_prompt", True):
+            raise self._refusal("its pooling is not one of ours", content)
+        return _POOLINGS[modes[0]]
+
+    @property
+    def normalises(self) -> bool:
+        """Whether a module scales embeddings to length 1."""
+        return any(kind == "Normalize" for kind, _ in self._modules)
+
+    @property
+    def similarity(self) -> Similarity:
+        """How embeddings are compared: cosine where no file says so, as in the library.
+
+        Raises
+        ------
+        CheckpointError
+            If it is none of ours.
+        """
+        name = self._read(SIMILARITY_FILE).get("similarity_fn_name") or "cosine"
+        for ours, theirs in SIMILARITY_NAMES.items():
+            if theirs == name:
+                return ours
+        raise self._refusal("its similarity is not one of ours", name, "similarity=l2, for one")
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest text in tokens, if a file says so."""
+        limits = (
+            self._read(LENGTH_FILE).get("max_seq_length"),
+            # Where version 6 keeps it; "no limit" is a number beyond all texts.
+            self._read("tokenizer_config.json").get("model_max_length"),
+        )
+        return next((int(limit) for limit in limits if isinstance(limit, (int, float))), None)
+
+    @property
+    def lowercases(self) -> bool:
+        """Whether texts are lower-cased before the tokenizer sees them."""
+        return bool(self._read(LENGTH_FILE).get("do_lower_case", False))
+
+    @property
+    def prompts(self) -> list[str]:
+        """Names of the prompts that the library can write before a text."""
+        prompts = self._read(SIMILARITY_FILE).get("prompts") or {}
+        return sorted(name for name, text in prompts.items() if text)
+
+    @cached_property
+    def _modules(self) -> list[tuple[str, str]]:
+        """Kind and subfolder of each module."""
+        path = self.folder / MODULES_FILE
+        try:
+            return [(entry["type"].rpartition(".")[2], entry["path"]) for entry in read_json(path)]
+        except (KeyError, TypeError, AttributeError) as error:
+            fix = "use a complete folder, or delete the file to read the encoder alone"
+            raise CheckpointError("not a list of modules", path=path, fix=fix) from error
+
+    def _read(self, name: str | Path) -> dict[str, Any]:
+        path = self.folder / name
+        content = read_json(path) if path.is_file() else {}
+        if not isinstance(content, dict):
+            raise CheckpointError("not a JSON object", path=path, fix="use a complete folder")
+        return content
+
+    def _refusal(
+        self, problem: str, value: object, instead: str = "pooling=mean or pooling=cls"
+    ) -> CheckpointError:
+        return CheckpointError(
+            f"a sentence-transformers folder that our encoder cannot follow: {problem}",
+            path=self.folder,
+            value=value,
+            fix=f"evaluate it with --encoder, or say what to do in its place ({instead})",
+        )

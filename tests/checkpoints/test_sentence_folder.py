@@ -1,0 +1,238 @@
+"""Folders of sentence-transformers: what the library embeds, we embed, and write again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+from scimult.checkpoints import load_pretrained, read_config
+from scimult.checkpoints.exports import export_folded, export_sentence_transformers
+from scimult.errors import CheckpointError
+from scimult.files import read_json, write_json
+from scimult.inference import SciMult
+from scimult.types import Text
+from tests.base_models import save_base_model
+from tests.tiny import save_tiny_model
+
+TEXTS = [
+    Text("paper", "Graph drawing of Large graphs", "We lay out graphs. " * 9),
+    Text("paper", "x"),
+]
+STRINGS = [f"{TEXTS[0].title}[SEP]{TEXTS[0].body}", "x"]
+
+
+def library_folder(
+    folder: Path,
+    pooling: Any = "mean",
+    *,
+    normalise: bool = True,
+    similarity: str | None = None,
+    more: tuple[Any, ...] = (),
+    **options: Any,
+) -> Path:
+    """Save a random BERT by sentence-transformers itself."""
+    body = Transformer(str(save_base_model(folder.parent / "base", "bert")))
+    modules = [body, Pooling(32, pooling, **options), *more]
+    if normalise:
+        modules.append(Normalize())
+    SentenceTransformer(modules=modules, similarity_fn_name=similarity, device="cpu").save(
+        str(folder)
+    )
+    return folder
+
+
+def theirs(folder: Path) -> Any:
+    return SentenceTransformer(str(folder), device="cpu").encode(STRINGS)
+
+
+def ours(model: SciMult) -> Any:
+    return model.encode(TEXTS, task="link_prediction")
+
+
+@pytest.mark.parametrize(
+    ("pooling", "normalise", "similarity"),
+    [
+        ("mean", True, None),
+        ("mean", False, None),
+        ("cls", True, "dot"),
+        ("cls", False, "euclidean"),
+        ("lasttoken", False, "cosine"),
+    ],
+)
+def test_embeddings_are_the_librarys_before_and_after_export(
+    tmp_path: Path, pooling: str, normalise: bool, similarity: str | None
+) -> None:
+    """Float32 sums in another order: 1e-5, with entries up to 3."""
+    folder = library_folder(tmp_path / "st", pooling, normalise=normalise, similarity=similarity)
+    model = SciMult.from_pretrained(folder, device="cpu")
+    wanted = theirs(folder)
+    np.testing.assert_allclose(ours(model), wanted, atol=1e-5)
+    lengths = np.linalg.norm(wanted, axis=1)
+    assert bool(np.allclose(lengths, 1, atol=1e-5)) == normalise
+    assert model.similarity == {None: "cosine", "euclidean": "l2"}.get(similarity, similarity)
+    pretrained = load_pretrained(folder)
+    export_folded(tmp_path / "folded", pretrained, None)
+    np.testing.assert_allclose(theirs(tmp_path / "folded"), wanted, atol=1e-5)
+    export_sentence_transformers(tmp_path / "routed", pretrained)
+    routed = SentenceTransformer(str(tmp_path / "routed"), device="cpu")
+    np.testing.assert_allclose(routed.encode(STRINGS, task="search"), wanted, atol=1e-5)
+    names = {part.similarity_fn_name for part in (routed, SentenceTransformer(str(folder)))}
+    assert len(names) == 1
+    np.testing.assert_allclose(
+        ours(SciMult.from_pretrained(tmp_path / "folded")), wanted, atol=1e-5
+    )
+
+
+def test_the_users_own_choices_win(tmp_path: Path) -> None:
+    folder = library_folder(tmp_path / "st")
+    raw = library_folder(tmp_path / "raw", normalise=False)
+    assert SciMult.from_pretrained(folder).unit_vectors
+    assert not SciMult.from_pretrained(folder, normalise=False).unit_vectors
+    assert SciMult.from_pretrained(folder, similarity="dot").unit_vectors
+    assert not SciMult.from_pretrained(raw).unit_vectors
+    assert SciMult.from_pretrained(raw, similarity="cosine").unit_vectors
+    np.testing.assert_allclose(
+        ours(SciMult.from_pretrained(folder, normalise=False)), theirs(raw), atol=1e-5
+    )
+    first = SciMult.from_pretrained(folder, pooling="cls", normalise=False)
+    wanted = theirs(library_folder(tmp_path / "cls", "cls", normalise=False))
+    np.testing.assert_allclose(ours(first), wanted, atol=1e-5)
+
+
+def test_what_changes_the_vectors_changes_the_fingerprint(tmp_path: Path) -> None:
+    folder = library_folder(tmp_path / "st")
+    choices: list[dict[str, Any]] = [{}, {"normalise": False}, {"pooling": "cls"}]
+    prints = {SciMult.from_pretrained(folder, **choice).fingerprint for choice in choices}
+    assert len(prints) == 3
+    assert SciMult.from_pretrained(folder, similarity="dot").fingerprint in prints
+
+
+@pytest.mark.parametrize(("form", "limit"), [("old", 9), ("new", 11)])
+def test_long_texts_are_cut_where_the_library_cuts(tmp_path: Path, form: str, limit: int) -> None:
+    folder = library_folder(tmp_path / "st")
+    file = folder / ("sentence_bert_config.json" if form == "old" else "tokenizer_config.json")
+    key = "max_seq_length" if form == "old" else "model_max_length"
+    content = {"do_lower_case": False} if form == "old" else read_json(file)
+    write_json(file, content | {key: limit})
+    assert load_pretrained(folder).config.max_length == limit
+    np.testing.assert_allclose(ours(SciMult.from_pretrained(folder)), theirs(folder), atol=1e-5)
+
+
+def test_old_names_of_poolings(tmp_path: Path) -> None:
+    folder = library_folder(tmp_path / "st", "cls")
+    names = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken")
+    for chosen, pooling in (
+        ("cls_token", "cls"),
+        ("mean_tokens", "mean"),
+        ("lasttoken", "position"),
+    ):
+        content = {f"pooling_mode_{name}": name == chosen for name in names}
+        write_json(folder / "1_Pooling" / "config.json", content | {"word_embedding_dimension": 32})
+        assert load_pretrained(folder).config.encoder.pooling == pooling
+        np.testing.assert_allclose(ours(SciMult.from_pretrained(folder)), theirs(folder), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pooling": "max"}, "its pooling is not one of ours"),
+        ({"pooling": ("cls", "mean")}, "its pooling is not one of ours"),
+        ({"include_prompt": False}, "its pooling is not one of ours"),
+        ({"similarity": "manhattan"}, "its similarity is not one of ours"),
+        ({"more": (Dense(32, 8),)}, r"made by Transformer, Pooling, Dense.*\['Dense'\]"),
+    ],
+)
+def test_what_our_encoder_does_not_do_is_refused_or_replaced(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    folder = library_folder(tmp_path / "st", normalise=False, **options)
+    with pytest.raises(CheckpointError, match=f"{message}.*Fix: .*--encoder") as caught:
+        load_pretrained(folder)
+    assert str(caught.value).count("Fix:") == 1
+    model = load_pretrained(folder, pooling="mean", similarity="dot")
+    assert model.config.encoder.pooling == "mean"
+    # A base to train from: its pooling is the run's.
+    assert read_config(folder).encoder.hidden_size == 32
+
+
+def test_a_damaged_list_of_modules_is_named(tmp_path: Path) -> None:
+    folder = library_folder(tmp_path / "st")
+    (folder / "modules.json").write_text('[{"idx": 0}]')
+    with pytest.raises(CheckpointError, match=r"modules\.json: not a list of modules"):
+        load_pretrained(folder)
+
+
+def test_prompts_are_said_to_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = library_folder(tmp_path / "st")
+    file = folder / "config_sentence_transformers.json"
+    write_json(file, read_json(file) | {"prompts": {"query": "query: ", "document": ""}})
+    load_pretrained(folder)
+    assert "its prompts (query) are not written before texts" in capsys.readouterr().err
+
+
+def test_a_model_of_ours_compared_by_cosine_has_unit_vectors_in_every_form(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "m", pooling="mean", similarity="cosine")
+    content = json.loads((folder / "config.json").read_text())
+    del content["normalise"]  # as saved before the key was there
+    (folder / "config.json").write_text(json.dumps(content))
+    found = ours(SciMult.from_pretrained(folder))
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    raw = ours(SciMult.from_pretrained(folder, normalise=False))
+    np.testing.assert_allclose(raw / np.linalg.norm(raw, axis=1, keepdims=True), found, atol=1e-6)
+    assert abs(np.linalg.norm(raw, axis=1) - 1).min() > 0.1
+    export_folded(tmp_path / "f", load_pretrained(folder), "link_prediction")
+    np.testing.assert_allclose(theirs(tmp_path / "f"), found, atol=1e-5)
+
+
+def test_minilm_is_read_and_written_as_it_is(minilm: Path, tmp_path: Path) -> None:
+    model = SciMult.from_pretrained(minilm, device="cpu")
+    assert (model.similarity, model.unit_vectors) == ("cosine", True)
+    long = [Text("paper", "Protein folding", "by molecular dynamics " * 120)]
+    strings = [f"{text.title}[SEP]{text.body}" for text in long]
+    wanted = SentenceTransformer(str(minilm), device="cpu").encode(strings)
+    np.testing.assert_allclose(
+        model.encode(long, task="search", role="candidate"), wanted, atol=1e-5
+    )
+    export_folded(tmp_path / "f", load_pretrained(minilm), None)
+    again = SentenceTransformer(str(tmp_path / "f"), device="cpu")
+    np.testing.assert_allclose(again.encode(strings), wanted, atol=1e-5)
+
+
+@pytest.mark.data
+def test_scitldr_is_found_as_by_the_library(minilm: Path, scimult_data: Path) -> None:
+    folder = scimult_data / "eval" / "scitldr"
+
+    def rows(name: str) -> list[dict[str, str]]:
+        with gzip.open(folder / name, "rt", encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+    judged = (folder / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    relevant = dict(line.split("\t")[:2] for line in judged)
+    papers = rows("corpus.jsonl.gz")[:120]
+    ids = [paper["_id"] for paper in papers]
+    queries = [row for row in rows("queries.jsonl.gz") if relevant.get(row["_id"]) in ids]
+    wanted = [ids.index(relevant[row["_id"]]) for row in queries]
+
+    def hits(queries_QD: Any, papers_ND: Any) -> list[bool]:
+        return list((queries_QD @ papers_ND.T).argmax(axis=1) == wanted)
+
+    model = SciMult.from_pretrained(minilm, device="cpu")
+    texts = [{"title": paper["title"], "abstract": paper["text"]} for paper in papers]
+    questions = [row["text"] for row in queries]
+    ours = hits(
+        model.encode(questions, task="search"), model.encode(texts, task="search", role="candidate")
+    )
+    library = SentenceTransformer(str(minilm), device="cpu")
+    strings = ["[SEP]".join(filter(None, text.values())) for text in texts]
+    assert ours == hits(library.encode(questions), library.encode(strings))
+    assert np.mean(ours) > 0.8
