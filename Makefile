@@ -5,13 +5,20 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: demo test lint clean
+.PHONY: demo check test lint clean
 
 demo: $(READY)
 	$(BIN)/scimult demo
 
+# Two workers overlap the waiting for processes; a file's tests stay together for its fixtures.
+WORKERS ?= 2
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+check: $(READY)
+	$(PYTEST) -m 'not slow and not ranks'
+
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .
