@@ -22,6 +22,7 @@ from scimult.locks import exclusive, mark_as_living, remove_if_dead
 # Endings of what stands beside a target while it is written: its new content, and the folder
 # that it replaces. Locks may not reach over hosts, so the names tell whose they are.
 _UNFINISHED, _OLD = ".tmp", ".old"
+_MARK_BYTES = 4096
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
 # NumPy says so without an error number.
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
@@ -159,6 +160,24 @@ def check_replaceable(path: Path | str, kind: FolderKind | None = None) -> None:
     if not is_one:
         fix = "choose a new folder, or empty this one yourself"
         raise StorageError(f"exists and is not {kind.name}", path=path, fix=fix)
+
+
+def check_own_file(path: Path, what: str, mark: bytes) -> None:
+    """Check that a file is absent, or one that we wrote: it has ``mark`` near its start.
+
+    Raises
+    ------
+    StorageError
+        If something else would be replaced.
+    """
+    if not path.exists():
+        return
+    own = False
+    if path.is_file():
+        with path.open("rb") as file:
+            own = mark in file.read(_MARK_BYTES)
+    if not own:
+        raise StorageError(f"exists and is not {what}", path=path, fix="choose another file")
 
 
 @contextmanager

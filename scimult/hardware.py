@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from scimult.errors import ConfigError
+
 # Dense bfloat16 and float16 tensor-core rates of data sheets, in TFLOP/s, by a part of the
 # device's name; the first that fits counts. (Data sheets of Hopper and Ada give twice this,
 # with sparsity.)
@@ -22,7 +24,32 @@ _HALF_PRECISION_TFLOPS = (
     ("A100", 312.0),
     ("L40S", 362.0),
 )
+_LONGEST_REASON = 80
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+
+
+def usable_device(device: str | torch.device | None) -> torch.device:
+    """Return a device that works; by default the first GPU, else the CPU.
+
+    Raises
+    ------
+    ConfigError
+        If this machine, or this build of torch, has no such device.
+    """
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    # A backend that is not built in raises the third; what is no device at all the last.
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        known = "use cpu or cuda" if torch.cuda.is_available() else "use cpu: torch sees no GPU"
+        # torch writes lists of its devices, or of its kernels, into the first line.
+        problem = str(error).partition("\n")[0]
+        if len(problem) > _LONGEST_REASON:
+            problem = "torch has no such device here"
+        raise ConfigError(
+            f"device cannot be used: {problem}", value=str(device), fix=known
+        ) from error
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

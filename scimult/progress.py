@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from scimult import distributed
+from scimult.terminal import visible
 
 T = TypeVar("T")
 
@@ -46,4 +47,4 @@ def bar(
 def note(message: str) -> None:
     """Print one line on stderr, on the main rank only and beside any running bar."""
     if distributed.is_main():
-        tqdm.write(message, file=sys.stderr)
+        tqdm.write(visible(message), file=sys.stderr)

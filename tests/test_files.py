@@ -205,13 +205,12 @@ def test_the_folder_one_is_in_is_not_replaced(
     assert _names(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("device", ["/dev/null", "pipe"])
-def test_a_file_replaces_no_device(tmp_path: Path, device: str) -> None:
+def test_a_file_replaces_no_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    before = (tmp_path / device).lstat()
+    before = (tmp_path / "pipe").lstat()
     with pytest.raises(StorageError, match="is a device or a pipe"):
-        files.write_text(tmp_path / device, "x")
-    assert (tmp_path / device).lstat().st_mode == before.st_mode
+        files.write_text(tmp_path / "pipe", "x")
+    assert (tmp_path / "pipe").lstat() == before
 
 
 def test_a_file_is_written_through_its_link(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def load_pickle(path: Path, allowed: tuple[tuple[type, str], ...] = ()) -> Any:
                 fix="convert it to safetensors where you trust it",
             ) from error
         raise CheckpointError(
-            f"file is damaged or holds more than tensors: {_first_line(error)}",
+            f"file is damaged or holds more than tensors{_detail(error)}",
             path=path,
             fix="copy or download it again",
         ) from error
@@ -140,6 +140,8 @@ def _tensors(value: object) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+def _detail(error: Exception) -> str:
+    """Return the reason, but none of torch's: it advises to load without any safety."""
+    if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
+        return ""
+    return f": {str(error).partition(chr(10))[0] or type(error).__name__}"

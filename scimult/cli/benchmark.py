@@ -40,7 +40,7 @@ def variants(
     from scimult.benchmarks.variants import CASES, SIZES, make_load, measure
     from scimult.cli.tables import variants_table
     from scimult.errors import ConfigError, UnknownNameError
-    from scimult.hardware import keep_freed_memory
+    from scimult.hardware import keep_freed_memory, usable_device
     from scimult.progress import progress
 
     chosen = names or list(CASES)
@@ -49,7 +49,7 @@ def variants(
             raise UnknownNameError("variant", name, CASES)
     if size not in SIZES:
         raise UnknownNameError("size", size, SIZES)
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = usable_device(device)
     if where.type == "cuda" and clock == "cpu":
         raise ConfigError("--clock cpu does not see a GPU's work", fix="use --clock wall")
     keep_freed_memory()

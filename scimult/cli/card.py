@@ -7,6 +7,9 @@ from typing import Annotated, Optional
 
 import typer
 
+from scimult.cli.output import echo
+from scimult.files import check_own_file
+
 
 def card(
     folder: Annotated[Path, typer.Argument(help="Folder that scimult prepare wrote.")],
@@ -22,10 +25,11 @@ def card(
     seed: Annotated[int, typer.Option(min=0, help="Which hard negatives are shown.")] = 0,
 ) -> None:
     """Write counts, lengths, labels, languages, duplicates and overlap of a prepared folder."""
+    path = out or folder / "card.md"
+    check_own_file(path, "a data card", b"Written by `scimult card`")
     from scimult.data.hygiene.card import write_card
     from scimult.data.prepared import PreparedData
 
-    path = out or folder / "card.md"
     data = PreparedData.open(folder)
     write_card(data, path, sample=sample, negatives=negatives, seed=seed)
-    typer.echo(path)
+    echo(path)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from scimult.cli.checks import known_device
+from scimult.cli.output import echo, list_table, print_table
+
 if TYPE_CHECKING:
     from scimult.inference import SciMult
     from scimult.inference.collection import Collection
@@ -24,7 +27,8 @@ Model = Annotated[
 Papers = Annotated[
     Path,
     typer.Option(
-        help="JSON lines (.gz) with id, title and abstract, or a folder with papers.jsonl.",
+        help="JSON lines or one JSON array (.gz) with id, title and abstract, or a folder with "
+        "papers.jsonl.",
         show_default=False,
     ),
 ]
@@ -34,13 +38,19 @@ SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out bad records, counted and named.")
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor keep embeddings.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")]
 Device = Annotated[
-    str | None, typer.Option(help="cpu or cuda; default: the first GPU, else the CPU.")
+    str | None,
+    typer.Option(
+        callback=known_device, help="cpu, cuda or cuda:1; default: the first GPU, else the CPU."
+    ),
 ]
 Pooling = Annotated[Literal["cls", "mean"] | None, typer.Option(help="Instead of the model's own.")]
 Similarity = Annotated[
     Literal["dot", "cosine", "l2"] | None, typer.Option(help="Instead of the model's own.")
 ]
+# What the score of each similarity is; larger is closer in all of them.
+SCORES = {"dot": "dot product", "cosine": "cosine", "l2": "minus L2 distance"}
 
 
 def open_model(
@@ -63,7 +73,7 @@ def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
     rejects = Rejects(skip_bad)
     collection = read_collection(path, kind, rejects)
     if rejects.counts:
-        typer.echo(rejects.summary(), err=True)
+        echo(rejects.summary(), err=True)
     return collection
 
 
@@ -116,16 +126,15 @@ def show_list(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row, ensure_ascii=False))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    elif rows:
+        print_table(list_table(rows, title))
 
-    table = Table(title=Text(title), title_justify="left")
-    for name, value in rows[0].items() if rows else ():
-        numeric = isinstance(value, (int, float))
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        cells = [f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row.values()]
-        table.add_row(*map(Text, cells))
-    Console().print(table)
+
+def show_ranked(rows: list[dict[str, Any]], title: str, similarity: str, as_json: bool) -> None:
+    """Print a ranked list; a table says what its scores are."""
+    if not rows:
+        echo("nothing to rank: the papers hold no other than this one", err=True)
+    if not as_json:
+        heading = f"score ({SCORES[similarity]})"
+        rows = [{heading if key == "score" else key: v for key, v in row.items()} for row in rows]
+    show_list(rows, title, as_json)

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from scimult.cli.output import echo
+
 
 def correlate(
     results: Annotated[
@@ -26,4 +28,4 @@ def correlate(
     write_json(results / "correlation.json", found.model_dump(mode="json"))
     write_text(results / "correlation.md", to_markdown(found))
     print_with_notes(to_rich(found, method), found.notes)
-    typer.echo(f"all methods in {results / 'correlation.md'}, full precision beside it")
+    echo(f"all methods in {results / 'correlation.md'}, full precision beside it")

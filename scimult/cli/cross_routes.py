@@ -7,7 +7,10 @@ from typing import Annotated, Optional
 
 import typer
 
+from scimult.cli.checks import check_model
 from scimult.cli.common import Device, Model, SkipBad
+from scimult.cli.output import echo
+from scimult.errors import DataError
 
 
 def cross_routes(
@@ -25,6 +28,9 @@ def cross_routes(
     skip_bad: SkipBad = False,
 ) -> None:
     """Evaluate a model once per task's route and print a table of sets by routes."""
+    check_model(model)
+    if not data.is_dir():
+        raise DataError("folder does not exist", path=data, fix="check the path")
     from scimult.cli.tables import print_with_notes
     from scimult.evaluation.harness import evaluate, load_sets
     from scimult.evaluation.report import check_comparable
@@ -55,4 +61,4 @@ def cross_routes(
     written = [result for result in load_results(out) if result.system in names]
     for grid in cross_tables(written):
         print_with_notes(to_rich(grid), grid.notes)
-    typer.echo(f"results in {out}; scimult report shows this table too")
+    echo(f"results in {out}; scimult report shows this table too")

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli.output import echo
+from scimult.files import check_own_file
+
 
 def curves(
     runs: Annotated[list[Path], typer.Argument(help="Output folders of runs.")],
@@ -15,5 +18,6 @@ def curves(
     """Plot dev scores and training losses over the steps of one or more runs."""
     from scimult.training.curves import plot_curves
 
+    check_own_file(out, "a picture of curves", b"Matplotlib")
     plot_curves(runs, out)
-    typer.echo(f"plotted {len(runs)} run(s) in {out}")
+    echo(f"plotted {len(runs)} run(s) in {out}")

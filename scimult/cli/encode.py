@@ -7,13 +7,18 @@ from typing import Annotated, Literal
 
 import typer
 
+from scimult.cli.checks import check_use
 from scimult.cli.common import Device, Model, Pooling, Similarity, SkipBad, open_collection
-from scimult.errors import DataError
+from scimult.cli.output import echo
+from scimult.files import check_replaceable
 
 
 def encode(
     texts: Annotated[
-        Path, typer.Argument(help="JSON lines (.gz) of papers, labels or queries, or their folder.")
+        Path,
+        typer.Argument(
+            help="JSON lines or one JSON array (.gz) of papers, labels or queries, or their folder."
+        ),
     ],
     model: Model,
     out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
@@ -31,16 +36,17 @@ def encode(
     overwrite: Annotated[bool, typer.Option(help="Replace an embedding folder.")] = False,
 ) -> None:
     """Embed papers, labels or queries: embeddings.npy, ids.txt and meta.json in a folder."""
+    if not overwrite:
+        check_replaceable(out)
+    check_use(model, texts)
     from scimult.inference import SciMult
     from scimult.inference.embeddings import encode_into
-    from scimult.retrieval.embeddings import META_FILE
+    from scimult.retrieval.embeddings import EMBEDDINGS
 
-    if out.exists() and not (overwrite and (out / META_FILE).exists()):
-        fix = "choose another folder, or --overwrite if it holds embeddings"
-        raise DataError("output exists already", path=out, fix=fix)
+    check_replaceable(out, EMBEDDINGS)
     encoder = SciMult.from_pretrained(
         model, device=device, dtype=dtype, pooling=pooling, similarity=similarity
     )
     collection = open_collection(texts, encoder.kind(task, role), skip_bad)
     encode_into(out, encoder, collection, task=task, role=role)
-    typer.echo(f"{out}: {len(collection):,} embeddings of width {encoder.width}")
+    echo(f"{out}: {len(collection):,} embeddings of width {encoder.width}")

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
-from scimult.errors import ConfigError, StorageError
+from scimult.cli.checks import check_model, check_output_file
+from scimult.cli.output import echo
+from scimult.errors import ConfigError
+from scimult.files import check_replaceable
 
 if TYPE_CHECKING:
     from scimult.checkpoints import Pretrained
@@ -47,14 +50,17 @@ def export(
     sentence-transformers: all tasks, encode(texts, task=...). onnx: one task as a graph.
     released: the file form of SciMult's authors.
     """
-    if out.exists():
-        raise StorageError("output exists already", path=out, fix="choose another path")
+    if to == "released":
+        check_output_file(out, overwrite=False, inputs=[])
+    else:
+        check_replaceable(out)
+    check_model(Path(model))
     for option, value in (("--task", task), ("--side", side)):
         if value is not None and to not in _OF_ONE_ROUTE:
             fix = f"leave {option} out, or export to {' or '.join(_OF_ONE_ROUTE)}"
             raise ConfigError(f"{option} has no meaning for {to}", value=value, fix=fix)
     for line in _write(to, out, _open(model, step), task, side):
-        typer.echo(line)
+        echo(line)
 
 
 def _open(model: str, step: int | None) -> Pretrained:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli.output import echo
+
 
 def generate(
     out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
@@ -19,8 +21,11 @@ def generate(
     """
     from scimult.config import validate
     from scimult.data.synthetic import WorldSettings, make_world, write_world
+    from scimult.data.synthetic.layout import WORLD
+    from scimult.files import check_replaceable
 
     settings = validate(WorldSettings, {"papers": papers, "seed": seed})
+    check_replaceable(out, WORLD)
     records = write_world(make_world(settings), out)
     for name, count in records.items():
-        typer.echo(f"{count:>9,}  {out / name}")
+        echo(f"{count:>9,}  {out / name}")

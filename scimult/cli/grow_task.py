@@ -7,6 +7,10 @@ from typing import Annotated, Optional
 
 import typer
 
+from scimult.cli.checks import check_model
+from scimult.cli.output import echo
+from scimult.files import check_replaceable
+
 
 def grow_task(
     model: Annotated[Path, typer.Argument(help="A run, a saved model or a Hugging Face folder.")],
@@ -30,6 +34,8 @@ def grow_task(
 
     Then name the grown model as model.base of a run whose tasks list the new one.
     """
+    check_replaceable(out)
+    check_model(model)
     from scimult.checkpoints import read_config, save_pretrained
     from scimult.checkpoints.grow import grow_task as grow
     from scimult.config import validate
@@ -46,4 +52,4 @@ def grow_task(
     task = validate(Task, known.model_dump() | given, "options of grow-task")
     grown = grow(model, task, like)
     save_pretrained(out, grown.model.state_dict(), grown.tokenizer, grown.config)
-    typer.echo(f"{out}: tasks {', '.join(grown.tasks.names)}; {name} starts as {like}")
+    echo(f"{out}: tasks {', '.join(grown.tasks.names)}; {name} starts as {like}")

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
-from scimult.errors import ConfigError, StorageError
+from scimult.cli.checks import check_model
+from scimult.cli.output import echo
+from scimult.errors import CheckpointError, ConfigError
+from scimult.files import check_replaceable
 
 if TYPE_CHECKING:
     from scimult.checkpoints import Pretrained
@@ -72,8 +75,6 @@ def import_(
 
     Files are opened safely: none of the code that a pickle may hold runs.
     """
-    from scimult.checkpoints.pretrained import save_pretrained
-
     for_released = {"--tokenizer": tokenizer, "--task": task, "--num-heads": num_heads}
     for_base = {"--adapter": adapter, "--similarity": similarity}
     if (released is None) == (base is None):
@@ -81,18 +82,23 @@ def import_(
             "one thing is imported at a time", fix="give --released FILE, or --base MODEL"
         )
     _refuse(for_base if base is None else for_released, "--released" if base is None else "--base")
-    if out.exists():
-        raise StorageError("output exists already", path=out, fix="choose another folder")
+    check_replaceable(out)
+    if released is not None and not released.is_file():
+        raise CheckpointError("file does not exist", path=released, fix="check the path")
+    if base is not None:
+        check_model(Path(base))
+    from scimult.checkpoints.pretrained import save_pretrained
+
     if base is not None:
         pretrained, lines = _adapters(base, adapter or [], similarity or "dot")
     else:
         assert released is not None
         pretrained, lines = _released(released, tokenizer, task, num_heads)
     for line in lines:
-        typer.echo(line)
+        echo(line)
     weights = pretrained.model.state_dict()
     save_pretrained(out, weights, pretrained.tokenizer, pretrained.config)
-    typer.echo(f"model saved in {out}")
+    echo(f"model saved in {out}")
 
 
 def _refuse(options: Mapping[str, object], chosen: str) -> None:

@@ -22,12 +22,14 @@ from scimult.cli.cross_routes import cross_routes
 from scimult.cli.curves import curves
 from scimult.cli.demo import demo
 from scimult.cli.encode import encode
+from scimult.cli.ending import cleaned_up_when_killed, describe
 from scimult.cli.evaluate import evaluate
 from scimult.cli.export import export
 from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
 from scimult.cli.import_ import import_
 from scimult.cli.mine import mine
+from scimult.cli.output import echo
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
@@ -45,11 +47,13 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen verb; with ``--debug`` its errors keep their traceback."""
         try:
-            return super().invoke(ctx)
+            with cleaned_up_when_killed():
+                return super().invoke(ctx)
         except (SciMultError, OSError) as error:
             if ctx.params["debug"] or isinstance(error, BrokenPipeError):
                 raise
-            typer.echo(f"error: {error}", err=True)
+            problem = error if isinstance(error, SciMultError) else describe(error)
+            echo(f"error: {problem}", err=True)
             raise typer.Exit(1) from None
 
 

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scimult.cli.output import echo
+from scimult.errors import DataError
+from scimult.files import check_replaceable
+
 if TYPE_CHECKING:
     from scimult.data.lines import Rejects
 
@@ -65,18 +69,26 @@ def prepare(
     workers: Annotated[int, typer.Option(min=1, help="Processes that tokenise.")] = 1,
 ) -> None:
     """Write texts, pairs with hard negatives, and tokens from raw files or a public source."""
-    from scimult.cli.tables import print_sources
-    from scimult.data.sources import SOURCES
-    from scimult.data.sources.base import SOURCES_FILE
-
     if list_sources:
-        print_sources([SOURCES[name] for name in SOURCES])
+        _list_sources()
         return
     first, *rest = arguments or [""]
     source = "" if "=" in first else first
     overrides = rest if source else list(arguments or ())
     _check(source, config, source_folder, raw, out, root)
     _check_unused(out, {"tokenizer": tokenizer, "decontaminate": decontaminate, "steps": steps})
+    named = {
+        "file": config,
+        "downloaded folder": source_folder,
+        "tokenizer folder": tokenizer,
+        "folder of evaluation sets": decontaminate,
+    }
+    _check_paths(out, named)
+    from scimult.data.prepared import PREPARED
+    from scimult.data.sources.base import SOURCES_FILE
+
+    if out is not None:
+        check_replaceable(out, PREPARED)
     cleaning = _decontaminate(decontaminate)
     if source:
         raw = raw or Path(f"{out}.raw")
@@ -121,6 +133,22 @@ def _check(
         raise ConfigError("--config and --out are needed", fix=fix)
 
 
+def _check_paths(out: Path | None, inputs: Mapping[str, Path | None]) -> None:
+    """Fail before torch is loaded if an input is missing, or the output cannot be a new folder."""
+    for what, path in inputs.items():
+        if path is not None and not path.exists():
+            raise DataError(f"{what} does not exist", path=path, fix="check the path")
+    if out is not None and not (out.is_dir() and not out.is_symlink()):
+        check_replaceable(out)
+
+
+def _list_sources() -> None:
+    from scimult.cli.tables import print_sources
+    from scimult.data.sources import SOURCES
+
+    print_sources([SOURCES[name] for name in SOURCES])
+
+
 def _check_unused(out: Path | None, options: Mapping[str, Path | None]) -> None:
     """Refuse options that only a prepared folder has a use for, where none is written."""
     from scimult.errors import ConfigError
@@ -155,7 +183,7 @@ def _convert(
     conversion, notes = convert(source, chosen, source_folder, raw, skip_bad=skip_bad)
     print_conversion(raw, conversion.counts)
     for note in notes:
-        typer.echo(f"differs from what was published: {note}", err=True)
+        echo(f"differs from what was published: {note}", err=True)
     _name_rejects(conversion.rejects, raw / "rejects.jsonl")
 
 
@@ -194,7 +222,7 @@ def _build(
 
 def _name_rejects(rejects: Rejects, log: Path) -> None:
     if rejects.counts:
-        typer.echo(f"{rejects.summary()}\nall of them: {log}", err=True)
+        echo(f"{rejects.summary()}\nall of them: {log}", err=True)
 
 
 def _decontaminate(folder: Path | None) -> list[str]:

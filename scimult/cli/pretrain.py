@@ -7,6 +7,8 @@ from typing import Annotated, Optional
 
 import typer
 
+from scimult.cli.output import echo
+
 
 def pretrain(
     config: Annotated[Path, typer.Option(help="YAML of the run.", show_default=False)],
@@ -48,10 +50,10 @@ def pretrain(
         raise typer.Exit(1) from None
     except StoppedError as stopped:
         if distributed.is_main():
-            typer.echo(str(stopped), err=True)
+            echo(str(stopped), err=True)
         raise typer.Exit(128 + stopped.signal) from None
     if distributed.is_main():
-        typer.echo(f"model saved in {model}")
+        echo(f"model saved in {model}")
 
 
 def _run(config: Path, overrides: list[str], stage: str | None, *, resume: bool) -> Path:

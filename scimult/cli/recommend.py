@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scimult.cli.checks import check_use, real_text
 from scimult.cli.common import (
     AsJson,
     Device,
@@ -20,9 +21,10 @@ from scimult.cli.common import (
     open_collection,
     open_model,
     ranked,
-    show_list,
+    show_ranked,
 )
-from scimult.errors import DataError
+from scimult.cli.output import echo
+from scimult.errors import DataError, suggest
 
 if TYPE_CHECKING:
     from scimult.inference.collection import Collection
@@ -33,13 +35,23 @@ def recommend(
     model: Model,
     papers: Papers,
     paper: Annotated[
-        str | None, typer.Option("--id", help="Id of one of the papers.", show_default=False)
+        str | None,
+        typer.Option(
+            "--id", callback=real_text, help="Id of one of the papers.", show_default=False
+        ),
     ] = None,
     title: Annotated[
         str | None,
-        typer.Option(help="Title of one of the papers, or of a new one.", show_default=False),
+        typer.Option(
+            callback=real_text,
+            help="Title of one of the papers, or of a new one.",
+            show_default=False,
+        ),
     ] = None,
-    abstract: Annotated[str, typer.Option(help="Abstract of a new paper.")] = "",
+    abstract: Annotated[
+        str,
+        typer.Option(callback=real_text, help="Abstract of a new paper, with or without --title."),
+    ] = "",
     top: Top = 10,
     task: Annotated[str, typer.Option(help="Task of the model.")] = "link_prediction",
     device: Device = None,
@@ -50,19 +62,25 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Rank papers by how likely a paper cites them; the paper itself is left out."""
-    if (paper is None) == (title is None):
-        raise DataError("which paper?", fix="give either --id or --title")
+    new = bool((title or "").strip() or abstract.strip())
+    if (paper is not None) == new:
+        problem = (
+            "a paper by its id and a new one cannot both be meant" if new else "no paper given"
+        )
+        fix = "give either --id, or --title of a paper or --title and --abstract of a new one"
+        raise DataError(problem, fix=fix)
+    check_use(model, papers)
     encoder = open_model(model, device, pooling, similarity)
     collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
-    text, own_row = _query(collection, paper, title, abstract)
+    text, own_row = _query(collection, paper, title or "", abstract)
     query_1D = encoder.encode([text], task=task, role="query")
     papers_ND = embed(encoder, collection, task, "candidate", no_cache)
     (rows,) = ranked(encoder, collection, papers_ND, query_1D, top, own_row)
-    show_list(rows, text.title, as_json)
+    show_ranked(rows, text.title or paper or "a new paper", encoder.similarity, as_json)
 
 
 def _query(
-    collection: Collection, paper: str | None, title: str | None, abstract: str
+    collection: Collection, paper: str | None, title: str, abstract: str
 ) -> tuple[Text, int]:
     """Return the query paper and its row in the collection (-1 for a new paper)."""
     from scimult.types import Text
@@ -70,12 +88,14 @@ def _query(
     if paper is not None:
         row = collection.row(paper)
         return collection.texts[row], row
-    assert title is not None
-    rows = [] if abstract else collection.titled(title)
+    rows = [] if abstract.strip() else collection.titled(title)
     if len(rows) > 1:
         ids = [collection.ids[row] for row in rows]
         fix = "name one of these ids with --id"
         raise DataError("several papers have this title", path=collection.path, value=ids, fix=fix)
     if rows:
         return collection.texts[rows[0]], rows[0]
-    return Text("paper", title, abstract), -1
+    if not abstract.strip():
+        near = suggest(title, [known.title for known in collection.texts])
+        echo(f"no paper has this title, it is taken as a new one without abstract{near}", err=True)
+    return Text("paper", title.strip(), abstract.strip()), -1

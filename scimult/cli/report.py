@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.cli.output import echo
+from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
+from scimult.files import check_own_file
 
 if TYPE_CHECKING:
     from scimult.retrieval.embeddings import StoredEmbeddings
@@ -49,6 +51,7 @@ def report(
     ] = 0.95,
 ) -> None:
     """Leaderboard, tests, curves, examples and costs: one HTML page, Markdown, LaTeX and JSON."""
+    _check(results, map_ or [], out)
     from rich.console import Console
 
     from scimult.cli.tables import print_with_notes
@@ -82,18 +85,34 @@ def report(
             line = f"not shown: {gap.section}: {gap.why}. Fix: {gap.fix}"
             Console().print(line, highlight=False, markup=False, soft_wrap=True)
     path = write_page(chapters, out)
-    typer.echo(f"page in {path}; report.md, report.tex and report.json beside it")
+    echo(f"page in {path}; report.md, report.tex and report.json beside it")
 
 
-def _embeddings(specs: list[str]) -> dict[str, StoredEmbeddings]:
+def _check(results: list[Path], maps: list[str], out: Path) -> None:
+    """Fail before torch is loaded if a folder is missing, or the page would replace other files."""
+    for folder in (*results, *_folders(maps).values()):
+        if not folder.is_dir():
+            raise DataError("folder does not exist", path=folder, fix="check the path")
+    check_own_file(out / "report.json", "a report", b'"scimult-report/')
+    for name in ("report.html", "report.md", "report.tex"):
+        if (out / name).exists() and not (out / "report.json").exists():
+            fix = "choose another folder"
+            raise StorageError("exists and is no part of a report", path=out / name, fix=fix)
+
+
+def _embeddings(maps: list[str]) -> dict[str, StoredEmbeddings]:
     from scimult.retrieval.embeddings import read_embeddings
 
-    found: dict[str, StoredEmbeddings] = {}
-    for spec in specs:
+    return {name: read_embeddings(folder) for name, folder in _folders(maps).items()}
+
+
+def _folders(maps: list[str]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for spec in maps:
         name, separator, folder = spec.partition("=")
         if not (name and separator and folder):
             raise ConfigError("a map is NAME=FOLDER", value=spec, fix="write mymodel=embeddings")
         if name in found:
             raise ConfigError("two maps have the same name", value=name, fix="rename one")
-        found[name] = read_embeddings(folder)
+        found[name] = Path(folder)
     return found

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
+from scimult.cli.output import plain
 from scimult.training.runs import Comparison, RunSummary
 
 
@@ -31,7 +31,7 @@ def runs_table(summaries: Sequence[RunSummary]) -> Table:
             "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
             "" if run.updated is None else run.updated[:16].replace("T", " "),
         )
-        table.add_row(*map(Text, row))
+        table.add_row(*map(plain, row))
     return table
 
 
@@ -54,7 +54,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     for run in comparison.runs[1:]:
         metrics.add_column(f"{run} - {comparison.runs[0]}", justify="right")
     for key, values in comparison.config.items():
-        settings.add_row(key, *(Text(_shown(value)) for value in values))
+        settings.add_row(key, *(plain(_shown(value)) for value in values))
     for name, numbers in comparison.metrics.items():
         first, *others = numbers
         differences = [

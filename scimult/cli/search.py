@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli.checks import check_use, real_text
 from scimult.cli.common import (
     AsJson,
     Device,
@@ -20,12 +21,12 @@ from scimult.cli.common import (
     open_collection,
     open_model,
     ranked,
-    show_list,
+    show_ranked,
 )
 
 
 def search(
-    query: Annotated[str, typer.Argument(help="What to look for, in words.")],
+    query: Annotated[str, typer.Argument(callback=real_text, help="What to look for, in words.")],
     model: Model,
     papers: Papers,
     top: Top = 10,
@@ -38,8 +39,10 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Rank papers for a query; the papers are encoded once and kept in a cache."""
+    check_use(model, papers)
     encoder = open_model(model, device, pooling, similarity)
     query_1D = encoder.encode([query], task=task, role="query")
     collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
     papers_ND = embed(encoder, collection, task, "candidate", no_cache)
-    show_list(ranked(encoder, collection, papers_ND, query_1D, top)[0], query, as_json)
+    (rows,) = ranked(encoder, collection, papers_ND, query_1D, top)
+    show_ranked(rows, query, encoder.similarity, as_json)

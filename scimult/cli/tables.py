@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from scimult.cli.output import echo, plain
 from scimult.data.prepared import PreparedData
+from scimult.terminal import visible
 
 if TYPE_CHECKING:
     from scimult.benchmarks.compare_training import TrainingRow
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def print_prepared(data: PreparedData) -> None:
     """Print what a prepared folder holds: counts per source, then pairs and negatives."""
     console = Console()
-    sources = Table(title=f"{data.folder}: {len(data.texts):,} texts", box=box.SIMPLE)
+    sources = Table(title=plain(f"{data.folder}: {len(data.texts):,} texts"), box=box.SIMPLE)
     sources.add_column("source")
     sources.add_column("count", overflow="fold")
     for source in data.manifest["sources"]:
@@ -51,13 +52,13 @@ def print_sources(sources: Sequence[PublicSource]) -> None:
     """Print every public source with its terms, its address and the files it needs."""
     for source in sources:
         files = "\n".join(f"    {file}" for file in source.files)
-        typer.echo(f"{source.name}: {source.title}\n  get it: {source.url}")
-        typer.echo(f"  licence: {source.licence}\n  files below --input:\n{files}")
+        echo(f"{source.name}: {source.title}\n  get it: {source.url}")
+        echo(f"  licence: {source.licence}\n  files below --input:\n{files}")
 
 
 def print_conversion(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
     """Print what a conversion to raw files counted."""
-    table = Table(title=f"{folder}: raw files", box=box.SIMPLE)
+    table = Table(title=plain(f"{folder}: raw files"), box=box.SIMPLE)
     table.add_column("source")
     table.add_column("count", overflow="fold")
     for name, found in counts.items():
@@ -70,7 +71,7 @@ def print_with_notes(table: Table, notes: Sequence[str]) -> None:
     console = Console()
     (console if console.is_terminal else Console(width=200)).print(table)
     for note in notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        console.print(visible(note), highlight=False, markup=False, soft_wrap=True)
 
 
 def variants_table(rows: Sequence[Measurement], title: str) -> Table:

@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from scimult.cli.checks import check_output_file, check_use
 from scimult.cli.common import (
     AsJson,
     Device,
     Model,
     NoCache,
+    Overwrite,
     Papers,
     Pooling,
     Similarity,
@@ -24,6 +26,8 @@ from scimult.cli.common import (
     ranked,
     show_list,
 )
+from scimult.cli.output import echo
+from scimult.files import write_text
 
 
 def tag(
@@ -31,11 +35,16 @@ def tag(
     papers: Papers,
     labels: Annotated[
         Path,
-        typer.Option(help="JSON lines with id, name and definition.", show_default=False),
+        typer.Option(
+            help="JSON lines or one JSON array with id, name and definition, or a folder with "
+            "labels.jsonl.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Write JSON lines here instead of printing.")
     ] = None,
+    overwrite: Overwrite = False,
     top: Top = 5,
     task: Annotated[str, typer.Option(help="Task of the model.")] = "classification",
     device: Device = None,
@@ -46,8 +55,9 @@ def tag(
     as_json: AsJson = False,
 ) -> None:
     """Rank labels for every paper by the labels' names and definitions."""
-    from scimult.files import write_text
-
+    files = check_use(model, papers, labels)
+    if out is not None:
+        check_output_file(out, overwrite, files)
     encoder = open_model(model, device, pooling, similarity)
     queries = open_collection(papers, encoder.kind(task, "query"), skip_bad)
     space = open_collection(labels, encoder.kind(task, "candidate"), skip_bad)
@@ -60,7 +70,7 @@ def tag(
     ]
     if out is not None:
         write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in tagged))
-        typer.echo(f"{out}: {min(top, len(space))} labels for each of {len(tagged):,} papers")
+        echo(f"{out}: {min(top, len(space))} labels for each of {len(tagged):,} papers")
     elif as_json:
         show_list(tagged, "", as_json=True)
     else:

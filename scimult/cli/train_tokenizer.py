@@ -8,6 +8,10 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli.output import echo
+from scimult.errors import DataError
+from scimult.files import check_replaceable
+
 
 def train_tokenizer(
     texts: Annotated[
@@ -22,8 +26,12 @@ def train_tokenizer(
     vocab_size: Annotated[int, typer.Option(help="Number of tokens.")] = 30000,
 ) -> None:
     """Train an uncased WordPiece tokenizer that Hugging Face's AutoTokenizer can load."""
-    from scimult.data.vocabulary import read_texts, save_tokenizer, train_wordpiece
+    for path in texts:
+        if not path.exists():
+            raise DataError("texts do not exist", path=path, fix="check the path")
+    from scimult.data.vocabulary import TOKENIZER, read_texts, save_tokenizer, train_wordpiece
 
+    check_replaceable(out, TOKENIZER)
     tokenizer = train_wordpiece(chain.from_iterable(map(read_texts, texts)), vocab_size)
     save_tokenizer(tokenizer, out)
-    typer.echo(f"{tokenizer.get_vocab_size():,} tokens saved in {out}")
+    echo(f"{tokenizer.get_vocab_size():,} tokens saved in {out}")

@@ -8,15 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.text_files import find_file
 from scimult.errors import DataError, suggest
 from scimult.inference.texts import Fields, unread_text
 from scimult.types import Kind, Text
 
-FILE_NAMES: dict[Kind, tuple[str, ...]] = {
-    "paper": ("papers.jsonl", "corpus.jsonl"),
-    "label": ("labels.jsonl",),
-    "query": ("queries.jsonl",),
-}
 # Fields of a record that are read: those of the title, then those of the body.
 FIELDS: dict[Kind, Fields] = {
     "paper": (("title",), ("abstract", "text")),
@@ -98,25 +94,6 @@ def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collectio
     if not texts:
         raise DataError(f"no {kind} is left", path=file, fix="add one that has an id and a text")
     return Collection(file, list(texts), list(texts.values()))
-
-
-def find_file(path: Path | str, kind: Kind) -> Path:
-    """Return ``path`` itself if it is a file, else the file of ``kind`` in the folder.
-
-    Raises
-    ------
-    DataError
-        If nothing is there, or more than one file could be meant.
-    """
-    path = Path(path)
-    if not path.is_dir():
-        return path
-    names = [packed for name in FILE_NAMES[kind] for packed in (name, f"{name}.gz")]
-    found = [path / name for name in names if (path / name).is_file()]
-    if len(found) == 1:
-        return found[0]
-    problem = "folder holds none" if not found else f"folder holds {len(found)}"
-    raise DataError(f"{problem} of {', '.join(names)}", path=path, fix="name the file itself")
 
 
 def _parsed(file: Path, kind: Kind, rejects: Rejects) -> Iterator[tuple[Record, tuple[str, Text]]]:

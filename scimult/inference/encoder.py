@@ -17,7 +17,7 @@ import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.errors import ConfigError, one_of
-from scimult.hardware import keep_freed_memory, multiplies_bfloat16
+from scimult.hardware import keep_freed_memory, multiplies_bfloat16, usable_device
 from scimult.inference.texts import as_texts
 from scimult.models import embed_tokens
 from scimult.models.config import Pooling
@@ -65,7 +65,7 @@ class SciMult:
         self._pretrained = pretrained
         self._max_tokens = max_tokens_per_batch
         self.tokens_encoded = 0
-        where = _device(device)
+        where = usable_device(device)
         if where.type == "cpu":
             keep_freed_memory()
             if self._dtype != "float32" and not multiplies_bfloat16(where):
@@ -236,15 +236,3 @@ class SciMult:
             digest.update(f"{name} {tensor.dtype}".encode())
             digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
-
-
-def _device(device: str | torch.device | None) -> torch.device:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError) as error:
-        problem = str(error).splitlines()[0]
-        raise ConfigError(
-            f"device cannot be used: {problem}", value=str(device), fix="use cpu or cuda"
-        ) from error

@@ -125,6 +125,8 @@ def read_embeddings(folder: Path | str) -> StoredEmbeddings:
         occurs twice.
     """
     folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError("folder of embeddings does not exist", path=folder, fix="check the path")
     meta = read_json(folder / META_FILE) if (folder / META_FILE).exists() else {}
     known = isinstance(meta, dict) and (meta.get("format"), meta.get("version"))
     if meta and known != (FORMAT, VERSION):

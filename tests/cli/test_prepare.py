@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import yaml
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
-from scimult.data.prepared import PreparedData
+from scimult.data.prepared import PREPARED, PreparedData
 from scimult.data.sources import SOURCES
+from scimult.files import atomic_folder
 from tests.public import write_files
 from tests.raw_corpus import raw_config, write_jsonl, write_raw
 from tests.tiny import save_tiny_model
@@ -189,3 +191,31 @@ def test_decontaminate_and_kept_steps(config: Path, tmp_path: Path) -> None:
     code, output = _run(*place, "--decontaminate", tmp_path / "nowhere")
     assert code == 1
     assert "folder of evaluation sets does not exist" in output
+
+
+def test_two_preparations_of_one_folder(config: Path, tmp_path: Path) -> None:
+    """The second says who is at work, and the first is not disturbed."""
+    out = tmp_path / "two"
+    with atomic_folder(out, PREPARED):
+        code, output = _run("prepare", "--config", config, "--out", out, "--root", tmp_path / "raw")
+    assert code == 1
+    assert f"{out}: another process is writing here (process {os.getpid()} on " in output
+    assert "wait until it is done" in output
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe", "link"])
+def test_prepare_replaces_nothing_else(config: Path, tmp_path: Path, what: str) -> None:
+    out = tmp_path / "two"
+    if what == "folder":
+        out.mkdir()
+        (out / "manifest.json").write_text("{}", encoding="utf-8")
+    elif what == "pipe":
+        os.mkfifo(out)
+    else:
+        out.symlink_to(tmp_path / "raw")
+    before = out.lstat()
+    code, output = _run("prepare", "--config", config, "--out", out, "--root", tmp_path / "raw")
+    assert code == 1
+    assert output.startswith(f"error: {out}: ")
+    assert output.count("Fix: ") == 1
+    assert out.lstat() == before

@@ -104,8 +104,10 @@ def test_recommend_for_a_new_paper(model: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("which", "message"),
     [
-        ((), "give either --id or --title"),
-        (("--id", "p1", "--title", "x"), "give either --id or --title"),
+        ((), "no paper given. Fix: give either --id, or --title"),
+        (("--title", " "), "no paper given"),
+        (("--id", "p1", "--title", "x"), "cannot both be meant. Fix: give either --id"),
+        (("--id", "p1", "--abstract", "x"), "cannot both be meant"),
         (("--id", "p9"), "no text has this id"),
         (("--title", "Drawing graphs"), "several papers have this title (value: ['p1', 'p4'])"),
     ],
@@ -156,7 +158,7 @@ def test_encode_reads_labels_where_the_task_has_labels(model: Path, folder: Path
 
 def test_encode_does_not_replace_a_folder_of_something_else(model: Path, folder: Path) -> None:
     options = ("--model", model, "--task", "search", "--out", folder, "--overwrite")
-    assert "output exists already" in _error(_run("encode", folder, *options))
+    assert "exists and is not a folder of embeddings" in _error(_run("encode", folder, *options))
     assert (folder / "papers.jsonl").exists()
 
 

@@ -1,0 +1,87 @@
+"""What can be known to be wrong before torch is loaded, which takes seconds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from scimult.data.text_files import check_texts
+from scimult.errors import CheckpointError, DataError, StorageError, UnknownNameError
+
+DEVICES = ("cpu", "cuda", "cuda:0")
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+# What people call them.
+_ALIASES = {"gpu": "cuda", "nvidia": "cuda", "processor": "cpu"}
+
+
+def check_use(model: Path, *texts: Path) -> list[Path]:
+    """Check that a model and texts are where they should be; return the files of the texts.
+
+    Raises
+    ------
+    CheckpointError
+        If the model is a file, or neither there nor a name on the hub.
+    DataError
+        If texts are missing or of another format.
+    """
+    check_model(model)
+    return [file for path in texts for file in check_texts(path)]
+
+
+def check_model(model: Path) -> None:
+    """Check that a path can be a model's; see ``check_use``."""
+    fix = "name a run, a saved model, a Hugging Face folder or organisation/name on the hub"
+    if model.is_file():
+        raise CheckpointError("is a file; a model is a folder", path=model, fix=fix)
+    if not model.exists() and (model.is_absolute() or len(model.parts) != 2):
+        raise CheckpointError("folder does not exist", path=model, fix=fix)
+
+
+def check_output_file(out: Path, overwrite: bool, inputs: Iterable[Path]) -> None:
+    """Check that a file may be written: never over an input, over another only if wanted.
+
+    Raises
+    ------
+    StorageError
+        If it may not.
+    """
+    if not out.exists():
+        return
+    if any(out.samefile(path) for path in inputs):
+        raise StorageError("output is also an input", path=out, fix="choose another file")
+    if out.is_file() and not overwrite:
+        fix = "choose another file, or --overwrite to replace this one"
+        raise StorageError("output exists already", path=out, fix=fix)
+
+
+def known_device(name: str | None) -> str | None:
+    """Return a device's name; for ``--device``.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such device; whether the machine has it is found out later.
+    """
+    if name is None or _DEVICE.fullmatch(name):
+        return name
+    meant = _ALIASES.get(name.lower())
+    known = DEVICES if meant is None else (meant,)
+    raise UnknownNameError("device", name, known)
+
+
+def real_text(words: str | None) -> str | None:
+    """Return words of the command line that go to a model; for options and arguments.
+
+    Raises
+    ------
+    DataError
+        If bytes of them are no text in the terminal's encoding.
+    """
+    try:
+        if words is not None:
+            words.encode()
+    except UnicodeEncodeError:
+        fix = "type them in UTF-8; the terminal or the script that calls has another encoding"
+        raise DataError("words are not valid UTF-8", value=words, fix=fix) from None
+    return words

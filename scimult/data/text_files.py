@@ -1,0 +1,59 @@
+"""Where papers, labels and queries of a user lie: a file, or a folder that holds it."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+from scimult.data.lines import find_objects
+from scimult.errors import DataError
+from scimult.types import Kind
+
+FILE_NAMES: dict[Kind, tuple[str, ...]] = {
+    "paper": ("papers.jsonl", "corpus.jsonl"),
+    "label": ("labels.jsonl",),
+    "query": ("queries.jsonl",),
+}
+
+
+def find_file(path: Path | str, kind: Kind) -> Path:
+    """Return ``path`` itself if it is a file, else the file of ``kind`` in the folder.
+
+    Raises
+    ------
+    DataError
+        If nothing is there, or more than one file could be meant.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    names = _packed_or_plain(FILE_NAMES[kind])
+    found = [path / name for name in names if (path / name).is_file()]
+    if len(found) == 1:
+        return found[0]
+    problem = "folder holds none" if not found else f"folder holds {len(found)}"
+    raise DataError(f"{problem} of {', '.join(names)}", path=path, fix="name the file itself")
+
+
+def check_texts(path: Path) -> list[Path]:
+    """Check, without reading it, that a file or folder can hold texts; return the files meant.
+
+    Raises
+    ------
+    DataError
+        If nothing is there, or it is CSV, BibTeX or the like.
+    """
+    files = [path]
+    if path.is_dir():
+        names = _packed_or_plain(tuple(chain.from_iterable(FILE_NAMES.values())))
+        files = [path / name for name in names if (path / name).is_file()]
+        if not files:
+            problem = f"folder holds none of {', '.join(names)}"
+            raise DataError(problem, path=path, fix="name the file itself")
+    for file in files:
+        find_objects(file)
+    return files
+
+
+def _packed_or_plain(names: tuple[str, ...]) -> list[str]:
+    return [packed for name in names for packed in (name, f"{name}.gz")]

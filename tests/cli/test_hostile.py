@@ -1,0 +1,274 @@
+"""Hostile and mistaken command lines: one line, the right place, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from tests.tiny import save_tiny_model
+
+# What a verb needs beside --out, in a folder with papers.jsonl, labels.jsonl and model.
+VERBS_WITH_OUT = {
+    "train-tokenizer": ("--texts", "papers.jsonl", "--vocab-size", "100"),
+    "tag": ("--model", "model", "--papers", "papers.jsonl", "--labels", "labels.jsonl"),
+    "encode": ("papers.jsonl", "--model", "model", "--task", "search"),
+    "export": ("model", "--to", "pretrained"),
+    "import": ("--released", "papers.jsonl", "--tokenizer", "model"),
+    "generate": (),
+    "grow-task": ("model", "--name", "new", "--like", "search"),
+    "prepare": ("--config", "prepare.yaml"),
+}
+TITLE = "\x1b[31mRED\x1b]0;mine\x07 \u202egnp"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder: papers, labels and a model."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    here = tmp_path / "here"
+    here.mkdir()
+    papers = [{"id": "p1", "title": TITLE}, {"id": "p2", "title": "Graphs"}]
+    for name, rows in (("papers", papers), ("labels", [{"id": "l1", "name": "Geometry"}])):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (here / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    (here / "prepare.yaml").write_text("sources: [{name: a, papers: papers.jsonl}]\n")
+    (here / "model").symlink_to(model)
+    monkeypatch.chdir(here)
+    return here
+
+
+def _run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def _error(result: Any) -> str:
+    assert result.exit_code == 1, result.output
+    message = str(result.stderr)
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+    assert message.count("Fix: ") == 1
+    return message
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("verb", VERBS_WITH_OUT)
+@pytest.mark.parametrize("out", [".", "..", "labels.jsonl", "pipe", "link", "x" * 300])
+def test_no_output_replaces_what_is_not_its_own(folder: Path, verb: str, out: str) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to(folder / ("pipe" if verb == "tag" else "nowhere"))
+    before, names = _content(folder), sorted(os.listdir(folder))
+    _error(_run(verb, *VERBS_WITH_OUT[verb], "--out", out))
+    assert _content(folder) == before
+    assert sorted(os.listdir(folder)) == names
+
+
+@pytest.mark.parametrize("verb", VERBS_WITH_OUT)
+def test_no_output_replaces_a_folder_of_others(folder: Path, verb: str) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "thesis.tex").write_text("precious", encoding="utf-8")
+    _error(_run(verb, *VERBS_WITH_OUT[verb], "--out", "mine"))
+    assert (folder / "mine" / "thesis.tex").read_text(encoding="utf-8") == "precious"
+
+
+def test_tag_never_replaces_an_input_and_a_file_only_if_wanted(folder: Path) -> None:
+    before = _content(folder)
+    (folder / "same").symlink_to(folder / "papers.jsonl")
+    for papers, out in (("papers.jsonl", "papers.jsonl"), (".", "papers.jsonl"), (".", "same")):
+        options = ("--model", "model", "--papers", papers, "--labels", "labels.jsonl")
+        assert "output is also an input" in _error(_run("tag", *options, "--out", out))
+        message = _error(_run("tag", *options, "--out", out, "--overwrite"))
+        assert "output is also an input" in message
+    (folder / "old.jsonl").write_text("old", encoding="utf-8")
+    message = _error(_run("tag", *options, "--out", "old.jsonl"))
+    assert "output exists already. Fix: choose another file, or --overwrite" in message
+    assert _content(folder) == {**before, "old.jsonl": b"old", "same": before["papers.jsonl"]}
+    assert _run("tag", *options, "--out", "old.jsonl", "--overwrite").exit_code == 0
+    assert json.loads((folder / "old.jsonl").read_text().splitlines()[0])["title"] == TITLE
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "name"),
+    [
+        ("curves", ("run", "--out", "thesis.md"), "a picture of curves"),
+        ("card", ("prepared", "--out", "thesis.md"), "a data card"),
+        ("report", ("results", "--out", "."), "no part of a report"),
+    ],
+)
+def test_other_writers_keep_files_of_others(
+    folder: Path, verb: str, options: tuple[str, ...], name: str
+) -> None:
+    (folder / "results").mkdir()
+    for file in ("thesis.md", "report.tex"):
+        (folder / file).write_text("precious", encoding="utf-8")
+    before = _content(folder)
+    assert name in _error(_run(verb, *options))
+    assert _content(folder) == before
+
+
+def test_titles_do_not_command_the_terminal(folder: Path) -> None:
+    places = ("--model", "model", "--papers", "papers.jsonl")
+    recommend = _run("recommend", "--id", "p1", *places)
+    for result in (
+        _run("search", "red \x1b[31m", *places),
+        _run("tag", *places, "--labels", "labels.jsonl"),
+        recommend,
+        _run("recommend", "--title", TITLE + "x", *places),
+        _run("search", "x", "--model", "model", "--papers", f"{TITLE}.jsonl"),
+    ):
+        assert not set("\x1b\x07\u202e") & set(result.output), result.output
+    assert r"\x1b[31mRED\x1b]0;mine\x07 \u202egnp" in recommend.stdout
+    rows = _run("search", "red", *places, "--json").stdout.splitlines()
+    assert TITLE in [json.loads(row)["title"] for row in rows]
+
+
+def test_scores_name_their_similarity(folder: Path) -> None:
+    places = ("search", "graphs", "--model", "model", "--papers", ".")
+    assert "cosine" in _run(*places, "--similarity", "cosine").stdout
+    assert "minus L2" in _run(*places, "--similarity", "l2").stdout
+    assert set(json.loads(_run(*places, "--json").stdout.splitlines()[0])) == {
+        "rank",
+        "score",
+        "id",
+        "title",
+    }
+
+
+def test_recommend_for_an_abstract_a_title_or_nothing(folder: Path) -> None:
+    places = ("--model", "model", "--papers", ".")
+    assert "p1" in _run("recommend", "--abstract", "On graphs.", *places).stdout
+    by_title = _run("recommend", "--title", "Graph", *places)
+    assert "no paper has this title" in by_title.stderr
+    assert "did you mean 'Graphs'?" in by_title.stderr
+    (folder / "papers.jsonl").write_text('{"id": "p1", "title": "Alone"}\n', encoding="utf-8")
+    for as_json in ((), ("--json",)):
+        result = _run("recommend", "--id", "p1", *places, *as_json)
+        assert result.exit_code == 0
+        assert result.stdout == ""
+        assert "nothing to rank" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("search", "na\udcefve"),
+        ("recommend", "--title", "na\udcefve"),
+        ("recommend", "--abstract", "na\udcefve"),
+        ("recommend", "--id", "na\udcefve"),
+    ],
+)
+def test_bytes_that_are_no_text(folder: Path, arguments: tuple[str, ...]) -> None:
+    result = _run(*arguments, "--model", "model", "--papers", ".")
+    assert "words are not valid UTF-8" in _error(result)
+
+
+def test_a_file_name_that_is_no_text(folder: Path) -> None:
+    name = os.fsdecode(b"na\xefve.jsonl")
+    (folder / name).write_bytes((folder / "papers.jsonl").read_bytes())
+    result = _run("encode", name, "--model", "model", "--task", "search", "--out", "e")
+    assert result.exit_code == 0, result.output
+    assert json.loads((folder / "e" / "meta.json").read_text())["source"] == name
+    assert r"e\udcef" in _error(
+        _run("encode", name + "e\udcef", *VERBS_WITH_OUT["encode"][1:], "--out", "f")
+    )
+
+
+_EARLY = """
+import sys
+from typer.testing import CliRunner
+from scimult.cli.main import app
+result = CliRunner().invoke(app, sys.argv[1:])
+print(result.stderr, end="")
+heavy = {"torch", "transformers", "deepspeed"} & sys.modules.keys()
+print(result.exit_code, sorted(heavy))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("search x --model model --papers nope.jsonl", "nope.jsonl: file does not exist"),
+        ("search x --model nope --papers .", "nope: folder does not exist"),
+        ("search x --model papers.jsonl --papers .", "is a file; a model is a folder"),
+        ("search x --model model --papers a.csv", "JSON lines are wanted, this is CSV"),
+        ("search x --model model --papers model/", "folder holds none of papers.jsonl"),
+        ("search x --model model --papers . --device gpu", "use one of cuda"),
+        ("search x --model model --papers . --device mps", "use one of cpu, cuda, cuda:0"),
+        ("recommend --model model --papers .", "no paper given"),
+        ("recommend --title x --model model --papers nope", "nope: file does not exist"),
+        ("tag --model model --papers . --labels nope", "nope: file does not exist"),
+        ("tag --model model --papers . --labels . --out labels.jsonl", "also an input"),
+        ("encode nope --model model --task search --out e", "nope: file does not exist"),
+        ("encode . --model model --task search --out model", "model: is a link"),
+        ("export nope --to folded --out e", "nope: folder does not exist"),
+        ("export model --to folded --out .", "you are in this folder"),
+        ("import --released nope --out e", "nope: file does not exist"),
+        ("import --base nope --out e", "nope: folder does not exist"),
+        ("grow-task nope --name x --like search --out e", "nope: folder does not exist"),
+        ("train-tokenizer --texts nope --out e", "nope: texts do not exist"),
+        ("prepare --config nope.yaml --out e", "nope.yaml: file does not exist"),
+        ("prepare table --input nope --out e", "nope: downloaded folder does not exist"),
+        ("prepare --config prepare.yaml --out labels.jsonl", "exists and is not a folder"),
+        ("report nope --out e", "nope: folder does not exist"),
+        ("report . --map x=nope --out e", "nope: folder does not exist"),
+        ("cross-routes --model nope --data . --out e", "nope: folder does not exist"),
+    ],
+)
+def test_mistakes_are_told_before_torch_is_loaded(
+    folder: Path, arguments: str, message: str
+) -> None:
+    (folder / "a.csv").write_text("id,title\n1,A\n", encoding="utf-8")
+    command = [sys.executable, "-c", _EARLY, *arguments.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert message in done.stdout
+    assert done.stdout.splitlines()[-1] == "1 []", done.stdout
+    assert done.stdout.count("Fix: ") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_killed_verb_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    code = (
+        "import sys, time, typer\n"
+        "from scimult.cli.main import Verbs\n"
+        "from scimult.files import atomic_folder\n"
+        "app = typer.Typer(cls=Verbs, pretty_exceptions_enable=False)\n"
+        "@app.callback()\n"
+        "def options(debug: bool = False) -> None: pass\n"
+        "@app.command()\n"
+        "def write(out: str) -> None:\n"
+        "    with atomic_folder(out) as temporary:\n"
+        "        (temporary / 'a').touch()\n"
+        "        print('writing', flush=True)\n"
+        "        time.sleep(60)\n"
+        "app(['write', sys.argv[1]])\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "out")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        assert len(os.listdir(tmp_path)) == 2
+        time.sleep(0.1)
+        process.send_signal(number)
+        _, problem = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in problem
+    assert os.listdir(tmp_path) == []
