@@ -100,7 +100,13 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
     except IsADirectoryError:
         raise ConfigError("is a folder", path=path, fix="name a YAML file") from None
     except _NOT_YAML as error:
-        raise ConfigError(f"not a valid YAML file: {_yaml_problem(error)}", path=path) from None
+        mark = getattr(error, "problem_mark", None)
+        raise ConfigError(
+            f"not a valid YAML file: {_yaml_problem(error)}",
+            path=path,
+            line=None if mark is None else mark.line + 1,
+            fix="write one key: value on a line, indented by section",
+        ) from None
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
@@ -163,7 +169,11 @@ def _expanded(value: Any, known: dict[int, int]) -> int:
 
 
 def _yaml_problem(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    """Return in one line why a text could not be read as YAML."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    words = getattr(error, "problem", None) or str(error)
+    return " ".join(str(words).split())
 
 
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +204,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         node[last] = _load(raw)
     except _NOT_YAML as error:
         problem = f"override is not valid YAML: {_yaml_problem(error)}"
-        raise ConfigError(problem, value=override) from None
+        raise ConfigError(problem, value=override, fix="write dotted.key=value") from None
 
 
 def _describe(schema: type[BaseModel], detail: Any) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from scimult.data.text_files import check_texts
-from scimult.errors import CheckpointError, DataError, StorageError, UnknownNameError
+from scimult.errors import CheckpointError, ConfigError, DataError, StorageError, UnknownNameError
 
 DEVICES = ("cpu", "cuda", "cuda:0")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 # What people call them.
-_ALIASES = {"gpu": "cuda", "nvidia": "cuda", "processor": "cpu"}
+_ALIASES = {"gpu": "cuda", "gpu:0": "cuda", "nvidia": "cuda", "processor": "cpu"}
 
 
 def check_use(model: Path, *texts: Path) -> list[Path]:
@@ -38,8 +38,10 @@ def check_model(model: Path) -> None:
         raise CheckpointError("folder does not exist", path=model, fix=fix)
 
 
-def check_output_file(out: Path, overwrite: bool, inputs: Iterable[Path]) -> None:
+def check_output_file(out: Path, overwrite: bool | None, inputs: Iterable[Path]) -> None:
     """Check that a file may be written: never over an input, over another only if wanted.
+
+    ``overwrite`` is ``None`` for a verb that has no such option.
 
     Raises
     ------
@@ -50,8 +52,12 @@ def check_output_file(out: Path, overwrite: bool, inputs: Iterable[Path]) -> Non
         return
     if any(out.samefile(path) for path in inputs):
         raise StorageError("output is also an input", path=out, fix="choose another file")
-    if out.is_file() and not overwrite:
-        fix = "choose another file, or --overwrite to replace this one"
+    if not out.is_file():
+        problem = "is a folder" if out.is_dir() else "is a device or a pipe, not a file"
+        raise StorageError(problem, path=out, fix="name a file")
+    if not overwrite:
+        choice = "" if overwrite is None else ", or --overwrite to replace this one"
+        fix = f"choose another file{choice}"
         raise StorageError("output exists already", path=out, fix=fix)
 
 
@@ -60,14 +66,16 @@ def known_device(name: str | None) -> str | None:
 
     Raises
     ------
-    UnknownNameError
+    ConfigError, UnknownNameError
         If there is no such device; whether the machine has it is found out later.
     """
     if name is None or _DEVICE.fullmatch(name):
         return name
     meant = _ALIASES.get(name.lower())
-    known = DEVICES if meant is None else (meant,)
-    raise UnknownNameError("device", name, known)
+    if meant is None:
+        raise UnknownNameError("device", name, DEVICES)
+    fix = f"use one of {', '.join(DEVICES)} (did you mean {meant!r}?)"
+    raise ConfigError("unknown device", value=name, fix=fix)
 
 
 def real_text(words: str | None) -> str | None:

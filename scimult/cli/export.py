@@ -51,7 +51,7 @@ def export(
     released: the file form of SciMult's authors.
     """
     if to == "released":
-        check_output_file(out, overwrite=False, inputs=[])
+        check_output_file(out, overwrite=None, inputs=[])
     else:
         check_replaceable(out)
     check_model(Path(model))

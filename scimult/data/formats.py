@@ -51,6 +51,12 @@ _OTHER = {
 }
 _SEPARATORS = {",": (".csv", "CSV"), "\t": (".tsv", "a table (TSV)"), ";": ("", "CSV")}
 _COLUMN = re.compile(r"[\w .:/()#-]{1,60}")
+# Words that name our columns in the tables of others; the first column with one is meant.
+_COLUMN_WORDS = {
+    "id": {"id", "key", "doi", "pmid", "eid"},
+    "title": {"title"},
+    "abstract": {"abstract", "summary"},
+}
 _INDEX = "abstract_inverted_index"
 
 
@@ -197,8 +203,8 @@ def _table_command(path: Path, suffix: str, names: Sequence[str]) -> str:
 def _columns(names: Sequence[str]) -> str:
     """Return the options that say what our columns are called in this table."""
     options = []
-    for ours in ("id", "title", "abstract"):
-        alike = [name for name in names if ours in name.casefold().split()]
+    for ours, others in _COLUMN_WORDS.items():
+        alike = [name for name in names if others & set(name.casefold().split())]
         if ours not in names and (alike or ours != "abstract"):
             option = f"papers.columns.{ours}={alike[0] if alike else 'COLUMN'}"
             options.append(f" {_quoted(option)}")

@@ -209,7 +209,7 @@ print(result.exit_code, sorted(heavy))
         ("search x --model papers.jsonl --papers .", "is a file; a model is a folder"),
         ("search x --model model --papers a.csv", "JSON lines are wanted, this is CSV"),
         ("search x --model model --papers model/", "folder holds none of papers.jsonl"),
-        ("search x --model model --papers . --device gpu", "use one of cuda"),
+        ("search x --model model --papers . --device gpu", "(did you mean 'cuda'?)"),
         ("search x --model model --papers . --device mps", "use one of cpu, cuda, cuda:0"),
         ("recommend --model model --papers .", "no paper given"),
         ("recommend --title x --model model --papers nope", "nope: file does not exist"),
