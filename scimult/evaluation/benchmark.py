@@ -97,8 +97,11 @@ class Probe(StrictConfig):
     model : {"svm", "logistic"}
         Linear support vectors, or logistic regression.
     intercept : bool
-        Whether the model has one. The solvers behind the published SciRepEval numbers had none,
-        scikit-learn's have one by default.
+        Whether the model has one, as scikit-learn's and today's SciRepEval have. The solvers behind
+        the published numbers of SciRepEval and SciDocs had none.
+    solver : {"liblinear", "lightning"}
+        scikit-learn's, or for regression the one behind SciRepEval's published numbers
+        (:mod:`scimult.evaluation.published_svr`), which has no intercept.
     multi_label : bool
         One model per label, each with its own grid.
     few_shot : list
@@ -113,7 +116,8 @@ class Probe(StrictConfig):
     costs: list[float] = Field(min_length=1)
     folds: int = Field(default=3, ge=2)
     model: Literal["svm", "logistic"] = "svm"
-    intercept: bool = False
+    intercept: bool = True
+    solver: Literal["liblinear", "lightning"] = "liblinear"
     multi_label: bool = False
     few_shot: list[FewShot] = []
     target: str = "labels"
@@ -244,6 +248,10 @@ class Benchmark(StrictConfig):
         for mode, protocol in (("paper", "link_retrieval"), ("beir", "search")):
             if self.mode == mode and self.protocol != protocol:
                 raise ConfigError(f"mode {mode!r} is for {protocol}")
+        fitting = (self.protocol, self.probe.intercept) if self.probe else None
+        if self.probe and self.probe.solver == "lightning" and fitting != (_FITTED[1], False):
+            fix = "set intercept: false too; for classes liblinear without one gives the same"
+            raise ConfigError("solver 'lightning' is for regression without intercept", fix=fix)
         if self.average == "groups" and self.format != "mdcr":
             problem = f"format {self.format!r} has no groups of queries"
             raise ConfigError(problem, fix="use average: queries")

@@ -5,6 +5,7 @@ Shape legend: R resamples, M metrics, S systems (the baseline first).
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -332,6 +333,20 @@ def _averages(
     return rows
 
 
+def _too_few(rows: Sequence[Difference], settings: Settings) -> list[str]:
+    """Say if no drawn p-value can pass: the least there is, corrected, is too large."""
+    at_best = 1 / (1 + settings.resamples)
+    corrected = holm([row.p if row.exact and row.p is not None else at_best for row in rows])
+    drawn = [p for row, p in zip(rows, corrected, strict=True) if not row.exact]
+    if not drawn or min(drawn) <= settings.level:
+        return []
+    enough = math.ceil(len(rows) / settings.level)
+    return [
+        f"Too few resamples: with {settings.resamples:,} and {len(rows)} comparisons no p (Holm) "
+        f"that was drawn can be below {min(drawn):.4f} and get a *. Pass --resamples {enough}."
+    ]
+
+
 def _notes(
     results: Sequence[Result],
     names: Sequence[str],
@@ -351,6 +366,7 @@ def _notes(
         f"{len(rows)} comparisons of this table; * is at most {level}.",
         f"Averages are means of main metrics over {shared} of {len(names)} sets, those that every "
         "system has; they have an interval over queries of the same sets, and no test.",
+        *_too_few(rows, settings),
     ]
     for name in names:
         present = [result for result in results if name in result.sets]

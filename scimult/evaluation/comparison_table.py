@@ -6,7 +6,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scimult.evaluation.comparison import Comparison, Difference
-from scimult.evaluation.report import ABSENT
+from scimult.evaluation.report import ABSENT, escaped
 
 LABELS = ("set", "metric", "system")
 
@@ -29,13 +29,15 @@ def to_rich(comparison: Comparison) -> RichTable:
 
 def to_markdown(comparison: Comparison) -> str:
     """Return the table and its notes as Markdown."""
-    headings = _headings(comparison)
+    headings = [escaped(heading) for heading in _headings(comparison)]
     right = len(headings) - len(LABELS)
-    lines = [f"# {_title(comparison)}", "", "| " + " | ".join(headings) + " |"]
+    lines = [f"# {escaped(_title(comparison))}", "", "| " + " | ".join(headings) + " |"]
     lines.append("|" + "---|" * len(LABELS) + "---:|" * right)
     for row in (*comparison.rows, *comparison.averages):
-        lines.append("| " + " | ".join(_cells(row, comparison)) + " |")
-    return "\n".join([*lines, "", *(f"* {note}" for note in comparison.notes)]) + "\n"
+        cells = _cells(row, comparison)
+        labels, numbers = map(escaped, cells[: len(LABELS)]), cells[len(LABELS) :]
+        lines.append("| " + " | ".join([*labels, *numbers]) + " |")
+    return "\n".join([*lines, "", *(f"* {escaped(note)}" for note in comparison.notes)]) + "\n"
 
 
 def _title(comparison: Comparison) -> str:

@@ -19,7 +19,7 @@ from scipy import stats
 from scimult.config import StrictConfig
 from scimult.errors import DataError
 from scimult.evaluation.metrics import Scores
-from scimult.evaluation.report import ABSENT, check_comparable, set_order
+from scimult.evaluation.report import ABSENT, check_comparable, escaped, set_order
 from scimult.evaluation.results import Result, load_results, provenance
 
 FEWEST = 3
@@ -124,13 +124,13 @@ def to_markdown(correlation: Correlation) -> str:
     """Return the matrices of all methods as Markdown."""
     lines = []
     for method in METHODS:
-        lines += [f"# {_title(correlation, method)}", ""]
-        lines.append("| " + " | ".join(["set", *correlation.sets]) + " |")
+        lines += [f"# {escaped(_title(correlation, method))}", ""]
+        lines.append("| " + " | ".join(["set", *map(escaped, correlation.sets)]) + " |")
         lines.append("|---|" + "---:|" * len(correlation.sets))
         for name, cells in _rows(correlation, method):
-            lines.append("| " + " | ".join([name, *cells]) + " |")
+            lines.append("| " + " | ".join([escaped(name), *cells]) + " |")
         lines.append("")
-    return "\n".join([*lines, *(f"* {note}" for note in correlation.notes)]) + "\n"
+    return "\n".join([*lines, *(f"* {escaped(note)}" for note in correlation.notes)]) + "\n"
 
 
 def _main(result: Result, name: str) -> float:

@@ -28,6 +28,7 @@ from sklearn.svm import LinearSVC, LinearSVR
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
 from scimult.evaluation.outcome import Outcome
+from scimult.evaluation.published_svr import PublishedSVR
 from scimult.evaluation.task_data import PaperSet
 from scimult.types import FloatArray, IntArray
 
@@ -73,20 +74,17 @@ def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: Flo
     probe = benchmark.probe
     assert probe is not None
     split = _split(papers, embeddings_ND)
-    model = LinearSVR(
-        epsilon=0.0,
-        fit_intercept=probe.intercept,
-        random_state=SEED,
-        max_iter=_ITERATIONS,
-        dual="auto",
-    )
     gold_T = papers.values_N[papers.test_rows]
-    fitted = _search(model, probe, split.train_ND, papers.values_N[papers.train_rows])
+    fitted = _search(_regressor(probe), probe, split.train_ND, papers.values_N[papers.train_rows])
     predicted_T = fitted.model.predict(split.test_TD)
     return Outcome(
         scores={"kendall_tau": rank_correlation(gold_T, predicted_T)},
         per_query={"gold": gold_T.tolist(), "predicted": predicted_T.tolist()},
-        details={**_settings(probe, "linear support vector regression"), **fitted.details},
+        details={
+            **_settings(probe, "linear support vector regression"),
+            "solver": probe.solver,
+            **fitted.details,
+        },
     )
 
 
@@ -286,6 +284,19 @@ def _classifier(probe: Probe, cost: float = 1.0) -> Any:
         fit_intercept=probe.intercept,
         random_state=SEED,
         max_iter=_ITERATIONS,
+    )
+
+
+def _regressor(probe: Probe) -> Any:
+    """Return support vector regression without a tube."""
+    if probe.solver == "lightning":
+        return PublishedSVR(random_state=SEED)
+    return LinearSVR(
+        epsilon=0.0,
+        fit_intercept=probe.intercept,
+        random_state=SEED,
+        max_iter=_ITERATIONS,
+        dual="auto",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,15 +151,25 @@ def to_rich(report: Report) -> RichTable:
 
 def to_markdown(report: Report) -> str:
     """Return the table as Markdown, best scores in bold."""
-    lines = [f"# {report.title}", ""]
-    lines.append("| " + " | ".join(["task", "set", "metric", *report.systems]) + " |")
+    lines = [f"# {escaped(report.title)}", ""]
+    headings = ["task", "set", "metric", *map(escaped, report.systems)]
+    lines.append("| " + " | ".join(headings) + " |")
     lines.append("|" + "---|" * 3 + "---:|" * len(report.systems))
     for row in report.rows:
         cells = [
             f"**{cell}**" if best else cell for cell, best in zip(row.cells, row.best, strict=True)
         ]
-        lines.append("| " + " | ".join([row.task, row.name, row.metric, *cells]) + " |")
-    return "\n".join([*lines, "", *(f"* {note}" for note in report.notes)]) + "\n"
+        labels = map(escaped, (row.task, row.name, row.metric))
+        lines.append("| " + " | ".join([*labels, *cells]) + " |")
+    return "\n".join([*lines, "", *(f"* {escaped(note)}" for note in report.notes)]) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Keep a text of users from ending a cell or line of Markdown, or starting markup.
+
+    An underscore within a word starts nothing and stays as it is.
+    """
+    return re.sub(r"([\\|`*\[\]<>]|\b_|_\b)", r"\\\1", " ".join(text.split()))
 
 
 def _score(result: Result, name: str, metric: str) -> float | None:

@@ -258,3 +258,18 @@ def test_a_metric_that_is_no_mean_over_queries_is_named_and_not_tested(out: Path
     assert {row.name for row in comparison.rows} == {"links", "fields"}
     assert "cisi: kendall_tau is no mean over queries, and is not tested." in comparison.notes
     assert any("over 2 of " in note for note in comparison.notes)
+
+
+def test_too_few_resamples_for_any_star_are_noted(out: Path) -> None:
+    """Comparisons of many queries are drawn; the number that is named then suffices."""
+    found = _compare(out, resamples=100)
+    drawn = [row for row in found.rows if not row.exact]
+    assert drawn
+    assert not any(row.p_holm <= 0.05 for row in drawn if row.p_holm is not None)
+    (note,) = [note for note in found.notes if note.startswith("Too few resamples")]
+    assert f"below {len(found.rows) / 101:.4f}" in note, "no exact p is as small as 1 / 101"
+    enough = _compare(out, resamples=int(note.rstrip(".").split()[-1]))
+    assert any(
+        row.p_holm <= 0.05 for row in enough.rows if row.p_holm is not None and not row.exact
+    )
+    assert not any(note.startswith("Too few") for note in enough.notes)

@@ -79,7 +79,7 @@ def test_a_linear_set_stands_beside_the_others(tmp_path: Path) -> None:
     linear = result.sets["linear"]
     assert linear.scores == {"macro_f1": 1.0, "accuracy": 1.0}
     assert linear.counts == {"queries": 8, "candidates": 2, "relevant": 8, "train": 16}
-    assert linear.details["intercept"] is False
+    assert linear.details["intercept"] is True
     assert set(linear.intervals) == {"macro_f1"}
     assert set(result.averages) == {"classification", "link_prediction", "search", "all"}
 

@@ -22,6 +22,7 @@ from scimult.evaluation.probes import (
     label_samples,
     regression_linear,
 )
+from scimult.evaluation.published_svr import Numbers, PublishedSVR
 from scimult.evaluation.task_data import PaperSet
 from scimult.types import FloatArray, Text
 
@@ -69,7 +70,7 @@ def _noisy(x: FloatArray, column: int) -> np.ndarray[Any, Any]:
 
 def _svc(cost: float, **options: Any) -> LinearSVC:
     options = {"loss": "squared_hinge", "dual": "auto", **options}
-    return LinearSVC(C=cost, fit_intercept=False, random_state=42, max_iter=10_000, **options)
+    return LinearSVC(C=cost, fit_intercept=True, random_state=42, max_iter=10_000, **options)
 
 
 def test_one_label_per_paper(x: FloatArray) -> None:
@@ -186,7 +187,7 @@ def test_regression(x: FloatArray) -> None:
 
     def fitted(cost: float, rows: Any) -> LinearSVR:
         model = LinearSVR(
-            C=cost, epsilon=0.0, fit_intercept=False, random_state=42, max_iter=10_000, dual="auto"
+            C=cost, epsilon=0.0, fit_intercept=True, random_state=42, max_iter=10_000, dual="auto"
         )
         return model.fit(wide[rows], values[rows])
 
@@ -202,6 +203,52 @@ def test_regression(x: FloatArray) -> None:
     assert outcome.details["C"] == best
     assert outcome.scores["kendall_tau"] == pytest.approx(wanted)
     assert outcome.scores["kendall_tau"] > 0.3
+
+
+LIGHTNING = {
+    0.01: [1.7662117366392445, 0.04589814261317744, 0.6257648874362095, -0.0872207077541153],
+    1.0: [2.154986963318788, -0.779433936548025, 1.120284065831516, 0.019116249713215273],
+    100.0: [2.5014488138852333, -0.6107992538558901, 0.6826930441303525, -0.07665759817170505],
+}
+"""Weights by C that ``lightning.regression.LinearSVR(C=C, random_state=42)`` of
+sklearn-contrib-lightning 0.6.2 (scikit-learn 1.2.2) fits to the data below."""
+
+
+def _shifted() -> tuple[Numbers, Numbers]:
+    draw = np.random.default_rng(12)
+    x = draw.normal(size=(60, 4)) + 1.0
+    return x, x @ np.array([2.0, -1.0, 0.5, 0.0]) + draw.normal(size=60) + 3.0
+
+
+@pytest.mark.parametrize("cost", LIGHTNING)
+def test_the_published_solver_is_repeated(cost: float) -> None:
+    """Against the real one in float64; sums in another order leave 1e-14."""
+    fitted = PublishedSVR(C=cost).fit(*_shifted())
+    assert fitted.coef_ == pytest.approx(LIGHTNING[cost], rel=1e-10)
+
+
+def test_the_published_solver_minimises_nothing() -> None:
+    """Why it is repeated, and not replaced by a good one: its loss is far from liblinear's."""
+    x, y = _shifted()
+
+    def objective(weights: Numbers) -> float:
+        return float(weights @ weights / 2 + 100 * np.abs(y - x @ weights).sum())
+
+    best = LinearSVR(C=100, epsilon=0, fit_intercept=False, max_iter=100_000, dual=True).fit(x, y)
+    assert objective(PublishedSVR(C=100).fit(x, y).coef_) > 1.001 * objective(best.coef_)
+
+
+def test_regression_by_the_published_solver(x: FloatArray) -> None:
+    values = _noisy(x, 2)
+    benchmark = _benchmark(["kendall_tau"], solver="lightning", intercept=False)
+    outcome = regression_linear(benchmark, _papers([], values.tolist()), x)
+    model = PublishedSVR(C=outcome.details["C"]).fit(x[:TRAIN], values[:TRAIN])
+    wanted = kendalltau(values[TRAIN:], model.predict(x[TRAIN:].astype(np.float64))).statistic
+    assert outcome.scores["kendall_tau"] == pytest.approx(wanted)
+    assert outcome.details["solver"] == "lightning"
+    for metric in ("kendall_tau", "macro_f1"):
+        with pytest.raises(ValueError, match="for regression without intercept"):
+            _benchmark([metric], solver="lightning", intercept=metric == "kendall_tau")
 
 
 def test_an_intercept_changes_what_a_shift_can_explain(x: FloatArray) -> None:

@@ -229,3 +229,22 @@ def test_names_of_systems_are_folders(tmp_path: Path) -> None:
     for name in ("../mine", "my model", "", ".hidden"):
         with pytest.raises(ConfigError, match="a system's name is also a folder's"):
             folder_of(tmp_path, name)
+
+
+HOSTILE = "<script>alert(1)</script> | a `b` *c* [d](e)\n# _f_"
+
+
+def test_names_of_a_suite_are_text_in_markdown(tmp_path: Path) -> None:
+    """Headings, cells and notes: no markup, no further cell or line."""
+    entry = write_search(tmp_path / "data").model_copy(update={"mode": "beir"})
+    suite = Suite(name="<b>", description=HOSTILE, how_to_get="", benchmarks={"a|*b*": entry})
+    sets = load_sets(suite, tmp_path / "data")
+    evaluate(BM25System(), suite, sets, tmp_path / "out")
+    (result,) = load_results(tmp_path / "out")
+    lines = to_markdown(make_report([result])).splitlines()
+    assert lines[0] == (
+        r"# Suite \<b\>: \<script\>alert(1)\</script\> \| a \`b\` \*c\* \[d\](e) # \_f\_"
+    )
+    assert lines[1] == ""
+    assert lines[4].startswith(r"| search | a\|\*b\* | ndcg@10 |")
+    assert r"* a\|\*b\*: mode 'beir'." in lines

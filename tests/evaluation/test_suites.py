@@ -115,6 +115,22 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
     assert load_suite(str(path)).benchmarks["a"].main_metric == "ndcg@10"
 
 
+def test_published_solvers_are_a_suite_of_their_own() -> None:
+    """SciRepEval as its code is today, and as its numbers were made; SciDocs as published."""
+    today, published = load_suite("scirepeval"), load_suite("scirepeval_published")
+    assert list(today.benchmarks) == list(published.benchmarks)
+    for name, entry in today.benchmarks.items():
+        if entry.probe is None:
+            assert published.benchmarks[name] == entry
+            continue
+        regression = entry.protocol == "regression_linear"
+        change = {"intercept": False, "solver": "lightning" if regression else "liblinear"}
+        assert entry.probe.intercept
+        assert published.benchmarks[name].probe == entry.probe.model_copy(update=change)
+    probes = [entry.probe for entry in load_suite("scidocs").benchmarks.values() if entry.probe]
+    assert [probe.intercept for probe in probes] == [False, False]
+
+
 def test_an_unknown_suite_lists_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'first'"):
         load_suite("frist")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,7 +9,7 @@ from typing import Literal
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from scimult.evaluation.report import ABSENT
+from scimult.evaluation.report import ABSENT, escaped
 
 Mark = Literal["", "better", "worse"]
 SIGNS: dict[Mark, str] = {"": "", "better": "▲", "worse": "▼"}
@@ -129,14 +128,14 @@ def to_rich(grid: Grid) -> RichTable:
 
 def to_markdown(grid: Grid) -> str:
     """Return the table and its notes as Markdown."""
-    head = [_markdown(heading) for heading in grid.headings]
+    head = [escaped(heading) for heading in grid.headings]
     rule = "---|" * grid.labels + "---:|" * (len(head) - grid.labels)
-    lines = [f"## {_markdown(grid.title)}", "", f"| {' | '.join(head)} |", f"|{rule}"]
+    lines = [f"## {escaped(grid.title)}", "", f"| {' | '.join(head)} |", f"|{rule}"]
     for row in grid.rows:
-        texts = [_markdown(cell.text) + SIGNS[cell.mark] for cell in row]
+        texts = [escaped(cell.text) + SIGNS[cell.mark] for cell in row]
         shown = [f"**{t}**" if cell.bold else t for cell, t in zip(row, texts, strict=True)]
         lines.append(f"| {' | '.join(shown)} |")
-    return "\n".join([*lines, "", *(f"* {_markdown(note)}" for note in grid.notes)]) + "\n"
+    return "\n".join([*lines, "", *(f"* {escaped(note)}" for note in grid.notes)]) + "\n"
 
 
 def to_latex(grid: Grid) -> str:
@@ -164,8 +163,3 @@ def _latex_cell(cell: Cell) -> str:
 
 def _latex(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in text)
-
-
-def _markdown(text: str) -> str:
-    """Keep texts of users from ending a cell or starting markup."""
-    return re.sub(r"([\\|`*_\[\]<>])", r"\\\1", text.replace("\n", " "))

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from scimult.evaluation.report import escaped
 from scimult.evaluation.reporting import charts
 from scimult.evaluation.reporting.chapter import Chapter
 from scimult.evaluation.reporting.grid import SIGNS, Grid, to_latex, to_markdown
@@ -72,10 +73,12 @@ def _grids(chapter: Chapter) -> list[Grid]:
 
 
 def _markdown(chapter: Chapter) -> str:
-    parts = [f"# {chapter.suite}: {chapter.description}\n"]
+    parts = [f"# {escaped(f'{chapter.suite}: {chapter.description}')}\n"]
     parts += [to_markdown(grid) for grid in _grids(chapter)]
     if chapter.missing:
-        gaps = [f"* {gap.section}: {gap.why}. Fix: {gap.fix}." for gap in chapter.missing]
+        gaps = [
+            f"* {escaped(f'{gap.section}: {gap.why}. Fix: {gap.fix}.')}" for gap in chapter.missing
+        ]
         parts.append("\n".join(["## Not shown", "", *gaps]) + "\n")
     return "\n".join(parts)
 

@@ -33,7 +33,7 @@ GRID = Grid(
 def test_markdown_keeps_texts_inside_their_cells() -> None:
     lines = to_markdown(GRID).splitlines()
     assert lines[2:6] == [
-        "| set | one\\_1 | two |",
+        "| set | one_1 | two |",
         "|---|---:|---:|",
         "| 50% \\| x | 50.00 | **61.23▲** |",
         "| y | – | 25.00▼ |",
