@@ -84,7 +84,7 @@ def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
     DataError
         With the number of such rows and the first of them.
     """
-    bad_N = ~np.isfinite(embeddings_ND).all(axis=1)
+    bad_N = np.logical_not(np.isfinite(embeddings_ND).all(axis=1))
     if bad_N.any():
         raise DataError(
             f"{int(bad_N.sum())} of {len(bad_N)} embeddings by {made_by} are not finite",
