@@ -1,4 +1,4 @@
-"""Progress bars with rate and ETA, silent on other ranks and when stderr is not a terminal."""
+"""Progress bars with rate and ETA, where someone watches: a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -30,18 +30,42 @@ def bar(
     items: Iterable[Any] | None = None,
     initial: int = 0,
 ) -> tqdm:
-    """Return a progress bar whose ``update(n)`` and ``set_postfix`` the caller drives."""
-    quiet = not (show and distributed.is_main() and sys.stderr.isatty())
-    return tqdm(
+    """Return a progress bar whose ``update(n)`` and ``set_postfix`` the caller drives.
+
+    Silent on other ranks, and where stderr goes to a file or a pipe.
+    """
+    return _kind()(
         items,
         desc=what,
         total=total,
         unit=unit,
-        disable=quiet,
+        disable=not (show and distributed.is_main() and is_watched()),
         initial=initial,
         dynamic_ncols=True,
         unit_scale=True,
     )
+
+
+def _kind() -> Any:
+    if not in_notebook():
+        return tqdm
+    from tqdm.auto import tqdm as of_notebooks
+
+    return of_notebooks
+
+
+def is_watched() -> bool:
+    """Return whether what is written to stderr is looked at while it is written."""
+    return sys.stderr.isatty() or in_notebook()
+
+
+def in_notebook() -> bool:
+    """Return whether this process is a Jupyter kernel, whose stderr is no terminal and yet seen.
+
+    A kernel has imported IPython; its shell, and no other, belongs to a kernel.
+    """
+    ask = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return getattr(ask and ask(), "kernel", None) is not None
 
 
 def note(message: str) -> None:

@@ -45,7 +45,7 @@ def own_card(config: PretrainedConfig, weights: Mapping[str, Tensor], name: str)
     task = config.tasks[0].name
     usage = f"""\
 ```python
-from scimult.inference import SciMult
+from scimult import SciMult
 
 model = SciMult.from_pretrained("{name}")
 papers = [{{"title": "Graph drawing", "abstract": "We lay out large graphs."}}]

@@ -37,7 +37,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out bad records, counted and named.")
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor keep embeddings.")]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Neither read nor keep embeddings. They are kept in $SCIMULT_CACHE (default: "
+        "scimult in $XDG_CACHE_HOME or ~/.cache) up to $SCIMULT_CACHE_GB (default: 10).",
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")]
 Device = Annotated[
     str | None,
@@ -81,9 +88,10 @@ def embed(
     model: SciMult, collection: Collection, task: str, role: Role, no_cache: bool
 ) -> FloatArray:
     """Encode a collection, or read its embeddings from the user's cache."""
-    from scimult.inference.embeddings import default_cache, encode_collection
+    from scimult.inference.cache import EmbeddingCache
+    from scimult.inference.embeddings import encode_collection
 
-    cache = None if no_cache else default_cache()
+    cache = None if no_cache else EmbeddingCache.of_user()
     return encode_collection(model, collection, task=task, role=role, cache=cache)
 
 

@@ -1,4 +1,4 @@
-"""Embeddings of a collection, and the cache that spares encoding it twice.
+"""Embeddings of a collection: into a folder of the user's, or found again in a cache.
 
 Shape legend: N texts, D width.
 """
@@ -6,15 +6,16 @@ Shape legend: N texts, D width.
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from scimult import __version__
 from scimult.errors import DataError
+from scimult.inference.cache import EmbeddingCache
 from scimult.inference.collection import Collection
 from scimult.inference.encoder import SciMult
-from scimult.retrieval.embeddings import read_embeddings, write_embeddings
+from scimult.retrieval.embeddings import write_embeddings
 from scimult.types import FloatArray, Role
 
 
@@ -63,18 +64,27 @@ def encode_into(
         If the folder cannot be written.
     """
     embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
-    meta = {
+    origin = provenance(model, collection, task, role)
+    write_embeddings(folder, collection.ids, embeddings_ND, _meta(model, collection, origin))
+
+
+def _meta(model: SciMult, collection: Collection, origin: Provenance) -> dict[str, Any]:
+    return {
         "model_name": model.name,
         "similarity": model.similarity,
         "source": collection.path.name,
         "scimult": __version__,
-        **asdict(provenance(model, collection, task, role)),
+        **asdict(origin),
     }
-    write_embeddings(folder, collection.ids, embeddings_ND, meta)
 
 
 def encode_collection(
-    model: SciMult, collection: Collection, *, task: str, role: Role, cache: Path | None
+    model: SciMult,
+    collection: Collection,
+    *,
+    task: str,
+    role: Role,
+    cache: EmbeddingCache | None,
 ) -> FloatArray:
     """Encode a collection, or read its embeddings from the cache.
 
@@ -86,8 +96,8 @@ def encode_collection(
         N papers or labels.
     task, role : str
         What they are encoded for.
-    cache : Path, optional
-        Folder that holds one embedding folder per model, texts, task and role; None: no cache.
+    cache : EmbeddingCache, optional
+        Where they are found again, by model, texts, task and role; None: nowhere.
 
     Returns
     -------
@@ -99,8 +109,7 @@ def encode_collection(
     UnknownNameError
         If the model does not know ``task``.
     DataError
-        If the collection's kind is not the one on this side of the task, or its folder in the
-        cache is damaged.
+        If the collection's kind is not the one on this side of the task.
     """
     kind = model.kind(task, role)
     if kind != collection.texts[0].kind:
@@ -111,13 +120,10 @@ def encode_collection(
         )
     if cache is None:
         return model.encode(collection.texts, task=task, role=role, show_progress=True)
-    folder = cache / provenance(model, collection, task, role).key
-    if not folder.is_dir():
-        encode_into(folder, model, collection, task=task, role=role)
-    return read_embeddings(folder).embeddings_ND
-
-
-def default_cache() -> Path:
-    """Return the folder of cached embeddings: below ``$XDG_CACHE_HOME``, else ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "scimult" / "embeddings"
+    origin = provenance(model, collection, task, role)
+    kept_ND = cache.read(origin.key, collection.ids, model.width)
+    if kept_ND is not None:
+        return kept_ND
+    embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
+    cache.keep(origin.key, collection.ids, embeddings_ND, _meta(model, collection, origin))
+    return embeddings_ND

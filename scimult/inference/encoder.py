@@ -65,7 +65,7 @@ class SciMult:
         self._pretrained = pretrained
         self._max_tokens = max_tokens_per_batch
         self.tokens_encoded = 0
-        where = usable_device(device)
+        self._device = where = usable_device(device)
         if where.type == "cpu":
             keep_freed_memory()
             if self._dtype != "float32" and not multiplies_bfloat16(where):
@@ -115,6 +115,13 @@ class SciMult:
             path, pooling=pooling, similarity=similarity, normalise=normalise, dims=dims
         )
         return cls(pretrained, name=name or Path(path).resolve().name, device=device, dtype=dtype)
+
+    def __repr__(self) -> str:
+        lengths = ", unit vectors" if self.unit_vectors else ""
+        return (
+            f"SciMult({self.name!r}: {', '.join(self.tasks.names)}; width {self.width}, "
+            f"{self.similarity}{lengths}; {self._dtype} on {self._device})"
+        )
 
     @property
     def tasks(self) -> TaskSet:

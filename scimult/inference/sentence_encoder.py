@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Sequence
 from functools import cached_property
 from importlib import resources
@@ -22,6 +21,7 @@ from pydantic import Field
 
 from scimult.config import StrictConfig, load_config
 from scimult.errors import CheckpointError, ConfigError, UnknownNameError
+from scimult.progress import is_watched
 from scimult.types import FloatArray, Role, Similarity, Text
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class SentenceEncoder:
             written,
             batch_size=self.spec.batch_size,
             normalize_embeddings=self.spec.unit_vectors,
-            show_progress_bar=show_progress and sys.stderr.isatty(),
+            show_progress_bar=show_progress and is_watched(),
             convert_to_numpy=True,
         )
         return np.asarray(embeddings_ND, dtype=np.float32)

@@ -17,7 +17,14 @@ import numpy as np
 import torch
 
 from scimult.errors import DataError
-from scimult.files import FolderKind, atomic_folder, read_json, write_json, write_text
+from scimult.files import (
+    FolderKind,
+    atomic_folder,
+    read_json,
+    sha256,
+    write_json,
+    write_text,
+)
 from scimult.types import FloatArray
 
 FORMAT, VERSION = "scimult-embeddings", 1
@@ -77,7 +84,7 @@ def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
     DataError
         With the number of such rows and the first of them.
     """
-    bad_N = ~np.isfinite(embeddings_ND).all(axis=1)
+    bad_N = np.logical_not(np.isfinite(embeddings_ND).all(axis=1))
     if bad_N.any():
         raise DataError(
             f"{int(bad_N.sum())} of {len(bad_N)} embeddings by {made_by} are not finite",
@@ -107,11 +114,12 @@ def write_embeddings(
     """
     assert len(ids) == len(embeddings_ND), (len(ids), embeddings_ND.shape)
     check_finite(embeddings_ND, str(meta.get("model_name", "their model")))
-    shape = {"rows": len(ids), "width": embeddings_ND.shape[1]}
+    facts: dict[str, Any] = {"rows": len(ids), "width": embeddings_ND.shape[1]}
     with atomic_folder(folder, EMBEDDINGS) as temporary:
         np.save(temporary / MATRIX_FILE, embeddings_ND)
+        facts["sha256"] = sha256(temporary / MATRIX_FILE)
         write_text(temporary / IDS_FILE, "".join(f"{name}\n" for name in ids))
-        meta = {"format": FORMAT, "version": VERSION, **shape, **meta}
+        meta = {"format": FORMAT, "version": VERSION, **facts, **meta}
         write_json(temporary / META_FILE, meta)
 
 

@@ -68,6 +68,9 @@ class TaskSet:
         """Return the named tasks, in the order given."""
         return TaskSet([self[name] for name in names])
 
+    def __repr__(self) -> str:
+        return f"TaskSet({', '.join(self._tasks)})"
+
     def __iter__(self) -> Iterator[Task]:
         return iter(self._tasks.values())
 

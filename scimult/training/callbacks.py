@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from scimult.files import storage_error, write_text
-from scimult.progress import bar, note
+from scimult.progress import bar, is_watched, note
 from scimult.training.loop import Callback, StepReport
 from scimult.training.metrics import means_by_task
 from scimult.training.summary import Window
@@ -160,7 +159,7 @@ class Console(Callback):
             return
         shown = _describe(self._window.take())
         self._bar.set_postfix_str(shown)
-        if not sys.stderr.isatty():
+        if not is_watched():
             elapsed = time.perf_counter() - self._started
             left = elapsed / (report.step - self._first_step) * (self._steps - report.step)
             note(f"step {report.step}/{self._steps}  {shown}  {_clock(left)} left")

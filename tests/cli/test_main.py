@@ -84,6 +84,20 @@ def test_help_loads_nothing_heavy() -> None:
     assert heavy & set(loaded.stdout.split()) == set()
 
 
+def test_the_package_has_its_model_and_loads_it_when_asked() -> None:
+    code = (
+        "import sys, scimult; print('torch' in sys.modules, 'SciMult' in dir(scimult));"
+        "from scimult import Ensemble, SciMult; from scimult.inference import SciMult as same;"
+        "print('torch' in sys.modules, SciMult is same, Ensemble.__name__)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == ["False", "True", "True", "True", "Ensemble"]
+    with pytest.raises(AttributeError, match="module 'scimult' has no attribute 'Scimult'"):
+        scimult.Scimult  # noqa: B018
+
+
 def test_launch_scripts_pass_on_messages_and_exit_codes(repository: Path) -> None:
     for script, arguments, code in (
         ("pretrain.py", ["--config", "nowhere.yaml"], 1),

@@ -88,6 +88,26 @@ def test_search_keeps_embeddings_in_the_cache(model: Path, folder: Path) -> None
     assert _rows(_run(*arguments)) == without
 
 
+def test_search_goes_on_without_its_cache(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("search", "graphs", "--model", model, "--papers", folder, "--json")
+    wanted = _rows(_run(*arguments))
+    (kept,) = (folder / "cache" / "scimult" / "embeddings").iterdir()
+    (kept / "embeddings.npy").write_bytes(b"half")
+    healed = _run(*arguments)
+    assert _rows(healed) == wanted
+    assert "encoded again" in healed.stderr
+    assert _run(*arguments).stderr == ""
+    monkeypatch.setenv("SCIMULT_CACHE", str(folder / "papers.jsonl"))
+    unwritable = _run(*arguments)
+    assert _rows(unwritable) == wanted
+    assert "$SCIMULT_CACHE names another folder, --no-cache keeps none" in unwritable.stderr
+    help_text = _run("search", "--help").stdout
+    assert "$SCIMULT_CACHE" in help_text
+    assert "$XDG_CACHE_HOME" in help_text
+
+
 def test_recommend_leaves_the_paper_itself_out(model: Path, folder: Path) -> None:
     options = ("--model", model, "--papers", folder, "--json")
     by_id = _rows(_run("recommend", "--id", "p2", *options))

@@ -8,6 +8,7 @@ import pytest
 
 from scimult.errors import DataError
 from scimult.inference import SciMult
+from scimult.inference.cache import EmbeddingCache
 from scimult.inference.collection import Collection
 from scimult.inference.embeddings import encode_collection, encode_into, provenance
 from scimult.retrieval.embeddings import read_embeddings, write_embeddings
@@ -52,7 +53,8 @@ def test_the_cache_spares_the_second_encoding(
     tmp_path: Path, model: SciMult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def encode(role: str = "candidate") -> np.ndarray:
-        return encode_collection(model, PAPERS, task="link_prediction", role=role, cache=tmp_path)  # type: ignore[arg-type]
+        cache = EmbeddingCache(tmp_path, 10_000)
+        return encode_collection(model, PAPERS, task="link_prediction", role=role, cache=cache)  # type: ignore[arg-type]
 
     first_ND = encode()
     with monkeypatch.context() as context:

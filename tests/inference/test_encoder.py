@@ -49,6 +49,14 @@ def test_it_is_a_text_encoder(model: SciMult) -> None:
     assert embeddings_ND.dtype == np.float32
 
 
+def test_it_says_what_it_is(folder: Path, model: SciMult) -> None:
+    known = "search, link_prediction, classification"
+    assert repr(model) == f"SciMult('tiny': {known}; width 16, dot; float32 on cpu)"
+    cosine = SciMult.from_pretrained(folder, similarity="cosine", dims=8, dtype="bfloat16")
+    assert "width 8, cosine, unit vectors; bfloat16 on" in repr(cosine)
+    assert repr(model.tasks) == f"TaskSet({known})"
+
+
 def test_order_and_batch_do_not_matter(folder: Path, model: SciMult) -> None:
     together_ND = model.encode(PAPERS, task="search")
     backwards_ND = model.encode(PAPERS[::-1], task="search")

@@ -1,0 +1,53 @@
+"""Bars where someone watches: on a terminal and in a notebook, nothing in a pipe."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+
+import pytest
+from tqdm.auto import tqdm as tqdm_of_notebooks
+
+from scimult.progress import bar, in_notebook, is_watched, progress
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _kernel(monkeypatch: pytest.MonkeyPatch, kernel: object) -> None:
+    """Make IPython look imported, with a shell that belongs to a kernel or to a terminal."""
+    shell = SimpleNamespace(kernel=kernel) if kernel else SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+
+
+@pytest.mark.parametrize(("stream", "shown"), [(io.StringIO, False), (Terminal, True)])
+def test_a_terminal_sees_a_bar_and_a_pipe_nothing(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], shown: bool
+) -> None:
+    stderr = stream()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert list(progress(range(3), "count")) == [0, 1, 2]
+    assert ("count" in stderr.getvalue()) == shown
+    assert is_watched() == shown
+
+
+def test_a_notebook_sees_a_bar_though_its_stderr_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert not in_notebook()
+    _kernel(monkeypatch, object())
+    assert in_notebook()
+    with bar("encode", total=2) as shown:
+        assert isinstance(shown, tqdm_of_notebooks)
+        assert not shown.disable
+    with bar("encode", total=2, show=False) as hidden:
+        assert hidden.disable
+    _kernel(monkeypatch, None)  # IPython in a terminal whose stderr goes to a file
+    assert not in_notebook()
+    assert bar("encode", total=2).disable
