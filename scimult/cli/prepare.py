@@ -99,7 +99,8 @@ def prepare(
             if item.startswith(DATASET_PREFIX)
         ]
         _check_choices([*cleaning, *overrides])
-        _convert(source, source_folder or Path(), raw, options, skip_bad)
+        choices = {"skip_bad": skip_bad, "for_training": out is not None}
+        _convert(source, source_folder or Path(), raw, options, choices)
         config = raw / SOURCES_FILE
     if out is not None:
         assert config is not None
@@ -171,7 +172,11 @@ def _check_choices(overrides: Sequence[str]) -> None:
 
 
 def _convert(
-    name: str, source_folder: Path, raw: Path, options: Sequence[str], skip_bad: bool
+    name: str,
+    source_folder: Path,
+    raw: Path,
+    options: Sequence[str],
+    choices: Mapping[str, bool],
 ) -> None:
     """Write the raw files of a public source and say what was counted."""
     from scimult.cli.tables import print_conversion
@@ -180,8 +185,10 @@ def _convert(
 
     source = SOURCES[name]
     chosen = validate(source.options, apply_overrides({}, options))
-    conversion, notes = convert(source, chosen, source_folder, raw, skip_bad=skip_bad)
+    conversion, notes = convert(source, chosen, source_folder, raw, **choices)
     print_conversion(raw, conversion.counts)
+    for note in conversion.notes:
+        typer.echo(note, err=True)
     for note in notes:
         echo(f"differs from what was published: {note}", err=True)
     _name_rejects(conversion.rejects, raw / "rejects.jsonl")

@@ -25,14 +25,14 @@ def print_prepared(data: PreparedData) -> None:
     """Print what a prepared folder holds: counts per source, then pairs and negatives."""
     console = Console()
     sources = Table(title=plain(f"{data.folder}: {len(data.texts):,} texts"), box=box.SIMPLE)
-    sources.add_column("source")
+    sources.add_column("source", no_wrap=True)
     sources.add_column("count", overflow="fold")
     for source in data.manifest["sources"]:
         counts = [f"{count:,} {what}" for what, count in source["counts"].items() if count]
         sources.add_row(source["name"], ", ".join(counts))
     console.print(sources)
     pairs = Table(box=box.SIMPLE)
-    pairs.add_column("source", overflow="fold")
+    pairs.add_column("source", overflow="fold", min_width=12)
     for name in ("task", "split"):
         pairs.add_column(name, no_wrap=True)
     names = ["queries", "groups", "pairs"]
@@ -59,7 +59,7 @@ def print_sources(sources: Sequence[PublicSource]) -> None:
 def print_conversion(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
     """Print what a conversion to raw files counted."""
     table = Table(title=plain(f"{folder}: raw files"), box=box.SIMPLE)
-    table.add_column("source")
+    table.add_column("source", no_wrap=True)
     table.add_column("count", overflow="fold")
     for name, found in counts.items():
         table.add_row(name, ", ".join(f"{n:,} {what}" for what, n in found.items() if n))

@@ -80,6 +80,13 @@ class Rejects:
             else:
                 yield parsed
 
+    def reasons(self) -> str:
+        """Return the reasons in one line, most frequent first, each with its first place."""
+        places = {
+            reason: found[0].partition(". Fix: ")[0] for reason, found in self.examples.items()
+        }
+        return "; ".join(f"{n:,} as in {places[reason]}" for reason, n in self.counts.most_common())
+
     def summary(self) -> str:
         """Return one line per reason with its count and first examples; empty if none."""
         lines = []

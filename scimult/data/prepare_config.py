@@ -143,10 +143,9 @@ class PrepareConfig(StrictConfig):
         What else the dev split does not share with training.
     hygiene : HygieneConfig
         Duplicates and texts of evaluation sets.
-    max_pairs_per_label : int, optional
+    max_pairs_per_label : int or "all"
         Keep at most this many training pairs of a label (SciMult, appendix A.1: 100), over
-        all sources of its namespace, so that general labels do not drown the others; None
-        keeps all.
+        all sources of its namespace, so that general labels do not drown the others.
     seed : int
         Decides the dev split and the down-sampling.
     """
@@ -157,7 +156,7 @@ class PrepareConfig(StrictConfig):
     dev_fraction: Fraction = 0.02
     split: SplitConfig = SplitConfig()
     hygiene: HygieneConfig = HygieneConfig()
-    max_pairs_per_label: Annotated[int, Field(ge=1)] | None = 100
+    max_pairs_per_label: Annotated[int, Field(ge=1)] | Literal["all"] = 100
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
@@ -175,6 +174,13 @@ class PrepareConfig(StrictConfig):
         for source in self.sources:
             if source.space not in with_papers:
                 raise ValueError(f"no source gives papers for the namespace {source.space!r}")
+        labelled = [source for source in self.sources if source.labels]
+        chosen = "max_pairs_per_label" in self.model_fields_set and labelled
+        if chosen and all(source.max_pairs_per_label is not None for source in labelled):
+            raise ValueError(
+                "max_pairs_per_label concerns no source: each that has labels has its own; "
+                "change theirs, or remove it"
+            )
         limits: dict[str, int | None] = {}
         for source in self.sources:
             limit = self.pairs_per_label(source)
@@ -187,9 +193,8 @@ class PrepareConfig(StrictConfig):
 
     def pairs_per_label(self, source: SourceConfig) -> int | None:
         """Return the cap of a source's labels; None for none."""
-        if source.max_pairs_per_label == "all":
-            return None
-        return source.max_pairs_per_label or self.max_pairs_per_label
+        limit = source.max_pairs_per_label or self.max_pairs_per_label
+        return None if limit == "all" else limit
 
     def task_set(self) -> TaskSet:
         """Return the known tasks: the default ones and the user's own.

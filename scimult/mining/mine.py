@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -62,6 +64,7 @@ def mine(
         # The builder asks for known positives from here on: neighbours are among them.
         for entry in data.manifest["pairs"]:
             _mine_file(data, entry, _rules(config, entry), made)
+    _note_idle_rules(data.manifest["pairs"])
     manifest = {**data.manifest, "mining": config.model_dump(mode="json")}
     write_manifest(folder, manifest)
 
@@ -92,9 +95,20 @@ def _mine_file(
     path, counts = made.mine(entry, rules)
     _put(path, data.folder / entry["file"])
     entry.update(counts)
-    for name, count in counts["found"].items():
-        if entry["groups"] and not count:
-            note(f"{entry['file']}: rule {name} found no negative")
+
+
+def _note_idle_rules(entries: Sequence[Entry]) -> None:
+    """Name the rules that found nothing in any split of a part: one line for each part."""
+    found: dict[str, Counter[str]] = {}
+    for entry in entries:
+        if entry["groups"]:
+            found.setdefault(f"{entry['source']}.{entry['task']}", Counter()).update(entry["found"])
+    for part, counts in found.items():
+        idle = [name for name in counts if not counts[name]]
+        fed = [name for name in counts if counts[name]]
+        if idle:
+            others = f" ({', '.join(fed)} did)" if fed else ""
+            note(f"{part}: {', '.join(idle)} found no hard negatives{others}")
 
 
 def _rules(config: MiningConfig, entry: Entry) -> list[RuleConfig]:

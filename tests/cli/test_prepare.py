@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -130,6 +131,36 @@ def test_a_public_source_without_evaluation_texts(tmp_path: Path) -> None:
     code, output = _run("prepare", *arguments, tmp_path / "nowhere")
     assert code == 1
     assert "folder of evaluation sets does not exist" in output
+
+
+def test_papers_that_nothing_pairs_are_for_search(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", {"p.csv": "id,title,abstract,terms\n1,A,Text.,x\n"})
+    place = ("prepare", "table", "--input", tmp_path / "in", "papers.file=p.csv")
+    code, output = _run(*place, "--out", tmp_path / "out")
+    assert code == 1
+    assert "1 papers without labels, citations, links or queries" in output
+    assert "p.csv: columns not read: terms" in output
+    assert f"--raw {tmp_path / 'out.raw'} without --out" in output
+    assert not (tmp_path / "out.raw").exists()
+    code, output = _run(*place, "--raw", tmp_path / "out.raw")
+    assert code == 0, output
+    assert "table: p.csv: columns not read: terms" in output
+    assert (tmp_path / "out.raw" / "table" / "papers.jsonl.gz").is_file()
+
+
+def test_the_cap_of_labels_can_be_taken_off_by_its_word(config: Path, tmp_path: Path) -> None:
+    place = ("prepare", "--config", config, "--root", tmp_path / "raw", "--out", tmp_path / "out")
+    assert _run(*place, "max_pairs_per_label=2")[0] == 0
+    (capped,) = _labelled(PreparedData.open(tmp_path / "out"))
+    code, output = _run(*place, "max_pairs_per_label=all")
+    assert code == 0, output
+    (whole,) = _labelled(PreparedData.open(tmp_path / "out"))
+    assert capped["unsampled"] > 0 == whole["unsampled"]
+
+
+def _labelled(data: PreparedData) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = data.manifest["pairs"]
+    return [e for e in entries if (e["part"], e["split"]) == ("labels", "train")]
 
 
 def test_the_list_names_every_source() -> None:

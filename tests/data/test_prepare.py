@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def data(root: Path, tmp_path: Path) -> PreparedData:
-    return build_dataset(raw_config(root, max_pairs_per_label=None), tmp_path / "out")[0]
+    return build_dataset(raw_config(root, max_pairs_per_label="all"), tmp_path / "out")[0]
 
 
 def _named_pairs(data: PreparedData, files: list[PairFile]) -> list[tuple[str, str]]:
@@ -140,10 +140,10 @@ def test_manifest_counts_and_names_every_file(data: PreparedData) -> None:
 def test_the_same_input_gives_the_same_folder_and_another_seed_another(
     root: Path, data: PreparedData, tmp_path: Path
 ) -> None:
-    config = raw_config(root, max_pairs_per_label=None)
+    config = raw_config(root, max_pairs_per_label="all")
     again = build_dataset(config, tmp_path / "again")[0]
     assert again.fingerprint == data.fingerprint
-    config = raw_config(root, max_pairs_per_label=None, seed=1)
+    config = raw_config(root, max_pairs_per_label="all", seed=1)
     assert build_dataset(config, tmp_path / "other")[0].fingerprint != data.fingerprint
 
 
@@ -151,7 +151,7 @@ def test_compressed_input_is_the_same_input(root: Path, data: PreparedData, tmp_
     plain = root / "papers.jsonl"
     (root / "papers.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
-    config = raw_config(root, max_pairs_per_label=None)
+    config = raw_config(root, max_pairs_per_label="all")
     config.sources[0].papers = "papers.jsonl.gz"
     assert build_dataset(config, tmp_path / "gz")[0].fingerprint == data.fingerprint
 

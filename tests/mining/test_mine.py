@@ -24,7 +24,7 @@ from tests.raw_corpus import CITATIONS, PAPERS, raw_config, write_jsonl, write_r
 
 @pytest.fixture
 def data(tmp_path: Path, minilm: Path) -> PreparedData:
-    config = raw_config(write_raw(tmp_path / "raw"), max_pairs_per_label=None)
+    config = raw_config(write_raw(tmp_path / "raw"), max_pairs_per_label="all")
     tokenizer = TextTokenizer.from_folder(minilm)
     return build_dataset(config, tmp_path / "out", tokenizer=tokenizer)[0]
 
@@ -50,6 +50,21 @@ def test_link_prediction_negatives_follow_the_whole_graph(data: PreparedData) ->
         (positive,) = positives
         q, p = query.removeprefix("toy:"), positive.removeprefix("toy:")
         assert pool == {f"toy:{paper}" for paper in cites[p] - cites[q] - {q}}
+
+
+def test_rules_that_find_nothing_are_named_once_for_both_splits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write_raw(tmp_path / "raw")
+    write_jsonl(root / "papers.jsonl", [{**paper, "authors": []} for paper in PAPERS])
+    build_dataset(raw_config(root), tmp_path / "out")
+    lines = [
+        line for line in capsys.readouterr().err.splitlines() if "found no hard negatives" in line
+    ]
+    assert len(lines) == 1
+    assert "toy.classification" in lines[0]
+    assert "author" in lines[0].partition("(")[0]
+    assert "venue" in lines[0].partition("(")[2]
 
 
 @pytest.mark.parametrize("relation", ["cited", "author", "venue"])

@@ -4,8 +4,9 @@ One file a source. ``base`` says what a source is, ``raw`` writes raw files, ``r
 every kind of file.
 """
 
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions, convert
+from scimult.data.sources.base import PublicSource, SourceOptions, convert
 from scimult.data.sources.beir import BEIR
+from scimult.data.sources.conversion import Conversion
 from scimult.data.sources.dpr import DPR
 from scimult.data.sources.inpars import INPARS
 from scimult.data.sources.maple import MAPLE

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.prepare_config import Name
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
+from scimult.data.sources.base import PublicSource, SourceOptions
+from scimult.data.sources.conversion import Conversion
 from scimult.data.sources.judged import answered_queries, read_qrels, write_judgments
 from scimult.data.sources.raw import RawSource
 
@@ -38,13 +39,30 @@ def _convert(conversion: Conversion, options: BeirOptions) -> None:
 
     def fill(raw: RawSource) -> None:
         rejects = conversion.rejects
-        qrels = [conversion.file(f"qrels/{split}.tsv") for split in options.splits]
+        qrels = [_qrels(conversion, split) for split in options.splits]
         answered = answered_queries(read_qrels(qrels, Rejects(skip_bad=True)), threshold)
         write_queries(conversion.file("queries.jsonl"), answered, raw, rejects)
         write_corpus(conversion.file("corpus.jsonl"), raw, rejects)
         write_judgments(read_qrels(qrels, rejects), answered, raw, rejects)
 
-    conversion.write(options.name, fill, score_threshold=threshold)
+    conversion.write(options.name, fill, ["judgments"], score_threshold=threshold)
+
+
+def _qrels(conversion: Conversion, split: str) -> Path:
+    """Return the file of a split's judgments.
+
+    Raises
+    ------
+    DataError
+        If it is not there; the message names the splits that are.
+    """
+    name = f"qrels/{split}.tsv"
+    found = conversion.optional_file(name)
+    if found is not None:
+        return found
+    there = [path.name.partition(".tsv")[0] for path in conversion.files("", "qrels")]
+    fix = f"choose from those that are there: splits=[{', '.join(there)}]" if there else ""
+    return conversion.file(name, fix)
 
 
 def write_queries(path: Path, answered: set[str], raw: RawSource, rejects: Rejects) -> None:

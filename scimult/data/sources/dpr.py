@@ -8,7 +8,8 @@ from pydantic import Field
 
 from scimult.data.lines import Record, Rejects
 from scimult.data.prepare_config import Name
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
+from scimult.data.sources.base import PublicSource, SourceOptions
+from scimult.data.sources.conversion import Conversion
 from scimult.data.sources.raw import RawSource, text_id
 from scimult.data.sources.readers import read_rows
 from scimult.data.sources.triples import inner_list
@@ -41,7 +42,7 @@ def _convert(conversion: Conversion, options: DprOptions) -> None:
             rows = read_rows(conversion.file(name), conversion.rejects)
             conversion.each(rows, lambda row: _write(row, options, raw, conversion.rejects))
 
-    conversion.write(options.name, fill)
+    conversion.write(options.name, fill, ["judgments"])
 
 
 def _write(record: Record, options: DprOptions, raw: RawSource, rejects: Rejects) -> None:

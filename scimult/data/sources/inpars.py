@@ -10,8 +10,9 @@ from pydantic import Field
 
 from scimult.data.lines import Record
 from scimult.data.prepare_config import Name
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
+from scimult.data.sources.base import PublicSource, SourceOptions
 from scimult.data.sources.beir import write_corpus
+from scimult.data.sources.conversion import Conversion
 from scimult.data.sources.raw import RawSource, text_id
 from scimult.data.sources.readers import read_rows
 from scimult.progress import progress
@@ -50,7 +51,7 @@ def _convert(conversion: Conversion, options: InParsOptions) -> None:
             rows = _best(conversion, rows, options.keep_top, raw)
         conversion.each(rows, lambda row: _write(row, options, raw))
 
-    conversion.write(options.name, fill)
+    conversion.write(options.name, fill, ["judgments"])
 
 
 def _rows(conversion: Conversion, options: InParsOptions, raw: RawSource) -> Iterator[Record]:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
 
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record, Rejects, read_lines
 from scimult.data.sources.raw import RawSource
 from scimult.data.sources.readers import read_delimited, renamed
 
 QRELS_COLUMNS = {"query-id": "query-id", "paper-id": "corpus-id", "score": "score"}
+# Layouts without a header, by their number of values: BEIR's own, and TREC's.
+HEADERLESS = {
+    3: ("query-id", "corpus-id", "score"),
+    4: ("query-id", "iteration", "corpus-id", "score"),
+}
 
 
 def read_qrels(paths: Iterable[Path], rejects: Rejects) -> Iterator[Record]:
-    """Yield the rows of BEIR's qrels with query-id, paper-id and score.
+    """Yield the rows of qrels with query-id, paper-id and score.
+
+    BEIR's have a header; without one, three values are taken for BEIR's and four, split at tabs
+    or spaces, for TREC's (query, iteration, document, relevance).
 
     Raises
     ------
@@ -21,9 +30,27 @@ def read_qrels(paths: Iterable[Path], rejects: Rejects) -> Iterator[Record]:
         If a file lacks a column; and, through ``rejects``, at a bad row.
     """
     for path in paths:
-        columns = tuple(QRELS_COLUMNS.values())
-        rows = read_delimited(path, "\t", rejects, columns=columns, quoted=False)
+        separator, header = _layout(path)
+        columns = () if header else tuple(QRELS_COLUMNS.values())
+        choices = {"columns": columns, "header": header}
+        rows = read_delimited(path, separator, rejects, **choices, quoted=False)
         yield from renamed(rows, QRELS_COLUMNS)
+
+
+def _layout(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Return what separates the values of a qrels file, and its columns if it has no header."""
+    first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
+    separator = "\t" if "\t" in first else " "
+    values = first.split(separator)
+    header = HEADERLESS.get(len(values), ())
+    return (separator, header) if header and _is_number(values[-1]) else ("\t", ())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def answered_queries(rows: Iterable[Record], threshold: float) -> set[str]:

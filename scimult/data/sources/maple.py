@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from scimult.data.lines import Record, Rejects, read_jsonl
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
+from scimult.data.sources.base import PublicSource, SourceOptions
+from scimult.data.sources.conversion import Conversion
 from scimult.data.sources.definitions import Definition, read_definitions
 from scimult.data.sources.raw import RawSource, distinct
 from scimult.data.sources.readers import read_delimited
@@ -101,10 +102,10 @@ def _convert(conversion: Conversion, options: MapleOptions) -> None:
         folders = [folder for folder in options.folders if _space(folder) == space]
         if folders:
             fill = partial(_convert_fine, conversion, options, space, folders)
-            conversion.write(f"maple-{space}", fill)
+            conversion.write(f"maple-{space}", fill, ["labels"])
     if options.coarse_fields:
         fill = partial(_convert_coarse, conversion, options)
-        conversion.write("maple-coarse", fill, max_pairs_per_label="all")
+        conversion.write("maple-coarse", fill, ["labels"], max_pairs_per_label="all")
 
 
 def _convert_fine(

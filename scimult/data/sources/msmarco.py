@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, read_jsonl
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
+from scimult.data.sources.base import PublicSource, SourceOptions
+from scimult.data.sources.conversion import Conversion
 from scimult.data.sources.raw import RawSource, text_id
 from scimult.data.sources.readers import read_delimited
 from scimult.errors import DataError
@@ -48,7 +49,8 @@ def _convert(conversion: Conversion, options: MsMarcoOptions) -> None:
     for kind in kinds:
         for name in TRIPLES[kind]:
             if conversion.optional_file(name) is not None:
-                conversion.write("msmarco", partial(_write, conversion, options, kind, name))
+                fill = partial(_write, conversion, options, kind, name)
+                conversion.write("msmarco", fill, ["judgments"])
                 return
     names = ", ".join(name for kind in kinds for name in TRIPLES[kind])
     raise DataError("holds no triples", path=conversion.source, fix=f"download one of {names}")

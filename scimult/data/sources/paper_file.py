@@ -32,9 +32,15 @@ class PaperFile:
         Where the papers go.
     counts : Counter
         Takes what was met.
+
+    Attributes
+    ----------
+    have_labels : bool
+        Whether any paper has a label.
     """
 
     def __init__(self, path: Path, counts: Counter[str]) -> None:
+        self.have_labels = False
         self._path, self._counts = path, counts
         self._file = create_packed(path)
         self._more = path.with_name("more.jsonl").open("w+b")
@@ -43,13 +49,14 @@ class PaperFile:
         self._others: dict[str, dict[int, int]] = {}
         self._examples: dict[str, str] = {}
 
-    def __contains__(self, identifier: str) -> bool:
+    def __contains__(self, identifier: object) -> bool:
         return identifier in self._first
 
     def add(self, record: Record, paper: dict[str, Any]) -> None:
         """Write a paper that is new, or keep what this record of it says besides the first."""
         identifier, line = paper["id"], json.dumps(paper, ensure_ascii=False)
         content = hash(line)
+        self.have_labels |= "labels" in paper
         if identifier not in self._first:
             self._first[identifier] = content
             self._file.write(line + "\n")

@@ -8,12 +8,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, read_jsonl
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
+from scimult.data.sources.base import PublicSource, SourceOptions
 from scimult.data.sources.beir import write_corpus
+from scimult.data.sources.conversion import Conversion
 from scimult.data.sources.judged import read_qrels
 from scimult.data.sources.raw import RawSource
 
 Part = Literal["PPR", "PAR"]
+BRING_ARTICLES = (
+    "it is not distributed: write _id (PMID), title and text of PubMed's articles that "
+    "PAR_PMIDs.json lists; docs/sources.md has the steps"
+)
 
 
 class PmcPatientsOptions(SourceOptions):
@@ -34,13 +39,14 @@ class PmcPatientsOptions(SourceOptions):
 def _convert(conversion: Conversion, options: PmcPatientsOptions) -> None:
     for part in options.parts:
         fill = partial(_convert_part, conversion, options, part)
-        conversion.write(f"pmc-patients-{part.lower()}", fill)
+        conversion.write(f"pmc-patients-{part.lower()}", fill, ["links"])
 
 
 def _convert_part(
     conversion: Conversion, options: PmcPatientsOptions, part: Part, raw: RawSource
 ) -> None:
-    write_corpus(conversion.file(f"{part}/corpus.jsonl"), raw, conversion.rejects)
+    fix = BRING_ARTICLES if part == "PAR" else ""
+    write_corpus(conversion.file(f"{part}/corpus.jsonl", fix), raw, conversion.rejects)
     for split in options.splits:
         _write_split(conversion, part, split, raw)
 

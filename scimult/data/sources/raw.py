@@ -7,28 +7,27 @@ what a repeated paper adds.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from scimult.data.lines import Record, Rejects
 from scimult.data.prepare_config import SourceConfig
+from scimult.data.sources.pair_tables import Dangling, PairTable, PairTables, check_id
 from scimult.data.sources.paper_file import PaperFile, create_packed
 from scimult.errors import DataError
 from scimult.types import Text
 
-BREAKS = re.compile(r"[\t\r\n]")
-TABLES = {
-    "citations": ("citing", "cited"),
-    "references": ("citing", "cited"),
-    "links": ("query-id", "paper-id", "score"),
-    "judgments": ("query-id", "paper-id", "score"),
+Makes = Literal["labels", "citations", "links", "judgments"]
+_SINGULAR = {
+    "labels": "paper with a label",
+    "citations": "citation",
+    "links": "link",
+    "judgments": "judgment",
 }
 
 
@@ -43,8 +42,9 @@ class RawSource:
         Name of the source; also the sub-folder.
     rejects : Rejects
         Takes bad records, and pairs that name a paper without a text.
-    dangling_is_normal : bool
-        Pairs with unknown papers are only counted, because the public data has them by design.
+    dangling : mapping
+        For each table of pairs whether one that names an unknown paper is an error or dropped
+        and counted; references are dropped unless it says otherwise.
 
     Attributes
     ----------
@@ -55,23 +55,27 @@ class RawSource:
     """
 
     def __init__(
-        self, folder: Path, name: str, rejects: Rejects, *, dangling_is_normal: bool = False
+        self,
+        folder: Path,
+        name: str,
+        rejects: Rejects,
+        dangling: Mapping[PairTable, Dangling] | None = None,
     ) -> None:
         self.name = name
         self.counts: Counter[str] = Counter()
         self.notes: list[str] = []
         self._rejects = rejects
-        self._dangling_is_normal = dangling_is_normal
         self._folder = folder / name
         self._folder.mkdir(parents=True)
         self._open = ExitStack()
         self._files: dict[str, TextIO] = {}
-        self._waiting: dict[str, TextIO] = {}
-        self._origins: dict[Path, int] = {}
-        self._papers = PaperFile(self._folder / file_name("papers"), self.counts)
-        self._open.callback(self._papers.close)
         self._labels: set[str] = set()
         self._queries: set[str] = set()
+        self._papers = PaperFile(self._folder / "papers.jsonl.gz", self.counts)
+        self._open.callback(self._papers.close)
+        ids = self._papers, self._queries
+        self._pairs = PairTables(self._folder, self.counts, rejects, dangling or {}, *ids)
+        self._open.callback(self._pairs.close)
 
     def __enter__(self) -> RawSource:
         return self
@@ -114,7 +118,7 @@ class RawSource:
         DataError
             If title and abstract are both empty, or the id cannot stand in a table.
         """
-        self._check_id(record, identifier)
+        check_id(record, identifier)
         if identifier not in self._papers and not (title.strip() or abstract.strip()):
             fix = "give it a text, remove it, or pass --skip-bad"
             raise record.error("title and abstract are both empty", value=identifier, fix=fix)
@@ -162,7 +166,7 @@ class RawSource:
         DataError
             If the text is empty, or the id cannot stand in a table.
         """
-        self._check_id(record, identifier)
+        check_id(record, identifier)
         if identifier in self._queries:
             self.counts["queries repeated"] += 1
             return
@@ -175,127 +179,93 @@ class RawSource:
 
     def citation(self, record: Record, citing: str, cited: str) -> None:
         """Write a citation that makes a training pair."""
-        self._pair("citations", record, (citing, cited))
+        self._pairs.add("citations", record, (citing, cited))
 
     def reference(self, record: Record, citing: str, cited: str) -> None:
         """Write a citation that serves mining alone."""
-        self._pair("references", record, (citing, cited))
+        self._pairs.add("references", record, (citing, cited))
 
     def link(self, record: Record, query: str, paper: str, score: float) -> None:
         """Write a judged pair of papers."""
-        self._pair("links", record, (query, paper, f"{score:g}"))
+        self._pairs.add("links", record, (query, paper, _shown(score)))
 
     def judgment(self, record: Record, query: str, paper: str, score: float) -> None:
         """Write a judged pair of query and paper."""
-        self._pair("judgments", record, (query, paper, f"{score:g}"))
+        self._pairs.add("judgments", record, (query, paper, _shown(score)))
 
-    def finish(self, **choices: Any) -> SourceConfig:
+    def finish(self, makes: Sequence[Makes] = (), **choices: Any) -> SourceConfig:
         """Write the pairs that waited for their papers, close all files, describe the source.
 
         Parameters
         ----------
+        makes : sequence of str
+            What must come of the source, besides papers.
         **choices
-            Further fields of ``SourceConfig``.
+            Further fields of ``SourceConfig``, for the parts that there are.
 
         Raises
         ------
         DataError
-            If pairs name papers without a text (with their number), unless they are expected or
-            bad records are skipped; or if nothing to train on is left.
+            If pairs name papers without a text (with their number), unless they are dropped or
+            bad records are skipped; or if nothing is left of what must come: with what was read
+            and left out.
         """
-        for table in list(self._waiting):
-            self._write_waiting(table)
+        self._pairs.finish()
         self.notes.extend(self._papers.finish())
         self._open.close()
-        written = [name for name in ("papers", *self._files) if self.counts[name]]
-        files = {name: f"{self.name}/{file_name(name)}" for name in written}
-        if "papers" not in files:
-            raise DataError(
-                f"no paper is left in {self.name!r}",
-                value=dict(self.counts),
-                fix="check that the folder holds this data set",
-            )
-        return SourceConfig(name=self.name, **files, **choices)
+        papers = self.counts["papers"]
+        if not papers:
+            raise self._nothing_left("no paper is left")
+        threshold: float = choices.get("score_threshold", 1)
+        for what in makes:
+            if what == "labels":
+                best = threshold if self._papers.have_labels else None
+            else:
+                best = self._pairs.best.get(what)
+            if best is None:
+                raise self._nothing_left(f"no {_SINGULAR[what]} is left")
+            if best < threshold and what in ("links", "judgments"):
+                raise self._nothing_left(f"no {_SINGULAR[what]} has a score of {threshold:g}")
+        if self.counts["papers with empty abstract"] == papers:
+            self.notes.append("every abstract is empty: models see titles alone")
+        return self._described(choices)
 
-    def _check_id(self, record: Record, identifier: str) -> None:
-        if BREAKS.search(identifier):
-            fix = "remove tabs and line breaks from ids"
-            raise record.error("id holds a tab or a line break", value=identifier, fix=fix)
+    def _described(self, choices: Mapping[str, Any]) -> SourceConfig:
+        """Return the configuration of what was written."""
+        if "labels" in self._files and not self._papers.have_labels:
+            del self._files["labels"]
+            self.notes.append("no paper has a label: the labels train nothing")
+        files = {name: f"{self.name}/{name}.jsonl.gz" for name in ("papers", *self._files)}
+        files |= {name: f"{self.name}/{name}.tsv.gz" for name in self._pairs.best}
+        needed = {"max_pairs_per_label": {"labels"}, "score_threshold": {"links", "judgments"}}
+        fitting = {
+            name: value
+            for name, value in choices.items()
+            if name not in needed or needed[name] & files.keys()
+        }
+        return SourceConfig(name=self.name, **files, **fitting)
+
+    def _nothing_left(self, problem: str) -> DataError:
+        """Return an error that says what was read and what was left out."""
+        read = ", ".join(f"{count:,} {what}" for what, count in self.counts.items() if count)
+        left_out = self._rejects.reasons()
+        found = f"read: {read or 'nothing'}" + (f"; left out: {left_out}" if left_out else "")
+        fix = "check that the folder holds this data set whole"
+        if left_out:
+            fix = "mend what was left out; without --skip-bad the first stops the work"
+        return DataError(f"{problem} in {self.name!r}; {found}", fix=fix)
 
     def _write(self, name: str, fields: Mapping[str, Any]) -> None:
-        self._file(name).write(json.dumps(fields, ensure_ascii=False) + "\n")
-
-    def _file(self, name: str) -> TextIO:
         if name not in self._files:
-            self._files[name] = self._create(file_name(name))
-            if name in TABLES:
-                self._files[name].write("\t".join(TABLES[name]) + "\n")
-        return self._files[name]
-
-    def _create(self, name: str) -> TextIO:
-        return self._open.enter_context(create_packed(self._folder / name))
-
-    def _pair(self, table: str, record: Record, values: tuple[str, ...]) -> None:
-        if values[0] == values[1] and table != "judgments":
-            self.counts["pairs of a paper with itself"] += 1
-        elif self._known(table, values):
-            self._file(table).write("\t".join(values) + "\n")
-            self.counts[table] += 1
-        else:
-            for value in values[:2]:
-                self._check_id(record, value)
-            if table not in self._waiting:
-                self._waiting[table] = self._create(f"waiting.{table}.gz")
-            origin = self._origins.setdefault(record.path, len(self._origins))
-            self._waiting[table].write("\t".join((str(origin), str(record.line), *values)) + "\n")
-
-    def _known(self, table: str, values: Sequence[str]) -> bool:
-        queries = self._queries if table == "judgments" else self._papers
-        return values[0] in queries and values[1] in self._papers
-
-    def _write_waiting(self, table: str) -> None:
-        """Write the waiting pairs whose papers have come; count or reject the others."""
-        self._waiting[table].close()
-        path = self._folder / f"waiting.{table}.gz"
-        origins = list(self._origins)
-        dangling: list[DataError] = []
-        lost = 0
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
-            for line in lines:
-                origin, number, *values = line.rstrip("\n").split("\t")
-                if self._known(table, values):
-                    self._file(table).write("\t".join(values) + "\n")
-                    self.counts[table] += 1
-                    continue
-                lost += 1
-                if self._dangling_is_normal or table == "references":
-                    continue
-                error = self._dangling(table, Record(origins[int(origin)], int(number), {}), values)
-                if self._rejects.skip_bad:
-                    self._rejects.reject(error)
-                elif not dangling:
-                    dangling.append(error)
-        path.unlink()
-        if dangling:
-            raise DataError(
-                f"{lost:,} {table} name a paper or query without a text; {dangling[0]}",
-                fix="download the texts again, or leave these pairs out with --skip-bad",
-            )
-        if lost:
-            self.counts[f"{table} without a text"] += lost
-
-    def _dangling(self, table: str, record: Record, values: Sequence[str]) -> DataError:
-        first = values[0] not in (self._queries if table == "judgments" else self._papers)
-        return record.error(
-            f"pair names a {'query' if first and table == 'judgments' else 'paper'} without a text",
-            value=values[0] if first else values[1],
-            fix="add its text or pass --skip-bad",
-        )
+            file = create_packed(self._folder / f"{name}.jsonl.gz")
+            self._files[name] = self._open.enter_context(file)
+        self._files[name].write(json.dumps(fields, ensure_ascii=False) + "\n")
 
 
-def file_name(name: str) -> str:
-    """Return the name of a raw file."""
-    return f"{name}.tsv.gz" if name in TABLES else f"{name}.jsonl.gz"
+def _shown(score: float) -> str:
+    """Return a score so that it is read as the same number."""
+    short = f"{score:g}"
+    return short if float(short) == score else repr(float(score))
 
 
 def text_id(*parts: str) -> str:

@@ -7,11 +7,17 @@ from typing import Annotated
 from pydantic import Field
 
 from scimult.data.lines import Record
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
+from scimult.data.sources.base import PublicSource, SourceOptions
+from scimult.data.sources.conversion import Conversion
+from scimult.data.sources.pair_tables import Dangling, PairTable
 from scimult.data.sources.raw import RawSource
 from scimult.data.sources.readers import read_delimited, read_rows
 
 RESULTS = "user_study_results.tsv"
+BRING_TEXTS = (
+    "the study has ids alone: write id (of MAG), title and abstract of its papers from a "
+    "collection that has them, as papers.jsonl or papers=FILE"
+)
 COLUMNS = ("PaperId", "RecommendedPaperId", "StudyScore")
 
 
@@ -33,16 +39,16 @@ class RecommendationOptions(SourceOptions):
 
 def _convert(conversion: Conversion, options: RecommendationOptions) -> None:
     def fill(raw: RawSource) -> None:
-        texts = read_rows(
-            conversion.file(options.papers), conversion.rejects, columns=("id", "title")
-        )
+        papers = conversion.file(options.papers, BRING_TEXTS)
+        texts = read_rows(papers, conversion.rejects, columns=("id", "title"))
         conversion.each(texts, lambda row: _paper(row, raw))
         path = conversion.file(RESULTS)
         rows = read_delimited(path, "\t", conversion.rejects, columns=COLUMNS, quoted=False)
         conversion.each(rows, lambda row: _link(row, raw))
 
     threshold = options.score_threshold
-    conversion.write("recommendation", fill, dangling_is_normal=True, score_threshold=threshold)
+    usual: dict[PairTable, Dangling] = {"links": "drop"}
+    conversion.write("recommendation", fill, ["links"], dangling=usual, score_threshold=threshold)
 
 
 def _paper(record: Record, raw: RawSource) -> None:

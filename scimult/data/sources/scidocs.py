@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from scimult.data.lines import Record
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
+from scimult.data.sources.base import PublicSource, SourceOptions
+from scimult.data.sources.conversion import Conversion
 from scimult.data.sources.raw import RawSource
 from scimult.data.sources.readers import read_delimited, read_rows
 
@@ -52,10 +53,11 @@ class SciDocsOptions(SourceOptions):
 
 def _convert(conversion: Conversion, options: SciDocsOptions) -> None:
     for name in options.links:
-        conversion.write(f"scidocs-{name}", partial(_write_links, conversion, options, name))
+        fill = partial(_write_links, conversion, options, name)
+        conversion.write(f"scidocs-{name}", fill, ["links"])
     for kind in options.classes:
         fill = partial(_write_classes, conversion, options, kind)
-        conversion.write(f"scidocs-{kind}", fill, max_pairs_per_label="all")
+        conversion.write(f"scidocs-{kind}", fill, ["labels"], max_pairs_per_label="all")
 
 
 def _write_links(
@@ -83,9 +85,9 @@ def _write_classes(
     def add_name(record: Record) -> None:
         raw.label(record, record.identifier("id"), record.text("name"))
 
-    names = read_rows(
-        conversion.file(options.names[kind]), conversion.rejects, columns=("id", "name")
-    )
+    fix = f"SciDocs has numbers alone: write id and name of each class to the file of names.{kind}"
+    path = conversion.file(options.names[kind], fix)
+    names = read_rows(path, conversion.rejects, columns=("id", "name"))
     conversion.each(names, add_name)
     labels: dict[str, list[str]] = {}
 
@@ -124,7 +126,7 @@ SCIDOCS = PublicSource(
     name="scidocs",
     title="SciDocs: judged pairs by citation and reading, MAG and MeSH classes",
     url="https://github.com/allenai/scidocs",
-    licence="see its repository; an evaluation suite: do not report it after training on it",
+    licence="CC BY 4.0 (says SciMult); an evaluation suite: do not report it after training on it",
     files=(
         "paper_metadata_view_cite_read.json",
         "{cite,cocite,coread,coview}/{val,test}.qrel",

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, Rejects
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
-from scimult.data.sources.raw import RawSource, distinct, text_id
+from scimult.data.sources.base import PublicSource, SourceOptions
+from scimult.data.sources.conversion import Conversion
+from scimult.data.sources.raw import Makes, RawSource, distinct, text_id
 from scimult.data.sources.readers import read_hub, read_rows
 from scimult.data.sources.triples import paper_id, scored_papers, write_candidates, write_triple
 from scimult.errors import DataError
@@ -70,8 +71,10 @@ def _convert(conversion: Conversion, options: SciRepEvalOptions) -> None:
     for task in progress(options.tasks, "SciRepEval", unit="task"):
         # So few labels that a cap would leave next to nothing.
         choices: dict[str, Any] = {"max_pairs_per_label": "all"} if task in LABELLED else {}
+        makes: Makes = "judgments" if task == "search" else "links"
         fill = partial(_convert_task, conversion, options, task)
-        conversion.write(f"scirepeval-{task}", fill, **choices)
+        name = f"scirepeval-{task}"
+        conversion.write(name, fill, ["labels" if task in LABELLED else makes], **choices)
 
 
 def _convert_task(
@@ -169,7 +172,7 @@ SCIREPEVAL = PublicSource(
     name="scirepeval",
     title="eight training tasks: fields, MeSH, citations, years, triples, authors, search",
     url="https://huggingface.co/datasets/allenai/scirepeval",
-    licence="Apache-2.0 (repository); see the data set's card for its parts",
+    licence="search: ODC-By 1.0 (says SciMult); other parts: see the data set's card",
     files=("TASK/train-*.parquet", "TASK/validation-*.parquet", "or TASK/train.jsonl, .json"),
     options=SciRepEvalOptions,
     convert=_convert,

@@ -11,8 +11,9 @@ from pydantic import Field
 
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.prepare_config import Name
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
-from scimult.data.sources.raw import RawSource, distinct, split_text, text_id
+from scimult.data.sources.base import PublicSource, SourceOptions
+from scimult.data.sources.conversion import Conversion
+from scimult.data.sources.raw import Makes, RawSource, distinct, split_text, text_id
 from scimult.data.sources.readers import read_rows
 from scimult.progress import progress
 
@@ -59,7 +60,8 @@ def _convert(conversion: Conversion, options: SentenceTripleOptions) -> None:
             rows = _rows(conversion.file(name), conversion.rejects)
             conversion.each(rows, lambda row: _write(row, options, raw))
 
-    conversion.write(options.name, fill)
+    makes: Makes = "judgments" if options.anchor == "query" else "links"
+    conversion.write(options.name, fill, [makes])
 
 
 def _rows(path: Path, rejects: Rejects) -> Iterator[Record]:

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, read_lines
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
+from scimult.data.sources.base import PublicSource, SourceOptions
+from scimult.data.sources.conversion import Conversion
 from scimult.data.sources.raw import RawSource
 from scimult.data.sources.readers import read_rows
 from scimult.data.sources.triples import write_triple
@@ -40,9 +41,9 @@ class SpecterOptions(SourceOptions):
 def _convert(conversion: Conversion, options: SpecterOptions) -> None:
     if conversion.optional_file(GRAPH) is not None:
         fill = partial(_convert_graph, conversion, options)
-        conversion.write("specter", fill, score_threshold=options.cited_count)
+        conversion.write("specter", fill, ["links"], score_threshold=options.cited_count)
     else:
-        conversion.write("specter", partial(_convert_triples, conversion))
+        conversion.write("specter", partial(_convert_triples, conversion), ["links"])
 
 
 def _convert_triples(conversion: Conversion, raw: RawSource) -> None:

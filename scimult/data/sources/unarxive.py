@@ -9,12 +9,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, read_jsonl
-from scimult.data.sources.base import Conversion, PublicSource, SourceOptions
-from scimult.data.sources.raw import RawSource, distinct, text_id
+from scimult.data.sources.base import PublicSource, SourceOptions
+from scimult.data.sources.conversion import Conversion
+from scimult.data.sources.raw import Makes, RawSource, distinct, text_id
 from scimult.data.sources.readers import read_delimited
 
 COLLECTION = "collection.tsv"
 CONTEXTS = "contexts.jsonl"
+NOT_UNARXIVE = (
+    "download what the multi-objective paper made of unarXive (scimult prepare --list says "
+    "where); the papers of unarXive itself, arXiv_src_*.jsonl, are not read"
+)
 COLUMNS = ("id", "title", "abstract", "category")
 
 
@@ -37,12 +42,13 @@ class UnarxiveOptions(SourceOptions):
 def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
     for objective in options.objectives:
         fill = partial(_convert_objective, conversion, objective)
-        conversion.write(f"unarxive-{objective}", fill)
+        makes: Makes = "judgments" if objective == "context2doc" else "links"
+        conversion.write(f"unarxive-{objective}", fill, [makes])
 
 
 def _convert_objective(conversion: Conversion, objective: str, raw: RawSource) -> None:
     _write_collection(conversion, raw)
-    rows = read_jsonl(conversion.file(CONTEXTS), conversion.rejects)
+    rows = read_jsonl(conversion.file(CONTEXTS, NOT_UNARXIVE), conversion.rejects)
     write = _write_context if objective == "context2doc" else _write_together
     conversion.each(rows, partial(write, raw=raw))
 
@@ -52,7 +58,7 @@ def _write_collection(conversion: Conversion, raw: RawSource) -> None:
         title, abstract = record.text("title"), record.text("abstract")
         raw.paper(record, record.identifier("id"), title, abstract)
 
-    path = conversion.file(COLLECTION)
+    path = conversion.file(COLLECTION, NOT_UNARXIVE)
     conversion.each(read_delimited(path, "\t", conversion.rejects, header=COLUMNS), add)
 
 

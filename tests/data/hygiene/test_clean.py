@@ -44,7 +44,7 @@ def _links(data: PreparedData) -> set[tuple[str, str]]:
 
 
 def test_merged_papers_keep_pairs_labels_and_ids(root: Path, tmp_path: Path) -> None:
-    config = raw_config(root, hygiene={"duplicates": "merge"}, max_pairs_per_label=None)
+    config = raw_config(root, hygiene={"duplicates": "merge"}, max_pairs_per_label="all")
     data, _ = build_dataset(config, tmp_path / "out")
     same = {"p2": "p1", "p9": "p1"}
     moved = {(same.get(a, a), same.get(b, b)) for a, b in CITATIONS}

@@ -149,8 +149,9 @@ def test_coarse_papers_are_a_sample_that_the_seed_decides(tmp_path: Path) -> Non
         options = {"folders": [], "coarse_fields": ["Art"], "coarse_papers": 10, "seed": seed}
         found = run(tmp_path, "maple", files, **options)
         rows = found.rows("maple-coarse", "papers")
-        (file,) = found.prepare(tmp_path / "out", max_pairs_per_label=1).pairs("train")
-        assert len(file.positives.values) == 10  # a field's papers are all kept
+        (file,) = found.prepare(tmp_path / "out").pairs("train")
+        assert len(file.positives.values) == 10
+        assert found.conversion.configs[0].max_pairs_per_label == "all"
         assert all(row["labels"] == ["Art"] for row in rows)
         return {row["id"] for row in rows}
 

@@ -92,10 +92,32 @@ def test_recommendations_without_score_or_text_are_counted(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("source", "files", "options", "fix"),
+    [
+        ("recommendation", {"user_study_results.tsv": ""}, {}, "write id (of MAG), title and abs"),
+        ("pmc-patients", {"PPR/corpus.jsonl": ""}, {"parts": ["PAR"]}, "it is not distributed"),
+        (
+            "scidocs",
+            SCIDOCS,
+            {"classes": ["mag"], "links": [], "names": {"mag": "no.tsv"}},
+            "SciDocs has numbers alone",
+        ),
+        ("unarxive", {"arXiv_src_2007_068.jsonl": ""}, {}, "arXiv_src_*.jsonl, are not read"),
+    ],
+)
+def test_nobody_is_told_to_download_what_is_not_distributed(
+    tmp_path: Path, source: str, files: dict[str, Content], options: dict[str, object], fix: str
+) -> None:
+    with pytest.raises(DataError, match="file does not exist") as caught:
+        run(tmp_path, source, files, **options)
+    assert fix in str(caught.value).partition("Fix: ")[2]
+
+
+@pytest.mark.parametrize(
     ("source", "files", "problem"),
     [
         ("scidocs", SCIDOCS | {"cite/val.qrel": "s1 0 s2\n"}, "wrong number of values"),
-        ("scidocs", SCIDOCS | {"cite/val.qrel": "s1 0 s9 1\n"}, "1 links name a paper"),
+        ("scidocs", SCIDOCS | {"cite/val.qrel": "s1 0 s9 1\n"}, "1 of 1 links name a paper"),
         ("pmc-patients", PATIENTS | {"PPR/qrels_train.tsv": "no\theader\n"}, "lacks the column"),
         (
             "pmc-patients",

@@ -200,7 +200,7 @@ def test_the_real_sample_files(tmp_path: Path, scimult_data: Path) -> None:
     options = source.options(tasks=list(files), splits=["train"])  # type: ignore[call-arg]
     conversion, _ = convert(source, options, tmp_path / "download", tmp_path / "raw")
     found = Converted(tmp_path / "raw", conversion, [])
-    data = found.prepare(tmp_path / "out", max_pairs_per_label=1)
+    data = found.prepare(tmp_path / "out")
     pairs = {file.source: len(file.positives.values) for file in data.pairs("train")}
 
     fields = json.loads((samples / "fos_small.json").read_text())

@@ -45,6 +45,31 @@ def test_beir_merges_splits_and_reads_gzip(tmp_path: Path) -> None:
     assert [row["id"] for row in found.rows("beir", "queries")] == ["q1", "q3"]
 
 
+HEADERLESS = {
+    "three columns": "q1\td1\t2\nq1\td2\t0\nq2\td3\t0\n",
+    "TREC, tabs": "q1\t0\td1\t2\nq1\t0\td2\t0\nq2\t0\td3\t0\n",
+    "TREC, spaces": "q1 Q0 d1 2\nq1 Q0 d2 0\nq2 Q0 d3 0\n",
+}
+
+
+@pytest.mark.parametrize("kind", list(HEADERLESS))
+def test_qrels_without_a_header_are_read_as_those_with_one(tmp_path: Path, kind: str) -> None:
+    with_header = run(tmp_path / "a", "beir", BEIR)
+    without = run(tmp_path / "b", "beir", BEIR | {"qrels/train.tsv": HEADERLESS[kind]})
+    assert without.pairs("beir", "judgments") == with_header.pairs("beir", "judgments")
+    assert without.counts("beir") == with_header.counts("beir")
+
+
+def test_a_folder_without_the_split_names_those_that_are_there(tmp_path: Path) -> None:
+    files = {name: rows for name, rows in BEIR.items() if name != "qrels/train.tsv"}
+    with pytest.raises(DataError) as caught:
+        run(tmp_path, "beir", files | {"qrels/dev.tsv": table(QRELS)})
+    message = str(caught.value)
+    assert "qrels/train.tsv: file does not exist" in message
+    assert "splits=[dev, test]" in message.partition("Fix: ")[2]
+    assert "download" not in message.partition("Fix: ")[2]
+
+
 MARCO: dict[str, Content] = {
     "collection.tsv": table(*[(i, f'passage "{i}" text') for i in range(6)]),
     "queries.train.tsv": table((100, "what is a cat"), (101, "who was that"), (102, "why")),
@@ -199,7 +224,8 @@ def test_inpars_finds_documents_in_a_corpus(tmp_path: Path) -> None:
     ("source", "files", "problem"),
     [
         ("beir", {k: v for k, v in BEIR.items() if k != "qrels/train.tsv"}, "qrels/train.tsv"),
-        ("beir", BEIR | {"qrels/train.tsv": "q1\td1\t1\n"}, "file lacks the column query-id"),
+        ("beir", BEIR | {"qrels/train.tsv": "q1\td1\tyes\n"}, "file lacks the column query-id"),
+        ("beir", BEIR | {"qrels/train.tsv": "q1\td1\n"}, "file lacks the column query-id"),
         ("beir", BEIR | {"qrels/train.tsv": table(QRELS, ("q1", "d9", 1))}, "(value: 'd9')"),
         ("beir", BEIR | {"qrels/train.tsv": table(QRELS, ("q9", "d1", 1))}, "(value: 'q9')"),
         ("beir", BEIR | {"qrels/train.tsv": table(QRELS, ("q1", "d1", "x"))}, "finite number"),
@@ -230,6 +256,7 @@ def test_bad_downloads(
     with pytest.raises(DataError) as caught:
         run(tmp_path, source, files)
     assert problem in str(caught.value)
+    assert str(caught.value).count("Fix: ") == 1
     assert not (tmp_path / "raw").exists()
 
 

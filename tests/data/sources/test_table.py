@@ -95,6 +95,119 @@ def test_no_label_of_a_repeated_paper_becomes_its_negative(tmp_path: Path) -> No
     assert negatives == {"table/label:Physics"}
 
 
+MISNAMED: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"papers": {"file": "x.jsonl"}},
+        "no row has the column 'abstract'; those that are not read: keywords, text",
+        "papers.columns.abstract=null",
+    ),
+    (
+        {"papers": {"file": "x.csv"}},
+        "no row has the column 'abstract'; those that are not read: keywords, text",
+        "papers.columns.abstract=...",
+    ),
+    (
+        {
+            "papers": {"file": "x.csv", "columns": {"abstract": "text"}},
+            "links": {"file": "links.tsv"},
+        },
+        "no row has the column 'score'; those that are not read: relevance",
+        "links.columns.score=null",
+    ),
+    (
+        {
+            "papers": {"file": "x.csv", "columns": {"abstract": "text"}},
+            "labels": {"file": "labels.csv"},
+        },
+        "no row has the column 'definition'; those that are not read: scope",
+        "labels.columns.definition=null",
+    ),
+]
+MISNAMED_FILES: dict[str, Content] = {
+    "x.jsonl": [
+        {"id": "1", "title": "A", "text": "Words.", "keywords": "x"},
+        {"id": "2", "title": "B", "text": "Words."},
+    ],
+    "x.csv": "id,title,text,keywords\n1,A,Words.,x\n2,B,Words.,y\n",
+    "links.tsv": table(("query-id", "paper-id", "relevance"), (1, 2, 0)),
+    "labels.csv": "id,name,scope\nx,X,About x.\n",
+}
+
+
+@pytest.mark.parametrize(("options", "problem", "fix"), MISNAMED)
+def test_a_telling_column_that_no_row_has_must_be_said_to_be_absent(
+    tmp_path: Path, options: dict[str, Any], problem: str, fix: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        run(tmp_path, "table", MISNAMED_FILES, **options)
+    assert problem in str(caught.value)
+    assert fix in str(caught.value).partition("Fix: ")[2]
+
+
+def test_columns_that_are_not_read_are_named_and_any_can_be_left_out(tmp_path: Path) -> None:
+    columns = {"abstract": None, "labels": None, "venue": "text"}
+    files = {"x.csv": "id,title,text,labels\n1,A,V,x\n2,B,,y\n"}
+    found = run(tmp_path, "table", files, papers={"file": "x.csv", "columns": columns})
+    assert found.rows("table", "papers") == [
+        {"id": "1", "title": "A", "abstract": "", "venue": "V"},
+        {"id": "2", "title": "B", "abstract": ""},
+    ]
+    assert found.conversion.notes == [
+        "table: x.csv: columns not read: labels",
+        "table: every abstract is empty: models see titles alone",
+    ]
+
+
+def test_titles_alone_need_no_word_and_dois_arrive(tmp_path: Path) -> None:
+    titles = run(tmp_path, "table", {"x.csv": "id,title\n1,A\n"}, papers={"file": "x.csv"})
+    assert titles.counts("table") == {"papers": 1, "papers with empty abstract": 1}
+    rows = "id,title,abstract,DOI,labels\n1,A,Words.,10.1/x,y\n2,B,Words.,,y\n3,A,Words.,10.1/X,y\n"
+    papers = {"file": "x.csv", "columns": {"doi": "DOI"}}
+    found = run(tmp_path, "table", {"x.csv": rows}, papers=papers)
+    assert [row.get("doi") for row in found.rows("table", "papers")] == ["10.1/x", None, "10.1/X"]
+    hygiene = {"duplicates": "merge", "keys": ["doi"]}
+    data = found.prepare(tmp_path / "out", hygiene=hygiene)
+    assert data.manifest["hygiene"]["duplicates"]["duplicates by doi"] == 1
+    assert "table:3" not in data.texts.ids
+
+
+def test_a_library_keeps_all_pairs_of_a_label_unless_told(tmp_path: Path) -> None:
+    rows = "".join(f"{i},Paper {i},Words.,one\n" for i in range(130))
+    files = {"x.csv": f"id,title,abstract,labels\n{rows}"}
+    found = run(tmp_path, "table", files, papers={"file": "x.csv"})
+    (file,) = found.prepare(tmp_path / "all").pairs("train")
+    assert len(file.positives.values) == 130
+    found = run(tmp_path, "table", files, papers={"file": "x.csv"}, max_pairs_per_label=7)
+    (file,) = found.prepare(tmp_path / "capped").pairs("train")
+    assert len(file.positives.values) == 7
+    with pytest.raises(ConfigError, match="concerns no source: each that has labels has its own"):
+        found.prepare(tmp_path / "both", max_pairs_per_label=3)
+
+
+def test_citations_that_leave_the_set_are_counted_on_request(tmp_path: Path) -> None:
+    papers = {"file": "p.csv"}
+    files = {
+        "p.csv": "id,title,abstract\n1,A,T.\n2,B,T.\n",
+        "c.csv": "citing,cited\n1,2\n1,77\n88,2\n99,77\n,2\n",
+    }
+    options = {"papers": papers, "citations": {"file": "c.csv"}}
+    files["c.csv"] = files["c.csv"].removesuffix(",2\n")
+    with pytest.raises(DataError) as caught:
+        run(tmp_path, "table", files, **options)
+    message = str(caught.value)
+    assert "c.csv:3: 3 of 4 citations name a paper or query without a text" in message
+    assert message.count("Fix: ") == 1
+    assert "dangling.citations=drop" in message
+    found = run(tmp_path, "table", files, **options, dangling={"citations": "drop"})
+    assert found.pairs("table", "citations") == [("1", "2")]
+    assert found.counts("table")["citations without a text"] == 3
+    assert not (found.folder / "rejects.jsonl").exists()
+    # What is wrong with a row is an error still.
+    files["c.csv"] += ",2\n"
+    with pytest.raises(DataError, match="field 'citing' is empty"):
+        run(tmp_path, "table", files, **options, dangling={"citations": "drop"})
+
+
 def test_a_rejected_paper_leaves_no_label(tmp_path: Path) -> None:
     rows = "id,title,abstract,labels,year\n1,A,B,kept,2001\n2,,,lost,2001\n3,A,B,gone,soon\n"
     papers = {"file": "papers.csv"}
@@ -119,7 +232,7 @@ def test_a_rejected_paper_leaves_no_label(tmp_path: Path) -> None:
         ),
         (
             {"papers": {"file": "questions.jsonl", "columns": {"title": "text", "year": "yaer"}}},
-            "no row has the column (value: 'yaer')",
+            "no row has the column 'yaer'. Fix: correct papers.columns.year",
         ),
     ],
 )
@@ -136,6 +249,8 @@ def test_bad_tables(tmp_path: Path, changes: dict[str, Any], problem: str) -> No
         ({"judgments": None}, "queries and judgments need each other"),
         ({"papers": {"file": "x.csv", "columns": {"ident": "PMID"}}}, "unknown ident"),
         ({"paper": {"file": "x.csv"}}, "did you mean 'papers'"),
+        ({"papers": {"file": "x.csv", "columns": {"title": None}}}, "title is null, but papers"),
+        ({"dangling": {"citation": "drop"}}, "dangling.citation"),
     ],
 )
 def test_contradictions_fail_before_anything_is_read(
