@@ -184,6 +184,8 @@ def check_own_file(path: Path, what: str, mark: bytes) -> None:
 def only_writer(folder: Path | str) -> Iterator[None]:
     """Make ``folder`` and keep other processes from writing into it while the body runs.
 
+    A folder that was made for nothing is removed again.
+
     For folders that grow in place; ``atomic_folder`` sees to it itself.
 
     Raises
@@ -194,7 +196,9 @@ def only_writer(folder: Path | str) -> Iterator[None]:
     folder = Path(folder)
     with ExitStack() as held:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if not folder.exists():
+                folder.mkdir(parents=True)
+                held.callback(_remove_if_empty, folder)
             held.enter_context(exclusive(folder / ".lock", folder))
         except OSError as error:
             raise storage_error(error, folder) from error
@@ -230,6 +234,11 @@ def publish_folder(temporary: Path, path: Path) -> None:
     else:
         os.replace(temporary, path)
     _fsync(path.parent)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _put_right(path: Path) -> None:

@@ -39,6 +39,7 @@ def cross_routes(
     from scimult.evaluation.routes import FixedRoute, cross_tables
     from scimult.evaluation.suites import load_suite
     from scimult.evaluation.systems import DenseSystem
+    from scimult.files import only_writer
     from scimult.inference import SciMult
     from scimult.progress import note
 
@@ -57,7 +58,8 @@ def cross_routes(
         system = DenseSystem(
             route, {**settings, **route.settings()}, device=device or "cpu", show_progress=True
         )
-        evaluate(system, chosen, loaded, out)
+        with only_writer(folder_of(out, route.name)):
+            evaluate(system, chosen, loaded, out)
     written = [result for result in load_results(out) if result.system in names]
     for grid in cross_tables(written):
         print_with_notes(to_rich(grid), grid.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Optional
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 import typer
 
 from scimult.cli.common import Device, SkipBad
+from scimult.cli.output import echo
 from scimult.cli.systems import Store, make_systems
 from scimult.errors import ConfigError, DataError, SciMultError
 
@@ -116,19 +117,22 @@ def evaluate(
     from scimult.evaluation.report import check_comparable
     from scimult.evaluation.results import folder_of, load_results
     from scimult.evaluation.suites import load_suite
+    from scimult.files import only_writer
 
     kept = None if store is None else Store(store, precision)
     makers = make_systems(bm25, embeddings or [], model or [], encoder or [], device, kept)
     chosen = load_suite(suite, overrides or [])
-    with nullcontext() if store is None else _ranks_together():
+    with nullcontext() if store is None else _ranks_together(), ExitStack() as held:
         if download:
             _download(chosen.select(sets or []), data, wait=store is not None)
         loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
         others = [result for result in load_results(out) if result.system not in makers]
         facts = {name: entry.facts for name, entry in loaded.items()}
         check_comparable(others, chosen.name, facts)
-        for name in makers:
-            folder_of(out, name)
+        for folder in [folder_of(out, name) for name in makers]:
+            lock = partial(held.enter_context, only_writer(folder))
+            # Without a store the main rank is alone, whatever the launcher started.
+            lock() if store is None else distributed.on_main(lock)
         failed: list[str] = []
         for name, make in makers.items():
             system = make()
@@ -164,7 +168,7 @@ def _show_table(out: Path, failed: Sequence[str]) -> None:
 
     report = update_table(out)
     print_with_notes(to_rich(report), report.notes)
-    typer.echo(f"table in {out / 'table.md'}, scores and provenance beside it")
+    echo(f"table in {out / 'table.md'}, scores and provenance beside it")
     if failed:
         fix = "mend what is said of them above, and run the command again with --resume"
         raise SciMultError(f"{len(failed)} sets failed: {'; '.join(failed)}", fix=fix)
@@ -194,12 +198,12 @@ def _tell(system: str, name: str, result: SetResult | Exception | None) -> None:
     else:
         score = 100 * result.scores[result.main_metric]
         line = f"{result.main_metric} {score:.2f} ({result.seconds:.1f} s)"
-    typer.echo(f"{system}: {name}: {line}", err=True)
+    echo(f"{system}: {name}: {line}", err=True)
 
 
 def _tell_not_scored(result: Result) -> None:
     for name, reason in result.not_scored.items():
-        typer.echo(f"{result.system}: {name}: not scored: {reason}", err=True)
+        echo(f"{result.system}: {name}: not scored: {reason}", err=True)
 
 
 def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) -> None:
@@ -208,7 +212,7 @@ def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) ->
     from scimult.evaluation.hub import download
 
     if distributed.is_main():
-        download(benchmarks, data, lambda path: typer.echo(f"downloading {path}", err=True))
+        download(benchmarks, data, lambda path: echo(f"downloading {path}", err=True))
     if wait:
         distributed.barrier()
 
@@ -234,16 +238,16 @@ def _show_suites(chosen: str, data: Path) -> None:
     from scimult.evaluation.datasets import missing_files
     from scimult.evaluation.suites import load_suite, suite_names
 
-    typer.echo(f"looked for below {data} (--data)")
+    echo(f"looked for below {data} (--data)")
     for name in dict.fromkeys([*suite_names(), chosen]):
         suite = load_suite(name)
-        typer.echo(f"{suite.name}: {suite.description}")
-        typer.echo(f"  data: {suite.how_to_get}")
+        echo(f"{suite.name}: {suite.description}")
+        echo(f"  data: {suite.how_to_get}")
         for key, entry in suite.benchmarks.items():
             here = "missing" if missing_files(entry, data) else "here"
             hub = ", on the hub" if entry.hub else ""
             task = entry.task
             if entry.fallback_task is not None:
                 task += f" (else {entry.fallback_task})"
-            typer.echo(f"  {key} [{here}{hub}]: {task}, {entry.protocol}")
-            typer.echo(f"    {', '.join(entry.metrics)}; {entry.source}; {entry.licence}")
+            echo(f"  {key} [{here}{hub}]: {task}, {entry.protocol}")
+            echo(f"    {', '.join(entry.metrics)}; {entry.source}; {entry.licence}")

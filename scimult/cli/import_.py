@@ -83,17 +83,15 @@ def import_(
         )
     _refuse(for_base if base is None else for_released, "--released" if base is None else "--base")
     check_replaceable(out)
-    if released is not None and not released.is_file():
-        raise CheckpointError("file does not exist", path=released, fix="check the path")
     if base is not None:
+        adapters = _named(base, adapter or [])
         check_model(Path(base))
-    from scimult.checkpoints.pretrained import save_pretrained
-
-    if base is not None:
-        pretrained, lines = _adapters(base, adapter or [], similarity or "dot")
+        pretrained, lines = _adapters(base, adapters, similarity or "dot")
     else:
         assert released is not None
         pretrained, lines = _released(released, tokenizer, task, num_heads)
+    from scimult.checkpoints.pretrained import save_pretrained
+
     for line in lines:
         echo(line)
     weights = pretrained.model.state_dict()
@@ -110,19 +108,18 @@ def _refuse(options: Mapping[str, object], chosen: str) -> None:
 def _released(
     file: Path, tokenizer: Path | None, tasks: list[str] | None, num_heads: int | None
 ) -> tuple[Pretrained, list[str]]:
-    from scimult.checkpoints.released import read_released
-
     if tokenizer is None:
         raise ConfigError("the file holds no tokenizer", path=file, fix="pass --tokenizer FOLDER")
+    if not file.exists():
+        raise CheckpointError("file does not exist", path=file, fix="check the path")
+    from scimult.checkpoints.released import read_released
+
     pretrained, report = read_released(file, tokenizer, tasks=tasks, num_heads=num_heads)
     return pretrained, report.lines()
 
 
-def _adapters(
-    base: str, named: list[str], similarity: Literal["dot", "cosine", "l2"]
-) -> tuple[Pretrained, list[str]]:
-    from scimult.checkpoints.adapterhub import adapter_lines, import_adapters
-
+def _named(base: str, named: list[str]) -> dict[str, str]:
+    """Return the adapters' folders by task or task and side."""
     adapters: dict[str, str] = {}
     for item in named:
         key, separator, folder = item.partition("=")
@@ -137,5 +134,13 @@ def _adapters(
         adapters[key] = folder
     if not adapters:
         raise ConfigError("no adapters for the base", value=base, fix="pass --adapter TASK=FOLDER")
+    return adapters
+
+
+def _adapters(
+    base: str, adapters: dict[str, str], similarity: Literal["dot", "cosine", "l2"]
+) -> tuple[Pretrained, list[str]]:
+    from scimult.checkpoints.adapterhub import adapter_lines, import_adapters
+
     pretrained, by_route = import_adapters(base, adapters, similarity=similarity)
     return pretrained, adapter_lines(by_route)

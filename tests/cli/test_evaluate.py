@@ -16,6 +16,7 @@ from scimult.cli.main import app
 from scimult.cli.systems import MODEL_OPTIONS, parse_system
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.evaluation.suites import Benchmark
+from scimult.files import only_writer
 from scimult.retrieval.embeddings import write_embeddings
 from tests.benchmarks import (
     CORPUS,
@@ -257,3 +258,13 @@ def test_unknown_encoders_and_keys_are_refused_before_any_work(suite: Path) -> N
     wrong = _evaluate(suite, "--encoder", "theirs=scincl,poolng=cls")
     assert wrong.exit_code == 1
     assert "unknown key (did you mean 'pooling'?)" in wrong.stderr
+
+
+def test_one_process_at_a_time_scores_a_system(suite: Path) -> None:
+    """Results grow set by set: two writers of one would lose each other's sets."""
+    out = suite.parent / "out"
+    with only_writer(out / "BM25"):
+        result = _evaluate(suite, "--bm25")
+    assert result.exit_code == 1
+    assert "BM25: another process is writing here (process " in result.stderr
+    assert not out.joinpath("BM25").exists()

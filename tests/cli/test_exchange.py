@@ -126,5 +126,5 @@ def test_nothing_is_overwritten(model: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "mine")
     assert "output exists already" in run("export", model, "--to", "released", *out)[2]
     arguments = ("--released", model, "--tokenizer", model)
-    assert "output exists already" in run("import", *arguments, *out)[2]
+    assert "exists and is not a folder" in run("import", *arguments, *out)[2]
     assert (tmp_path / "mine").read_text() == "precious"

@@ -211,7 +211,7 @@ def test_text_that_would_be_dropped_is_named_or_counted(model: Path, folder: Pat
 
 def test_an_argument_of_broken_bytes_is_one_line(model: Path, folder: Path) -> None:
     error = _error(_run("search", "na\udcefve", "--model", model, "--papers", folder))
-    assert "text 0 (query) is not a string of characters (value: 'na\\udcefve')" in error
+    assert "words are not valid UTF-8 (value: 'na\\udcefve')" in error
 
 
 def test_encode_of_a_broken_model_writes_nothing(folder: Path) -> None:
