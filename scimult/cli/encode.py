@@ -48,5 +48,5 @@ def encode(
         model, device=device, dtype=dtype, pooling=pooling, similarity=similarity
     )
     collection = open_collection(texts, encoder.kind(task, role), skip_bad)
-    encode_into(out, encoder, collection, task=task, role=role)
+    encode_into(out, encoder, collection, task=task, role=role, overwrite=overwrite)
     echo(f"{out}: {len(collection):,} embeddings of width {encoder.width}")

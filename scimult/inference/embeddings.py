@@ -12,10 +12,11 @@ from typing import Any
 
 from scimult import __version__
 from scimult.errors import DataError
+from scimult.files import atomic_folder
 from scimult.inference.cache import EmbeddingCache
 from scimult.inference.collection import Collection
 from scimult.inference.encoder import SciMult
-from scimult.retrieval.embeddings import write_embeddings
+from scimult.retrieval.embeddings import EMBEDDINGS, fill_embeddings
 from scimult.types import FloatArray, Role
 
 
@@ -52,20 +53,31 @@ def provenance(model: SciMult, collection: Collection, task: str, role: Role) ->
 
 
 def encode_into(
-    folder: Path, model: SciMult, collection: Collection, *, task: str, role: Role
+    folder: Path,
+    model: SciMult,
+    collection: Collection,
+    *,
+    task: str,
+    role: Role,
+    overwrite: bool = False,
 ) -> None:
     """Encode a collection and write its embedding folder, atomically.
+
+    No other process can write the folder from the start; ``overwrite`` lets it replace another
+    one of embeddings.
 
     Raises
     ------
     UnknownNameError
         If the model does not know ``task``.
     StorageError
-        If the folder cannot be written.
+        Before anything is encoded, if something else is there or another process writes it; or
+        if the folder cannot be written.
     """
-    embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
-    origin = provenance(model, collection, task, role)
-    write_embeddings(folder, collection.ids, embeddings_ND, _meta(model, collection, origin))
+    with atomic_folder(folder, EMBEDDINGS if overwrite else None) as temporary:
+        embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
+        meta = _meta(model, collection, provenance(model, collection, task, role))
+        fill_embeddings(temporary, collection.ids, embeddings_ND, meta)
 
 
 def _meta(model: SciMult, collection: Collection, origin: Provenance) -> dict[str, Any]:

@@ -110,17 +110,29 @@ def write_embeddings(
     DataError
         If an embedding is not finite.
     StorageError
-        If the folder cannot be written.
+        If something else is there, or the folder cannot be written.
+    """
+    with atomic_folder(folder, EMBEDDINGS) as temporary:
+        fill_embeddings(temporary, ids, embeddings_ND, meta)
+
+
+def fill_embeddings(
+    folder: Path, ids: Sequence[str], embeddings_ND: FloatArray, meta: dict[str, Any]
+) -> None:
+    """Write the files of an embedding folder into a folder that is there.
+
+    Raises
+    ------
+    DataError
+        If an embedding is not finite.
     """
     assert len(ids) == len(embeddings_ND), (len(ids), embeddings_ND.shape)
     check_finite(embeddings_ND, str(meta.get("model_name", "their model")))
     facts: dict[str, Any] = {"rows": len(ids), "width": embeddings_ND.shape[1]}
-    with atomic_folder(folder, EMBEDDINGS) as temporary:
-        np.save(temporary / MATRIX_FILE, embeddings_ND)
-        facts["sha256"] = sha256(temporary / MATRIX_FILE)
-        write_text(temporary / IDS_FILE, "".join(f"{name}\n" for name in ids))
-        meta = {"format": FORMAT, "version": VERSION, **facts, **meta}
-        write_json(temporary / META_FILE, meta)
+    np.save(folder / MATRIX_FILE, embeddings_ND)
+    facts["sha256"] = sha256(folder / MATRIX_FILE)
+    write_text(folder / IDS_FILE, "".join(f"{name}\n" for name in ids))
+    write_json(folder / META_FILE, {"format": FORMAT, "version": VERSION, **facts, **meta})
 
 
 def read_embeddings(folder: Path | str) -> StoredEmbeddings:

@@ -198,7 +198,7 @@ def test_only_rank_0_works(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (["--model", "path/to/model"], "a system is NAME=FOLDER"),
         (["--bm25", "--embeddings", "BM25=x"], "two systems have the same name"),
         (["--embeddings", "my model=x"], "a system's name is also a folder's"),
-        (["--embeddings", "mine=x"], "cannot read embeddings"),
+        (["--embeddings", "mine=x"], "folder of embeddings does not exist"),
         (["--model", "m=x,pool=mean"], "unknown option of a system (value: 'pool')"),
         (["--bm25", "benchmarks.links.folder=gone"], "data of links is not there: "),
     ],

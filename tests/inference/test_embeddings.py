@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scimult.errors import DataError
+from scimult.errors import DataError, StorageError
+from scimult.files import atomic_folder
 from scimult.inference import SciMult
 from scimult.inference.cache import EmbeddingCache
 from scimult.inference.collection import Collection
@@ -79,3 +80,16 @@ def test_embeddings_that_are_not_finite_are_not_written(tmp_path: Path) -> None:
 def test_papers_on_the_side_of_labels_are_refused(model: SciMult) -> None:
     with pytest.raises(DataError, match="candidate of task 'classification' is a label"):
         encode_collection(model, PAPERS, task="classification", role="candidate", cache=None)
+
+
+def test_a_folder_is_taken_before_anything_is_encoded(
+    tmp_path: Path, model: SciMult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes that encode into one folder both seemed to succeed; the last one won."""
+    monkeypatch.setattr(SciMult, "encode", lambda *_, **__: pytest.fail("encoded"))
+    with atomic_folder(tmp_path / "e") as temporary:
+        (temporary / "x").touch()
+        with pytest.raises(StorageError, match=r"e: another process is writing here"):
+            encode_into(tmp_path / "e", model, PAPERS, task="search", role="candidate")
+    with pytest.raises(StorageError, match="output exists already"):
+        encode_into(tmp_path / "e", model, PAPERS, task="search", role="candidate")
