@@ -261,8 +261,9 @@ def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> I
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError) as error:
-            is_syntax = isinstance(error, json.JSONDecodeError)
-            detail = f"{error.msg}; the file may be cut off" if is_syntax else json_problem(error)
+            detail = json_problem(error)
+            if isinstance(error, json.JSONDecodeError):
+                detail = f"{error.msg}; the file may be cut off"
             fix = f"write one complete JSON object per line ({detail})"
             rejects.reject(
                 DataError("line is not valid JSON", path=path, line=number, value=line, fix=fix)
