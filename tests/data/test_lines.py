@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scimult.data.lines import Record, Rejects, read_jsonl, read_table
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.tables import read_table
 from scimult.errors import DataError
 
 GOOD = b'{"id": "a", "n": 1}\n'
