@@ -9,6 +9,9 @@ from pathlib import Path
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
 
+FIELD_LIMIT = 1 << 24
+"""Longest value, in characters. The csv module has one limit for the whole process, too low."""
+
 
 def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
     """Yield the rows of a table with a header line; every value is a string.
@@ -32,6 +35,7 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
         If the file does not exist or the header lacks one of ``columns``; and, through
         ``rejects``, if it is empty or cut off, or a row has another number of values.
     """
+    csv.field_size_limit(FIELD_LIMIT)
     path = Path(path)
     is_csv = path.name.removesuffix(".gz").endswith(".csv")
     header: list[str] | None = None
