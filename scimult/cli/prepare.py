@@ -98,7 +98,7 @@ def prepare(
             for item in overrides
             if item.startswith(DATASET_PREFIX)
         ]
-        _check_choices([*cleaning, *overrides])
+        _check_choices(source, [*cleaning, *overrides])
         choices = {"skip_bad": skip_bad, "for_training": out is not None}
         _convert(source, source_folder or Path(), raw, options, choices)
         config = raw / SOURCES_FILE
@@ -159,12 +159,18 @@ def _check_unused(out: Path | None, options: Mapping[str, Path | None]) -> None:
             raise ConfigError(f"--{name} needs --out", value=value, fix="add --out or remove it")
 
 
-def _check_choices(overrides: Sequence[str]) -> None:
+def _check_choices(source: str, overrides: Sequence[str]) -> None:
     """Check what comes after a conversion before it starts: it may take an hour."""
     from scimult.config import apply_overrides, validate
     from scimult.data.hygiene.evaluation_sets import find_sets
+    from scimult.data.sources import SOURCES
+    from scimult.errors import ConfigError
     from scimult.mining.dataset import DatasetConfig
 
+    twice = {item.partition("=")[0] for item in overrides} & {*SOURCES[source].options.model_fields}
+    for name in sorted(twice & {"max_pairs_per_label"}):
+        fix = f"leave out {DATASET_PREFIX!r}"
+        raise ConfigError(f"{source} has its own {name}", value=DATASET_PREFIX + name, fix=fix)
     any_source = {"name": "any", "papers": "papers", "citations": "citations"}
     chosen = validate(DatasetConfig, apply_overrides({"sources": [any_source]}, overrides))
     if chosen.hygiene.evaluation_folder is not None:

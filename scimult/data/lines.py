@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import json
@@ -319,69 +318,6 @@ def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> It
         return
     if not number:
         rejects.reject(empty_file(path))
-
-
-def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
-    """Yield the rows of a table with a header line; every value is a string.
-
-    ``.csv`` is split at commas (double quotes protect a comma), anything else at tabs without
-    quoting; ``.gz`` is decompressed and blank lines are skipped.
-
-    Parameters
-    ----------
-    path : path
-        The table.
-    columns : sequence of str
-        Columns that must be there; ``"a|b"`` accepts either name and files it under ``a``.
-        Others are kept under their own name.
-    rejects : Rejects
-        Takes the bad rows.
-
-    Raises
-    ------
-    DataError
-        If the file does not exist or the header lacks one of ``columns``; and, through
-        ``rejects``, if it is empty or cut off, or a row has another number of values.
-    """
-    path = Path(path)
-    is_csv = path.name.removesuffix(".gz").endswith(".csv")
-    header: list[str] | None = None
-    for number, line in read_lines(path, rejects):
-        try:
-            values = next(csv.reader([line])) if is_csv else line.split("\t")
-        except csv.Error as error:
-            fix = "quote it, or make it shorter"
-            problem = f"line is not CSV: {error}"
-            rejects.reject(DataError(problem, path=path, line=number, value=line, fix=fix))
-            continue
-        if header is None:
-            header = _header(Record(path, number, {}), values, columns)
-            continue
-        if len(values) != len(header):
-            fix = f"write {len(header)} values ({', '.join(header)}); the file may be cut off"
-            rejects.reject(
-                DataError("wrong number of values", path=path, line=number, value=line, fix=fix)
-            )
-            continue
-        yield Record(path, number, dict(zip(header, values, strict=True)))
-    if header is None:
-        rejects.reject(empty_file(path))
-
-
-def _header(place: Record, names: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """Return the header with accepted alternatives renamed; raise if a column is missing."""
-    header = [name.strip() for name in names]
-    for column in columns:
-        found = [name for name in column.split("|") if name in header]
-        if not found:
-            wanted = ", ".join(column.replace("|", " or ") for column in columns)
-            raise place.error(
-                f"header lacks {column.replace('|', ' or ')}",
-                value=header,
-                fix=f"start the file with a header line that has {wanted}",
-            )
-        header[header.index(found[0])] = column.split("|")[0]
-    return header
 
 
 def read_lines(

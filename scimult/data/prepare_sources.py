@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scimult.data.corpus import Corpus, FileTexts, IntPairs, parse_text
-from scimult.data.lines import Record, read_jsonl, read_table
+from scimult.data.lines import Record, read_jsonl
+from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.types import Text
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from scimult.data.lines import Record, Rejects, read_jsonl, read_table
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.types import Text
 

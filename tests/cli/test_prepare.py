@@ -178,6 +178,10 @@ def test_the_list_names_every_source() -> None:
         (("maple", "--out", "x", "folder=[Art]"), "unknown key (did you mean 'folders'?)"),
         (("maple", "--out", "x", "--input", "none"), "does not exist"),
         (("maple", "--out", "x", "prepare.sed=1"), "unknown key (did you mean 'seed'?)"),
+        (
+            ("table", "--out", "x", "papers.file=p.csv", "prepare.max_pairs_per_label=3"),
+            "table has its own max_pairs_per_label",
+        ),
         (("--out", "x", "--raw", "y"), "need a source"),
         (("maple", "--raw", "x", "--decontaminate", "y"), "--decontaminate needs --out"),
         (("--out", "x"), "--config and --out are needed"),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scimult.data.hygiene.config import EvaluationRole
-from scimult.data.lines import Record, Rejects, read_jsonl, read_table
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.types import Text
 

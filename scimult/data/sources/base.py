@@ -119,11 +119,12 @@ def convert(
     StorageError
         If ``out`` holds something else, or cannot be written.
     """
-    if not folder.exists():
-        raise DataError("does not exist", path=folder, fix="name the downloaded folder (--input)")
     chosen = options.model_dump(mode="json", exclude={"check_counts"})
     inputs = {"version": VERSION, "source": source.name, "options": chosen, "skip_bad": skip_bad}
     with atomic_folder(out, RAW) as temporary:
+        if not folder.exists():
+            fix = "name the downloaded folder (--input)"
+            raise DataError("does not exist", path=folder, fix=fix)
         steps = Steps(out.with_name(f".{out.name}.steps"))
         conversion = Conversion(folder, steps, inputs, options.dangling, skip_bad=skip_bad)
         source.convert(conversion, options)

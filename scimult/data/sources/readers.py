@@ -21,9 +21,9 @@ from scimult.data.lines import (
     read_jsonl,
     read_lines,
 )
+from scimult.data.tables import FIELD_LIMIT
 from scimult.errors import DataError
 
-FIELD_LIMIT = 1 << 24
 PARQUET_BATCH = 1024
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from scimult.data.lines import Record, Rejects, read_table
+from scimult.data.lines import Record, Rejects
+from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import (

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scimult.data.lines import Record, Rejects, read_jsonl, read_table
+from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.ragged import Ragged
+from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import (
