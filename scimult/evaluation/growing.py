@@ -123,7 +123,7 @@ class GrowingResult:
 
 def _refuse_another(before: Result, now: Result, path: Path) -> None:
     """Raise unless both results are of one system and suite."""
-    fix = "give this one another name or --out folder, or pass --replace to lose that result"
+    fix = "give this one another name or --out folder, or drop that result (evaluate --replace)"
     if before.suite["name"] != now.suite["name"]:
         problem = f"the result of {now.system} is for another suite"
         raise ConfigError(problem, path=path, value=before.suite["name"], fix=fix)

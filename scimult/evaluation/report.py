@@ -206,5 +206,7 @@ def _notes(facts: Mapping[str, SetFacts], shared: int) -> list[str]:
         notes.extend(
             f"{name}: left out {count}: {reason}." for reason, count in entry.left_out.items()
         )
+        if entry.left_out:
+            notes.append(f"{name}: its scores are of what is left, not of the whole set.")
         notes.extend(f"{name}: {count} times: {what}." for what, count in entry.remarks.items())
     return notes

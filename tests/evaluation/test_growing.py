@@ -144,7 +144,7 @@ def test_another_system_of_the_same_name_is_refused_or_replaces(
 ) -> None:
     suite, sets, out = prepared
     before = evaluate(_words(), suite, sets, out)
-    with pytest.raises(ConfigError, match=f"words is of another one: {differs}.* pass --replace"):
+    with pytest.raises(ConfigError, match=f"words is of another one: {differs}.* --replace"):
         evaluate(_words(settings), suite, sets, out)
     assert load_results(out) == [before]
     after = evaluate(_words(settings), suite, _one(sets, "links"), out, earlier="replace")
