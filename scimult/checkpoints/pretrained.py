@@ -312,6 +312,8 @@ def find_model_folder(path: Path | str) -> Path:
         fix = (
             "the run has not ended; scimult export RUN --step N --to pretrained reads a checkpoint"
         )
+    elif (described := SentenceFolder.find(root)) is not None:
+        problem, fix = "encoder is in a subfolder", described.elsewhere
     raise CheckpointError(problem, path=path, fix=fix)
 
 

@@ -116,6 +116,14 @@ class SentenceFolder:
         prompts = self._read(SIMILARITY_FILE).get("prompts") or {}
         return sorted(name for name, text in prompts.items() if text)
 
+    @property
+    def elsewhere(self) -> str:
+        """What to do with a folder whose encoder is in a subfolder."""
+        whole = sorted(file.parent.name for file in self.folder.glob(f"*/{MODULES_FILE}"))
+        if whole:
+            return f"name one of the models in it: {', '.join(whole)}"
+        return "save it again with sentence-transformers, or evaluate it with --encoder"
+
     @cached_property
     def _modules(self) -> list[tuple[str, str]]:
         """Kind and subfolder of each module."""

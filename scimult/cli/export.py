@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 import typer
 
 from scimult.cli.checks import check_model, check_output_file
+from scimult.cli.common import Pooling, Similarity
 from scimult.cli.output import echo
 from scimult.errors import ConfigError
 from scimult.files import check_replaceable
@@ -43,6 +44,8 @@ def export(
         Optional[int],  # noqa: UP045
         typer.Option(min=0, help="The run's checkpoint of this step, not its final model."),
     ] = None,
+    pooling: Pooling = None,
+    similarity: Similarity = None,
 ) -> None:
     """Write a model in another form.
 
@@ -59,18 +62,21 @@ def export(
         if value is not None and to not in _OF_ONE_ROUTE:
             fix = f"leave {option} out, or export to {' or '.join(_OF_ONE_ROUTE)}"
             raise ConfigError(f"{option} has no meaning for {to}", value=value, fix=fix)
-    for line in _write(to, out, _open(model, step), task, side):
+    if step is not None and (pooling or similarity):
+        fix = "leave --pooling and --similarity out: a run was trained with its own"
+        raise ConfigError("a run's checkpoint keeps its settings", value=model, fix=fix)
+    for line in _write(to, out, _open(model, step, pooling, similarity), task, side):
         echo(line)
 
 
-def _open(model: str, step: int | None) -> Pretrained:
+def _open(model: str, step: int | None, pooling: Pooling, similarity: Similarity) -> Pretrained:
     if step is not None:
         from scimult.training.export import load_step
 
         return load_step(Path(model), step)
     from scimult.checkpoints import load_pretrained
 
-    return load_pretrained(model)
+    return load_pretrained(model, pooling=pooling, similarity=similarity)
 
 
 def _write(

@@ -84,6 +84,7 @@ def _meta(model: SciMult, collection: Collection, origin: Provenance) -> dict[st
     return {
         "model_name": model.name,
         "similarity": model.similarity,
+        "unit_vectors": model.unit_vectors,
         "source": collection.path.name,
         "scimult": __version__,
         **asdict(origin),

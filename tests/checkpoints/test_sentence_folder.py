@@ -170,6 +170,20 @@ def test_a_damaged_list_of_modules_is_named(tmp_path: Path) -> None:
         load_pretrained(folder)
 
 
+def test_an_encoder_in_a_subfolder_is_pointed_at(tmp_path: Path) -> None:
+    export_sentence_transformers(tmp_path / "r", load_pretrained(save_tiny_model(tmp_path / "m")))
+    message = (
+        "in a subfolder.*name one of the models in it: classification, link_prediction, search"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        load_pretrained(tmp_path / "r")
+    folder = library_folder(tmp_path / "st")
+    (folder / "0_Transformer").mkdir()
+    (folder / "config.json").rename(folder / "0_Transformer" / "config.json")
+    with pytest.raises(CheckpointError, match=r"in a subfolder\. Fix: save it again"):
+        load_pretrained(folder)
+
+
 def test_prompts_are_said_to_be_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

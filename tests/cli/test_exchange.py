@@ -53,6 +53,21 @@ def test_import_then_export_gives_the_same_model(tmp_path: Path) -> None:
     assert np.array_equal(first.encode(["a"], task="search"), second.encode(["a"], task="search"))
 
 
+def test_a_plain_folder_is_exported_with_the_pooling_that_is_asked_for(tmp_path: Path) -> None:
+    base = save_base_model(tmp_path / "base", "bert")
+    options = ("--pooling", "mean", "--similarity", "cosine")
+    code, _, problem = run("export", base, "--to", "folded", "--out", tmp_path / "f", *options)
+    assert code == 0, problem
+    wanted = SciMult.from_pretrained(base, pooling="mean", similarity="cosine")
+    found = SciMult.from_pretrained(tmp_path / "f")
+    assert found.unit_vectors
+    assert np.array_equal(found.encode(["a"], task="search"), wanted.encode(["a"], task="search"))
+    run_options = ("--to", "pretrained", "--out", tmp_path / "x", "--step", 3, *options)
+    code, _, problem = run("export", tmp_path, *run_options)
+    assert code == 1
+    assert "a run's checkpoint keeps its settings" in problem
+
+
 def test_a_base_with_adapterhub_adapters_becomes_a_model(tmp_path: Path) -> None:
     base = save_base_model(tmp_path / "base", "bert")
     for place, name in enumerate(("clf", "qry")):

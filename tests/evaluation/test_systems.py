@@ -17,10 +17,12 @@ from scimult.evaluation.systems import (
     EmbeddingSystem,
     StoredSystem,
 )
+from scimult.inference import SciMult
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, Text
 from tests.benchmarks import WordEncoder, write_links, write_rerank, write_search
+from tests.tiny import save_tiny_model
 
 
 @pytest.fixture
@@ -107,6 +109,20 @@ class _Broken(WordEncoder):
 class _NotANumber(WordEncoder):
     def encode(self, *args: object, **kwargs: object) -> FloatArray:
         return super().encode(*args, **kwargs) * np.float32("nan")  # type: ignore[arg-type]
+
+
+def test_a_cosine_model_gives_unit_vectors_to_linear_models_and_distances(
+    tmp_path: Path, links: Dataset
+) -> None:
+    folder = save_tiny_model(tmp_path / "m", similarity="cosine")
+    ids, none = links.candidate_ids, np.empty(0, dtype=np.int64)
+    papers = PaperSet("links", "link_prediction", ids, links.candidates, none, none, [], none, [])
+    angles = DenseSystem(SciMult.from_pretrained(folder, device="cpu"))
+    raw = DenseSystem(SciMult.from_pretrained(folder, device="cpu", normalise=False))
+    assert np.allclose(np.linalg.norm(angles.paper_embeddings(papers), axis=1), 1, atol=1e-6)
+    assert not np.allclose(np.linalg.norm(raw.paper_embeddings(papers), axis=1), 1, atol=1e-2)
+    by_distance = angles.ranker(replace(links, similarity="l2")).search(9)
+    assert np.array_equal(by_distance.rows_QK, angles.ranker(links).search(9).rows_QK)
 
 
 def test_stored_embeddings_compared_by_cosine_are_scaled_for_distances_and_linear_models(
