@@ -69,7 +69,7 @@ def check_in_batch_negatives(
         names = ", ".join(plan.sources[number].name for number in members)
         if alone == 1:
             raise ConfigError(
-                "no batch holds two pairs that share their negatives",
+                "no batch holds two pairs of these sources: they have no in-batch negatives",
                 value=names,
                 fix="raise the rate or batch.pairs_per_step, share negatives with more sources "
                 "(batch.negatives_across), or set batch.mix: alternate",

@@ -112,7 +112,7 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
                 "batch": {"mix": "in_batch"},
                 "model": {"variant": "mha_expert"},
             },
-            r"no batch holds two pairs that share their negatives.*world\.search.*negatives_across",
+            r"no batch holds two pairs of these sources.*world\.search.*negatives_across",
         ),
         (
             {"model": {"variant": "vanilla"}, "optimizer": {"added_lr": 1e-3}},
