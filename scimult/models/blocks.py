@@ -16,6 +16,7 @@ from scimult.models.attention import Context, attend
 from scimult.models.banks import ExpertBank
 from scimult.models.config import EncoderConfig
 from scimult.models.dropout import apply_dropout
+from scimult.models.exact_sums import LayerNorm
 from scimult.models.low_rank import low_rank_updates
 from scimult.models.packing import PackingPlan
 from scimult.models.pals import Pal, PalProjections
@@ -37,8 +38,8 @@ class InstructionLayer:
 def layer_norm(config: EncoderConfig, count: int = 1) -> nn.Module:
     """Return a LayerNorm, or a bank of them."""
 
-    def make() -> nn.LayerNorm:
-        return nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+    def make() -> LayerNorm:
+        return LayerNorm(config.hidden_size, eps=config.norm_eps)
 
     return make() if count == 1 else ExpertBank(make, count)
 

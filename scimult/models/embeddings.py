@@ -10,18 +10,19 @@ from torch import Tensor, nn
 
 from scimult.models.config import EncoderConfig
 from scimult.models.dropout import apply_dropout
+from scimult.models.exact_sums import Embedding, LayerNorm
 from scimult.models.packing import PackingPlan
 
 # The control code stands after the first token, [CLS].
 CODE_PLACE = 1
 
 
-def code_embedding(config: EncoderConfig) -> nn.Embedding | None:
+def code_embedding(config: EncoderConfig) -> Embedding | None:
     """Return the control codes of a model that has them."""
-    return nn.Embedding(config.codes.count, config.hidden_size) if config.codes else None
+    return Embedding(config.codes.count, config.hidden_size) if config.codes else None
 
 
-def with_codes(words_TD: Tensor, codes: nn.Embedding | None, plan: PackingPlan) -> Tensor:
+def with_codes(words_TD: Tensor, codes: Embedding | None, plan: PackingPlan) -> Tensor:
     """Put each row's code in the place of its filler token."""
     if codes is None:
         return words_TD
@@ -35,11 +36,11 @@ class Embeddings(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.dropout = config.dropout
-        self.words = nn.Embedding(config.vocab_size, width)
+        self.words = Embedding(config.vocab_size, width)
         self.position_offset = config.position_offset
-        self.positions = nn.Embedding(config.max_positions + config.position_offset, width)
-        self.token_types = nn.Embedding(config.token_types, width) if config.token_types else None
-        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.positions = Embedding(config.max_positions + config.position_offset, width)
+        self.token_types = Embedding(config.token_types, width) if config.token_types else None
+        self.norm = LayerNorm(width, eps=config.norm_eps)
         self.codes = code_embedding(config)
 
     def forward(self, tokens_T: Tensor, plan: PackingPlan) -> Tensor:

@@ -18,6 +18,7 @@ from scimult.models.banks import ExpertBank
 from scimult.models.config import EncoderConfig, ModernLayout
 from scimult.models.dropout import apply_dropout
 from scimult.models.embeddings import code_embedding, with_codes
+from scimult.models.exact_sums import Embedding, LayerNorm
 from scimult.models.packing import PackingPlan
 
 
@@ -27,7 +28,7 @@ class ModernEmbeddings(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.dropout = config.dropout
-        self.words = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.words = Embedding(config.vocab_size, config.hidden_size)
         self.norm = modern_norm(config)
         self.codes = code_embedding(config)
 
@@ -114,10 +115,10 @@ class ModernBlock(nn.Module):
         return output
 
 
-def modern_norm(config: EncoderConfig) -> nn.LayerNorm:
+def modern_norm(config: EncoderConfig) -> LayerNorm:
     """Return a LayerNorm of the encoder's width, by default without bias."""
     bias = _layout(config).norm_bias
-    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=bias)
+    return LayerNorm(config.hidden_size, eps=config.norm_eps, bias=bias)
 
 
 def rotate(qkv_T3HK: Tensor, plan: PackingPlan, theta: float) -> Tensor:

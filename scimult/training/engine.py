@@ -19,6 +19,7 @@ from scimult.errors import ConfigError
 from scimult.files import read_json, write_json
 from scimult.hardware import keep_freed_memory
 from scimult.models import Encoder, PackedTexts
+from scimult.training.gradient_sums import GradientSums
 from scimult.training.optim import RoutedAdamW
 from scimult.training.shards import MOMENTS, StateShards
 
@@ -108,6 +109,7 @@ class DeepSpeedEngine:
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         self._optimizer = optimizer
         self._schedule = schedule
+        self._sums: GradientSums | None = None
         # DeepSpeed reports the norm of sharded and of half-precision gradients only.
         self._unsharded_norm = float("nan")
         # What is frozen is saved as it came, not as the half-precision module holds it.
@@ -149,17 +151,23 @@ class DeepSpeedEngine:
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of ``loss``."""
         self._engine.backward(loss)
+        if self._sums is not None:
+            self._sums.take()
 
     @contextmanager
     def one_reduction(self) -> Iterator[None]:
         """Add up the gradients of all ``backward`` calls inside; reduce them over ranks once.
 
-        A step of a single ``backward`` does without: its reduction then overlaps with it.
+        Sums are float32 in any precision. A step of a single ``backward`` does without: its
+        reduction then overlaps with it.
         """
         engine = self._engine
         if hasattr(engine.optimizer, "_coalesce_grad_reduction"):
+            self._sums = GradientSums(self.model)
             with engine.coalesce_grad_reduction():
                 yield
+                self._sums.give_back()
+                self._sums = None
             return
         # Stage 0 and some half-precision optimizers reduce at the boundary alone.
         engine.set_gradient_accumulation_boundary(False)

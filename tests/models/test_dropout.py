@@ -25,6 +25,17 @@ def test_share_and_scale_of_what_is_kept(probability: float, dtype: torch.dtype)
     assert scale == pytest.approx(1 / (1 - probability), rel=4e-3 if x.itemsize == 2 else 1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("probability", [0.1, 0.15, 0.3, 0.45])
+def test_the_mean_stays(probability: float, dtype: torch.dtype) -> None:
+    """Within four standard deviations; 1 / 0.9 rounded to bfloat16 would be six below."""
+    torch.manual_seed(1)
+    draws = 1 << 22
+    mean = float(apply_dropout(torch.ones(draws, dtype=dtype), probability).double().mean())
+    deviation = (probability / (1 - probability) / draws) ** 0.5
+    assert abs(mean - 1) <= 4 * deviation + 2**-16
+
+
 def test_gradient_passes_where_values_pass() -> None:
     torch.manual_seed(0)
     x = torch.randn(7, 13, requires_grad=True)
