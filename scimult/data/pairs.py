@@ -32,7 +32,8 @@ class PairFile:
     Group ``i`` says: any of ``positives[i]`` may be trained as a positive of query
     ``queries[i]`` together with any of ``negatives[i]`` as its hard negative.
     Classification and search have one group per query; link prediction has one per
-    (query, positive), because its negatives depend on the positive (SciMult, section 3.4).
+    (query, positive), because its negatives depend on the positive (SciMult, section 3.4). So
+    has every source whose data bring hard negatives for single pairs.
 
     Parameters
     ----------

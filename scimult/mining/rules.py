@@ -143,7 +143,7 @@ class RuleBuilder:
                     config.seed,
                 )
             case configs.ShownConfig():
-                return Shown(self._shown)
+                return Shown(self._shown, self._data.triples())
             case configs.RandomConfig():
                 return Random(self._candidates(entry), count, seed)
             case configs.FieldConfig():

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from scimult.data.collected import TRIPLES_FILE
 from scimult.data.metadata import FILE_NAME as METADATA_FILE
 from scimult.data.negatives import drawn_by_rule
 from scimult.data.pairs import PairFile, positives_hash, read_pairs, write_pairs
@@ -39,7 +40,7 @@ PAIRS_FILE = "pairs.arrow"
 COUNTS_FILE = "counts.json"
 # Of the manifest's entry of a pair file: what rules look at.
 _DESCRIBED = ("file", "source", "namespace", "part", "task", "split")
-_READ = (TEXTS_FILE, METADATA_FILE, ALIASES_FILE, "citations.arrow", "shown.arrow")
+_READ = (TEXTS_FILE, METADATA_FILE, ALIASES_FILE, "citations.arrow", "shown.arrow", TRIPLES_FILE)
 
 Entry = dict[str, Any]
 
