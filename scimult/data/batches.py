@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scimult.data.pair_streams import NO_NEGATIVE, Rows
+from scimult.data.negatives import NO_NEGATIVE
+from scimult.data.pair_streams import Rows
 from scimult.data.pairs import KnownPositives, PairFile, known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.sampler import PlannedPart

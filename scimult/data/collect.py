@@ -7,7 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from scimult.data.collected import REJECTS_FILE, Collected, Columns, RawPairs, unique_pairs
+from scimult.data.collected import (
+    REJECTS_FILE,
+    Collected,
+    Columns,
+    RawPairs,
+    unique_pairs,
+    unique_rows,
+)
 from scimult.data.corpus import Corpus
 from scimult.data.lines import Rejects
 from scimult.data.prepare_config import ANSWERS, PrepareConfig, SourceConfig
@@ -71,6 +78,7 @@ def collect(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> N
         parts=parts,
         citations=unique_pairs(edges),
         shown=unique_pairs([answer.shown.columns() for answer in answers]),
+        triples=unique_rows([answer.triples() for answer in answers]),
         teacher=_teacher_scores(answers),
         label_rows=corpus.label_rows,
         counts=counts,
@@ -155,9 +163,10 @@ def _read_links(
     pairs = unique_pairs([answers.positives.columns()])
     counts["links"] = len(answers.positives)
     counts["judged, not links"] = len(answers.shown)
+    counts["hard negatives of one link"] = len(answers.own)
     counts["repeated links"] = len(answers.positives) - len(pairs[0])
     all_answers.append(answers)
-    yield RawPairs(source, "links", *pairs)
+    yield RawPairs(source, "links", *pairs, has_triples=len(answers.own) > 0)
 
 
 def _read_search(
@@ -185,7 +194,7 @@ def _read_search(
     pairs = unique_pairs([answers.positives.columns()])
     counts.update(found, **{"repeated answers": len(answers.positives) - len(pairs[0])})
     all_answers.append(answers)
-    yield RawPairs(source, "queries", *pairs)
+    yield RawPairs(source, "queries", *pairs, has_triples=len(answers.own) > 0)
 
 
 def _teacher_scores(answers: Sequence[Answers]) -> TeacherScores | None:

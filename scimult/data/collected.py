@@ -20,17 +20,22 @@ from scimult.types import IntArray
 VERSION = "1"
 FILE_NAME = "collected.json"
 REJECTS_FILE = "rejects.jsonl"
+TRIPLES_FILE = "triples.arrow"
 Columns = tuple[IntArray, IntArray]
 
 
 @dataclass(frozen=True)
 class RawPairs:
-    """Unique (query, positive) rows that one part of a source gives."""
+    """Unique (query, positive) rows that one part of a source gives.
+
+    ``has_triples``: some of them came with a hard negative of their own.
+    """
 
     source: SourceConfig
     part: Part
     queries: IntArray
     positives: IntArray
+    has_triples: bool = False
 
     @property
     def task(self) -> str:
@@ -49,6 +54,8 @@ class Collected:
     citations, shown : pair of IntArray
         ``(citing, cited)`` of all sources, those for mining alone too, and ``(query, paper)``
         that were shown; unique.
+    triples : IntArray
+        Query, positive and a hard negative of that pair alone, shape ``(T, 3)``; unique.
     teacher : TeacherScores or None
         What a teacher scored.
     label_rows : dict
@@ -62,6 +69,7 @@ class Collected:
     parts: list[RawPairs]
     citations: Columns
     shown: Columns
+    triples: IntArray
     teacher: TeacherScores | None
     label_rows: dict[str, range]
     counts: dict[str, dict[str, int]]
@@ -71,6 +79,9 @@ class Collected:
         """Write pairs as Arrow files and the rest as JSON into ``folder``."""
         write_columns(folder / "citations.arrow", "citations", ("citing", "cited"), self.citations)
         write_columns(folder / "shown.arrow", "shown", ("query", "paper"), self.shown)
+        if len(self.triples):
+            names = ("query", "positive", "negative")
+            write_columns(folder / TRIPLES_FILE, "triples", names, tuple(self.triples.T))
         if self.teacher is not None:
             self.teacher.write(folder)
         parts = []
@@ -78,7 +89,8 @@ class Collected:
             name = f"raw-{number}.arrow"
             columns = (part.queries, part.positives)
             write_columns(folder / name, "raw pairs", ("query", "positive"), columns)
-            parts.append({"file": name, "source": part.source.name, "part": part.part})
+            entry = {"file": name, "source": part.source.name, "part": part.part}
+            parts.append({**entry, "has_triples": part.has_triples})
         tree = {
             "version": VERSION,
             "parts": parts,
@@ -102,11 +114,13 @@ class Collected:
                     by_name[entry["source"]],
                     entry["part"],
                     *_read_columns(folder / entry["file"], "raw pairs"),
+                    has_triples=entry.get("has_triples", False),
                 )
                 for entry in tree["parts"]
             ],
             citations=_read_columns(folder / "citations.arrow", "citations"),
             shown=_read_columns(folder / "shown.arrow", "shown"),
+            triples=read_triples(folder),
             teacher=read_teacher_scores(folder),
             label_rows={name: range(*rows) for name, rows in tree["label_rows"].items()},
             counts=tree["counts"],
@@ -124,12 +138,29 @@ def unique_pairs(columns: Sequence[Columns]) -> Columns:
     return grouped.owners, grouped.values
 
 
-def write_columns(path: Path, what: str, names: tuple[str, str], columns: Columns) -> None:
-    """Write two integer columns as one Arrow file."""
+def unique_rows(tables: Sequence[IntArray]) -> IntArray:
+    """Concatenate tables of three columns, sort their rows and drop repetitions."""
+    rows = np.concatenate([np.empty((0, 3), np.int64), *tables])
+    rows = rows[np.lexsort(rows.T[::-1])]
+    return rows[np.any(np.diff(rows, axis=0, prepend=-1), axis=1)]
+
+
+def write_columns(
+    path: Path, what: str, names: tuple[str, ...], columns: tuple[IntArray, ...]
+) -> None:
+    """Write integer columns as one Arrow file."""
     described = {"scimult.format": what, "scimult.version": VERSION}
     table = pa.table(list(columns), names=list(names)).replace_schema_metadata(described)
     with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table)
+
+
+def read_triples(folder: Path) -> IntArray:
+    """Return the triples of a folder, shape ``(T, 3)``; most folders have none."""
+    if not (folder / TRIPLES_FILE).exists():
+        return np.empty((0, 3), np.int64)
+    table = open_arrow(folder / TRIPLES_FILE, "triples", VERSION)
+    return np.stack([column.to_numpy() for column in table.columns], axis=1)
 
 
 def _read_columns(path: Path, what: str) -> Columns:

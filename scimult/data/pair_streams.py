@@ -14,11 +14,11 @@ from typing import Protocol
 
 import numpy as np
 
+from scimult.data.grouping import rank_in_runs
+from scimult.data.negatives import NO_NEGATIVE, NegativeDraws
 from scimult.data.pairs import PairFile
 from scimult.errors import ConfigError
 from scimult.types import IntArray
-
-NO_NEGATIVE = -1
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,34 @@ class PairStream:
 
     Each epoch visits every pair once, in an order of its own, and draws one hard negative
     per pair from the pair's group (SciMult, section 3.4), by ``(seed, epoch)``.
+
+    Parameters
+    ----------
+    pairs : PairFile
+        The source.
+    seed : int
+        Decides orders and draws.
+    per_query : int, optional
+        Most pairs of a query in an epoch (SPECTER, section 4: 5). Each query's pairs have a
+        random order; an epoch goes on where the last one stopped, and begins again at the end.
     """
 
-    def __init__(self, pairs: PairFile, seed: int) -> None:
+    def __init__(self, pairs: PairFile, seed: int, per_query: int | None = None) -> None:
         self.pairs = pairs
         self.seed = seed
         self._group_P = pairs.positives.owners
+        self._draws = NegativeDraws(pairs)
+        self._turns = None if per_query is None else _Turns(self._queries_P, per_query, seed)
         self._epoch = -1
-        self._order_P: IntArray = np.zeros(0, dtype=np.int64)
+        self._order: IntArray = np.zeros(0, dtype=np.int64)
         self._negative_P: IntArray = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
-        return len(self._group_P)
+        return len(self._group_P) if self._turns is None else len(self._turns)
+
+    @property
+    def _queries_P(self) -> IntArray:
+        return self.pairs.queries[self._group_P]
 
     def rows(self, start: int, count: int) -> Rows:
         """Return pairs ``start`` to ``start + count``."""
@@ -88,7 +104,7 @@ class PairStream:
         while left > 0:
             epoch, offset = divmod(start, len(self))
             self._enter(epoch)
-            pairs = self._order_P[offset : offset + left]
+            pairs = self._order[offset : offset + left]
             groups = self._group_P[pairs]
             parts.append(
                 (
@@ -108,22 +124,37 @@ class PairStream:
         if epoch == self._epoch:
             return
         rng = np.random.default_rng([self.seed, epoch])
-        self._order_P = rng.permutation(len(self))
-        self._negative_P = self._draw_negatives(rng)
+        order = rng.permutation(len(self))
+        self._order = order if self._turns is None else self._turns.pairs(epoch)[order]
+        self._negative_P = self._draws.draw(self._group_P, rng)
         self._epoch = epoch
 
-    def _draw_negatives(self, rng: np.random.Generator) -> IntArray:
-        negatives = self.pairs.negatives
-        counts_P = negatives.lengths[self._group_P]
-        picks_P = (rng.random(len(self)) * counts_P).astype(np.int64)
-        drawn_P = np.full(len(self), NO_NEGATIVE, dtype=np.int64)
-        has_any = counts_P > 0
-        places = negatives.offsets[self._group_P] + picks_P
-        drawn_P[has_any] = negatives.values[places[has_any]]
-        return drawn_P
+
+class _Turns:
+    """Which pairs of each query an epoch has, if it has at most so many."""
+
+    def __init__(self, queries_P: IntArray, limit: int, seed: int) -> None:
+        self._limit = limit
+        chances_P = np.random.default_rng([seed, 0, 2]).random(len(queries_P))
+        order = np.lexsort((chances_P, queries_P))
+        self._place_P = np.empty(len(queries_P), dtype=np.int64)
+        self._place_P[order] = rank_in_runs(queries_P[order])
+        _, query_P, counts = np.unique(queries_P, return_inverse=True, return_counts=True)
+        self._count_P = counts[query_P]
+        self._length = int(np.minimum(counts, limit).sum())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def pairs(self, epoch: int) -> IntArray:
+        """Return the pairs of an epoch: of each query as many, whatever the epoch."""
+        turn_P = (self._place_P - epoch * self._limit) % self._count_P
+        return np.flatnonzero(turn_P < self._limit)
 
 
-def pair_streams(sources: Sequence[PairFile], seed: int) -> list[PairStream]:
+def pair_streams(
+    sources: Sequence[PairFile], seed: int, per_query: int | None = None
+) -> list[PairStream]:
     """Return the stream of every source.
 
     Raises
@@ -140,7 +171,7 @@ def pair_streams(sources: Sequence[PairFile], seed: int) -> list[PairStream]:
         )
     seeds = [np.random.SeedSequence([seed, number]) for number in range(len(sources))]
     return [
-        PairStream(file, int(own.generate_state(1)[0]))
+        PairStream(file, int(own.generate_state(1)[0]), per_query)
         for file, own in zip(sources, seeds, strict=True)
     ]
 

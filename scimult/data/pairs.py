@@ -32,7 +32,8 @@ class PairFile:
     Group ``i`` says: any of ``positives[i]`` may be trained as a positive of query
     ``queries[i]`` together with any of ``negatives[i]`` as its hard negative.
     Classification and search have one group per query; link prediction has one per
-    (query, positive), because its negatives depend on the positive (SciMult, section 3.4).
+    (query, positive), because its negatives depend on the positive (SciMult, section 3.4). So
+    has every source whose data bring hard negatives for single pairs.
 
     Parameters
     ----------
@@ -50,6 +51,9 @@ class PairFile:
         The rules of mining that gave the negatives; empty if that is not known.
     found_by : RuleBits, optional
         For each of ``negatives.values``: bit ``i`` is set if ``rules[i]`` gave it.
+    shares : tuple of float
+        How often each rule gives a drawn negative, relative to the others; empty where every
+        negative of a group is drawn as often as any other.
     """
 
     source: str
@@ -62,6 +66,7 @@ class PairFile:
     view: ViewName | None = None
     rules: tuple[str, ...] = ()
     found_by: RuleBits | None = None
+    shares: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.unsampled) == 0 and len(self.queries):
@@ -69,6 +74,8 @@ class PairFile:
         lengths = {len(self.queries), *(len(getattr(self, name)) for name in RAGGED_COLUMNS)}
         assert len(lengths) == 1, lengths
         assert self.found_by is None or len(self.found_by) == len(self.negatives.values)
+        assert len(self.shares) in (0, len(self.rules))
+        assert self.found_by is not None or not self.shares
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -149,6 +156,7 @@ def write_pairs(path: Path | str, pairs: PairFile) -> None:
         "split": pairs.split,
         **({} if pairs.view is None else {"view": pairs.view}),
         **({} if pairs.found_by is None else {"rules": json.dumps(pairs.rules)}),
+        **({"shares": json.dumps(pairs.shares)} if pairs.shares else {}),
     }
     table = pa.table(columns).replace_schema_metadata(described)
     path = Path(path)
@@ -178,6 +186,7 @@ def read_pairs(path: Path | str) -> PairFile:
         view=cast("ViewName | None", metadata.get("view")),
         rules=tuple(json.loads(metadata.get("rules", "[]"))),
         found_by=_flat(table.column("found_by")) if "found_by" in table.column_names else None,
+        shares=tuple(json.loads(metadata.get("shares", "[]"))),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.data.collect import collect, source_files
-from scimult.data.collected import REJECTS_FILE, Collected, RawPairs
+from scimult.data.collected import REJECTS_FILE, TRIPLES_FILE, Collected, RawPairs
 from scimult.data.collected import VERSION as COLLECTED_VERSION
 from scimult.data.grouping import BoolArray, group_by_pair, group_by_query, sample_per_value
 from scimult.data.hygiene.clean import REPORT_FILE, clean
@@ -42,6 +42,7 @@ COLLECTED_FILES = (
     METADATA_FILE,
     "citations.arrow",
     "shown.arrow",
+    TRIPLES_FILE,
     TEACHER_FILE,
     ALIASES_FILE,
     REJECTS_FILE,
@@ -225,7 +226,7 @@ def _split_pairs(raw: RawPairs, masks: Masks, kept_P: BoolArray) -> Iterator[Pai
     for split in SPLITS:
         inside = masks[split]
         queries, positives = raw.queries[inside], raw.positives[inside]
-        if raw.part == "citations":
+        if raw.part == "citations" or raw.has_triples:
             groups = group_by_pair(queries, positives)
         else:
             groups = group_by_query(queries, positives, kept_P[inside])

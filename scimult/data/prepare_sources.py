@@ -13,11 +13,12 @@ from scimult.data.corpus import Corpus, FileTexts, IntPairs, parse_text
 from scimult.data.lines import Record, read_jsonl
 from scimult.data.tables import read_table
 from scimult.errors import DataError
-from scimult.types import Text
+from scimult.types import IntArray, Text
 
 PAPER_COLUMN = "paper-id|corpus-id"
 NOTHING_LEFT = "check that it is the right file; without --skip-bad you see what is wrong with it"
 _TEACHER = "teacher"
+_NEGATIVE = "negative-id"
 
 
 class Paper(NamedTuple):
@@ -37,13 +38,21 @@ class Paper(NamedTuple):
 class Answers:
     """Which papers answer which query, and which were only shown; rows of the text store.
 
-    A teacher may have scored any of them: ``scored`` pairs with their ``scores``.
+    A teacher may have scored any of them: ``scored`` pairs with their ``scores``. ``own`` pairs
+    the number of an answer with a paper that was given as the hard negative of that answer.
     """
 
     positives: IntPairs = field(default_factory=IntPairs)
     shown: IntPairs = field(default_factory=IntPairs)
+    own: IntPairs = field(default_factory=IntPairs)
     scored: IntPairs = field(default_factory=IntPairs)
     scores: list[float] = field(default_factory=list)
+
+    def triples(self) -> IntArray:
+        """Return query, answer and the answer's own hard negative, shape ``(T, 3)``."""
+        answers, negatives = self.own.columns()
+        queries, positives = self.positives.columns()
+        return np.stack([queries[answers], positives[answers], negatives], axis=1)
 
 
 def read_labels(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
@@ -144,7 +153,7 @@ def read_answers(
     Parameters
     ----------
     path : path
-        Table with query-id and paper-id (or corpus-id), and teacher where there is one.
+        Table with query-id and paper-id (or corpus-id); teacher and negative-id where there are.
     kind : str
         ``positives`` (all are), ``judgments`` and ``links`` (column score, positive from the
         threshold on) or ``clicks`` (column clicked, 0 or 1).
@@ -168,6 +177,9 @@ def read_answers(
             raise record.error("paper is linked to itself", value=value, fix="remove this line")
         positive = _is_positive(record, kind, score_threshold)
         score = _teacher_score(record)
+        if record.text(_NEGATIVE, "").strip():
+            negative = _own_negative(record, (query, paper), positive, namespace, corpus)
+            answers.own.append(len(answers.positives), negative)
         (answers.positives if positive else answers.shown).append(query, paper)
         if score is not None:
             answers.scored.append(query, paper)
@@ -180,6 +192,7 @@ def read_answers(
     counts = {
         "answers": len(answers.positives),
         "shown, not answers": len(answers.shown),
+        "hard negatives of one answer": len(answers.own),
         "scored by a teacher": len(answers.scored),
     }
     return answers, Counter(counts)
@@ -220,6 +233,28 @@ def _query_row(record: Record, source: str, corpus: Corpus) -> int:
             fix="add the query, remove this line, or pass --skip-bad",
         )
     return row
+
+
+def _own_negative(
+    record: Record, pair: tuple[int, int], positive: bool, namespace: str, corpus: Corpus
+) -> int:
+    """Return the row of the hard negative that a pair brings.
+
+    Raises
+    ------
+    DataError
+        If the pair is no positive, or the negative is unknown or one of the two.
+    """
+    value = record.fields[_NEGATIVE]
+    if not positive:
+        fix = f"give {_NEGATIVE} beside a positive, or leave it empty"
+        problem = f"column {_NEGATIVE!r} beside a pair below the threshold"
+        raise record.error(problem, value=value, fix=fix)
+    negative = corpus.paper_row(record, _NEGATIVE, namespace)
+    if negative in pair:
+        fix = "name another paper or leave it empty"
+        raise record.error("hard negative is the query or the answer", value=value, fix=fix)
+    return negative
 
 
 def _teacher_score(record: Record) -> float | None:

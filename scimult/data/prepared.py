@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from scimult import distributed
+from scimult.data.collected import read_triples
 from scimult.data.pairs import PairFile, Split, read_pairs
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
@@ -122,6 +123,10 @@ class PreparedData:
     def shown(self) -> IntArray:
         """Return ``(query, paper)`` rows of papers shown or judged, but not positive."""
         return _two_columns(self.folder / "shown.arrow", "shown", ("query", "paper"))
+
+    def triples(self) -> IntArray:
+        """Return ``(query, positive, negative)`` rows: hard negatives given for one pair alone."""
+        return read_triples(self.folder)
 
     def teacher_scores(self) -> TeacherScores | None:
         """Return what a teacher scored; ``None`` if the folder has no such scores."""

@@ -24,6 +24,7 @@ def sampling_rates(
     mode: SamplingMode,
     explicit: Mapping[str, float] | None = None,
     temperature: float = 1.0,
+    sizes: Sequence[int] | None = None,
 ) -> RateArray:
     """Return the share of the pairs for each source.
 
@@ -43,6 +44,8 @@ def sampling_rates(
         task. Every source is in one group.
     temperature : float
         T, positive.
+    sizes : sequence of int, optional
+        Pairs of each source that an epoch has; default: all.
 
     Returns
     -------
@@ -64,7 +67,9 @@ def sampling_rates(
             value=f"data.sampling_temperature {temperature:g}",
             fix="leave the temperature out, or give rates by task",
         )
-    sizes_S = np.array([len(file.positives.values) for file in sources], dtype=np.float64)
+    if sizes is None:
+        sizes = [len(file.positives.values) for file in sources]
+    sizes_S = np.array(sizes, dtype=np.float64)
     smoothed_S = sizes_S ** (1 / temperature)
     weights_S = np.zeros_like(sizes_S)
     for weight, members_S in groups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scimult.config import StrictConfig
 from scimult.data.prepare_config import Part
@@ -40,11 +40,16 @@ class RuleConfig(StrictConfig):
         Leave out known positives of the query, from all sources and splits.
     veto : VetoConfig, optional
         Looks at the candidates that were kept; what it takes away is not replaced.
+    share : float, optional
+        How often a drawn negative is one of this rule, relative to the shares of the other
+        rules. All rules of a list have one or none does: then every candidate of a pool is
+        drawn as often as any other.
     """
 
     count: Positive | None = None
     exclude_known: bool = True
     veto: VetoConfig | None = None
+    share: Annotated[float, Field(gt=0)] | None = None
 
 
 class CitedByCitedConfig(RuleConfig):
@@ -155,6 +160,19 @@ QueryRule: TypeAlias = Annotated[
 ]
 
 
+def _all_or_none(rules: list[Any]) -> list[Any]:
+    without = [rule.rule for rule in rules if rule.share is None]
+    if 0 < len(without) < len(rules):
+        raise ValueError(f"some rules have a share, {', '.join(without)} has none; give it to all")
+    return rules
+
+
+PaperRules = Annotated[list[PaperRule], AfterValidator(_all_or_none)]
+LinkRules = Annotated[list[LinkRule], AfterValidator(_all_or_none)]
+LabelRules = Annotated[list[LabelRule], AfterValidator(_all_or_none)]
+QueryRules = Annotated[list[QueryRule], AfterValidator(_all_or_none)]
+
+
 def _cited_by_cited() -> list[PaperRule]:
     return [CitedByCitedConfig(rule="cited_by_cited")]
 
@@ -174,10 +192,10 @@ def _citation_band() -> list[PaperRule]:
 class SourceRules(StrictConfig):
     """Rules of one source, where they differ from those of all."""
 
-    citations: list[PaperRule] | None = None
-    links: list[LinkRule] | None = None
-    labels: list[LabelRule] | None = None
-    queries: list[QueryRule] | None = None
+    citations: PaperRules | None = None
+    links: LinkRules | None = None
+    labels: LabelRules | None = None
+    queries: QueryRules | None = None
 
 
 class NeighbourConfig(StrictConfig):
@@ -197,7 +215,7 @@ class NeighbourConfig(StrictConfig):
 
     source: str
     ranks: Band = (20, 25)
-    negatives: list[PaperRule] = Field(default_factory=_citation_band)
+    negatives: PaperRules = Field(default_factory=_citation_band)
 
     @model_validator(mode="after")
     def _window(self) -> NeighbourConfig:
@@ -242,10 +260,10 @@ class MiningConfig(StrictConfig):
         Decides what is kept of larger pools and neighbourhoods, and what is drawn.
     """
 
-    citations: list[PaperRule] = Field(default_factory=_cited_by_cited)
-    links: list[LinkRule] = Field(default_factory=_shown)
-    labels: list[LabelRule] = Field(default_factory=_labels_of_neighbours)
-    queries: list[QueryRule] = Field(default_factory=_shown)
+    citations: PaperRules = Field(default_factory=_cited_by_cited)
+    links: LinkRules = Field(default_factory=_shown)
+    labels: LabelRules = Field(default_factory=_labels_of_neighbours)
+    queries: QueryRules = Field(default_factory=_shown)
     sources: dict[str, SourceRules] = Field(default_factory=dict)
     neighbours: list[NeighbourConfig] = Field(default_factory=list)
     embedding: EmbeddingConfig = EmbeddingConfig()

@@ -20,6 +20,9 @@ from scimult.mining.rules import NEIGHBOURS, RuleBuilder
 from scimult.mining.steps import Entry, MiningSteps
 from scimult.progress import note
 
+# A difference between the share of a rule and its draws that is worth a line.
+_NOTED = 0.02
+
 
 def mine(
     folder: Path,
@@ -95,6 +98,23 @@ def _mine_file(
     path, counts = made.mine(entry, rules)
     _put(path, data.folder / entry["file"])
     entry.update(counts)
+    _tell_shares(entry, rules)
+
+
+def _tell_shares(entry: Entry, rules: list[RuleConfig]) -> None:
+    """Say so where pairs without a find of some rule change the shares that were asked for."""
+    shares = [rule.share for rule in rules if rule.share is not None]
+    if not shares or not entry["with_negatives"] or entry["split"] != "train":
+        return
+    asked = [share / sum(shares) for share in shares]
+    drawn = entry["drawn"]
+    if max(abs(a - b) for a, b in zip(asked, drawn.values(), strict=True)) > _NOTED:
+        told = ", ".join(
+            f"{name} {b:.0%} ({a:.0%} asked)"
+            for (name, b), a in zip(drawn.items(), asked, strict=True)
+        )
+        why = "some pairs have no find of a rule, or one that several rules gave"
+        note(f"{entry['file']}: shares of draws: {told}; {why}")
 
 
 def _note_idle_rules(entries: Sequence[Entry]) -> None:

@@ -143,7 +143,7 @@ class RuleBuilder:
                     config.seed,
                 )
             case configs.ShownConfig():
-                return Shown(self._shown)
+                return Shown(self._shown, self._data.triples())
             case configs.RandomConfig():
                 return Random(self._candidates(entry), count, seed)
             case configs.FieldConfig():
@@ -160,12 +160,14 @@ class RuleBuilder:
     def identity(self, rule: configs.RuleConfig) -> dict[str, Any]:
         """Return what the finds of a rule depend on, as JSON: its options, its models' content.
 
+        How often training draws one of them is no part of it.
+
         Raises
         ------
         ConfigError, CheckpointError
             If a model cannot be opened.
         """
-        described = rule.model_dump(mode="json")
+        described = rule.model_dump(mode="json", exclude={"share"})
         if isinstance(rule, configs.DenseConfig):
             described["model"] = self._dense.identity(rule)
         if isinstance(rule, configs.CitationBandConfig):

@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from scimult.data.collected import TRIPLES_FILE
 from scimult.data.metadata import FILE_NAME as METADATA_FILE
+from scimult.data.negatives import drawn_by_rule
 from scimult.data.pairs import PairFile, positives_hash, read_pairs, write_pairs
 from scimult.data.prepared import ALIASES_FILE, PreparedData
 from scimult.data.ragged import Ragged, offsets_of
@@ -32,13 +34,13 @@ from scimult.mining.pools import Groups, Ingredient, Pools, mine_pools
 from scimult.mining.rules import RuleBuilder
 from scimult.mining.sampling import Membership
 
-VERSION = "1"
+VERSION = "2"
 GROUPS_PER_BLOCK = 1 << 16
 PAIRS_FILE = "pairs.arrow"
 COUNTS_FILE = "counts.json"
 # Of the manifest's entry of a pair file: what rules look at.
 _DESCRIBED = ("file", "source", "namespace", "part", "task", "split")
-_READ = (TEXTS_FILE, METADATA_FILE, ALIASES_FILE, "citations.arrow", "shown.arrow")
+_READ = (TEXTS_FILE, METADATA_FILE, ALIASES_FILE, "citations.arrow", "shown.arrow", TRIPLES_FILE)
 
 Entry = dict[str, Any]
 
@@ -100,15 +102,17 @@ class MiningSteps:
             "max_neighbours": config.max_neighbours,
             "neighbours": [self._embedding(chosen) for chosen in config.neighbours],
         }
+        shares = [rule.share for rule in rules if rule.share is not None]
         name = f"mined.{Path(entry['file']).stem}"
         blocks = Steps(self._steps.folder / f"{name}.blocks")
 
         def make(folder: Path) -> None:
             pairs = read_pairs(self._data.folder / entry["file"])
             miner = _FileMiner(pairs, entry, rules, self._builder, config)
-            _write_mined(folder, pairs, _mine_blocks(miner, blocks, inputs))
+            pools = _mine_blocks(miner, blocks, inputs)
+            _write_mined(folder, pairs, pools, shares)
 
-        step = self._steps.run(name, inputs, make)
+        step = self._steps.run(name, {**inputs, "shares": shares}, make)
         shutil.rmtree(blocks.folder, ignore_errors=True)
         return step.folder / PAIRS_FILE, read_json(step.folder / COUNTS_FILE)
 
@@ -178,14 +182,21 @@ def _mine_blocks(miner: _FileMiner, blocks: Steps, inputs: dict[str, Any]) -> Po
     return Pools(Ragged(values, offsets_of(lengths)), found_by, found)
 
 
-def _write_mined(folder: Path, pairs: PairFile, pools: Pools) -> None:
+def _write_mined(folder: Path, pairs: PairFile, pools: Pools, shares: Sequence[float]) -> None:
     negatives = pools.negatives
-    mined = replace(pairs, negatives=negatives, rules=tuple(pools.found), found_by=pools.found_by)
+    mined = replace(
+        pairs,
+        negatives=negatives,
+        rules=tuple(pools.found),
+        found_by=pools.found_by,
+        shares=tuple(shares),
+    )
     write_pairs(folder / PAIRS_FILE, mined)
     counts = {
         "with_negatives": int((negatives.lengths > 0).sum()),
         "negatives": len(negatives.values),
         "found": pools.found,
+        "drawn": drawn_by_rule(mined),
     }
     write_json(folder / COUNTS_FILE, counts)
 

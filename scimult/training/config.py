@@ -30,6 +30,9 @@ class DataConfig(StrictConfig):
     rates: dict[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict, description="by source or task, for sampling: explicit"
     )
+    pairs_per_query: int | None = Field(
+        None, ge=1, description="most pairs of a query in an epoch; the next one has others"
+    )
     max_length: int = Field(512, ge=3)
     hard_negatives: bool = True
 

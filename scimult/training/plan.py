@@ -65,11 +65,18 @@ def plan_run(config: PretrainConfig) -> RunPlan:
     data = PreparedData.open(section.prepared)
     sources = select_sources(data, section, TaskSet(config.tasks))
     known = all_known_positives(data)
+    streams = pair_streams(sources, config.seed, section.pairs_per_query)
     return RunPlan(
         data,
         sources,
-        pair_streams(sources, config.seed),
-        sampling_rates(sources, section.sampling, section.rates, section.sampling_temperature),
+        streams,
+        sampling_rates(
+            sources,
+            section.sampling,
+            section.rates,
+            section.sampling_temperature,
+            sizes=[len(stream) for stream in streams],
+        ),
         loss_weights(config, sources),
         teacher_scores(config, data, sources),
         known,

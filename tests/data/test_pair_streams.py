@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scimult.data.negatives import NO_NEGATIVE
 from scimult.data.pair_streams import (
-    NO_NEGATIVE,
     FixedUnits,
     PairStream,
     Rows,
@@ -171,3 +174,34 @@ def test_a_pair_beyond_the_budget_is_refused() -> None:
         PairStream(file, 0), lengths, max_tokens=20, ranks=1, pool=1, hard_negatives=False
     )
     assert units.units_per_epoch == 2
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 5), st.integers(0, 100))
+def test_pairs_of_a_query_take_turns(sizes: list[int], limit: int, seed: int) -> None:
+    """No epoch has more of a query than the limit; as many epochs as it has pairs have all alike.
+
+    Pairs of a query stand in one group or, as citations, in one group each.
+    """
+    together = pair_file("x", "search", sizes, [1] * len(sizes))
+    apart = replace(
+        pair_file("x", "link_prediction", [1] * sum(sizes), [1] * sum(sizes)),
+        queries=np.repeat(np.arange(len(sizes)), sizes),
+    )
+    for file in (together, apart):
+        stream = PairStream(file, seed, limit)
+        queries = np.unique(file.queries)
+        assert len(stream) == sum(min(size, limit) for size in sizes)
+        counts: Counter[tuple[int, int]] = Counter()
+        for epoch in range(max(sizes)):
+            rows = stream.rows(epoch * len(stream), len(stream))
+            assert set(rows.epochs_R) == {epoch}
+            pairs = list(zip(rows.queries_R.tolist(), rows.positives_R.tolist(), strict=True))
+            assert len(set(pairs)) == len(pairs)
+            for query, size in zip(queries, sizes, strict=True):
+                own = Counter(pair for pair in pairs if pair[0] == query)
+                assert len(own) == min(size, limit)
+                if epoch < size:
+                    counts.update(own)
+                if epoch == size - 1:
+                    whole = [count for (q, _), count in counts.items() if q == query]
+                    assert whole == [min(size, limit)] * size

@@ -327,6 +327,22 @@ def test_the_world_configuration_loads(repository: Path) -> None:
     assert config.sources[0].parts == ["labels", "citations", "queries"]
 
 
+def test_a_hard_negative_of_a_pair_and_those_of_its_query(root: Path, tmp_path: Path) -> None:
+    """Judged papers go with every pair of the query, in a table that has both kinds."""
+    links = [("p1", "p2", 1, "p3"), ("p1", "p4", 1, ""), ("p1", "p5", 0, ""), ("p1", "p2", 1, "p4")]
+    write_tsv(root / "links.tsv", ("query-id", "paper-id", "score", "negative-id"), links)
+    source = {"name": "judged", "papers": "papers.jsonl", "links": "links.tsv"}
+    data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
+    (file,) = data.pairs("train")
+    ids = [text.removeprefix("judged:") for text in data.texts.ids]
+    pools = {
+        ids[positive]: {ids[row] for row in pool}
+        for (positive,), pool in zip(file.positives, file.negatives, strict=True)
+    }
+    # p4 was given as a negative of p2, but it is a positive of the same query.
+    assert pools == {"p2": {"p3", "p5"}, "p4": {"p5"}}
+
+
 def test_judged_links_and_references(root: Path, tmp_path: Path) -> None:
     links = [("p1", "p2", 2), ("p1", "p3", 1), ("p1", "p4", 0), ("p2", "p1", 1)]
     write_tsv(root / "links.tsv", ("query-id", "paper-id", "score"), links)

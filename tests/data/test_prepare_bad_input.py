@@ -324,6 +324,24 @@ def test_bad_links(root: Path, tmp_path: Path, line: str, problem: str) -> None:
     assert f"links.tsv:3: {problem}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("p1\tp2\t1\tp99", "column 'negative-id' names an unknown paper (value: 'p99')"),
+        ("p1\tp2\t0\tp3", "column 'negative-id' beside a pair below the threshold (value: 'p3')"),
+        ("p1\tp2\t1\tp2", "hard negative is the query or the answer (value: 'p2')"),
+        ("p1\tp2\t1\tp1", "hard negative is the query or the answer (value: 'p1')"),
+    ],
+)
+def test_bad_hard_negatives_of_a_pair(root: Path, tmp_path: Path, line: str, problem: str) -> None:
+    header = "query-id\tpaper-id\tscore\tnegative-id"
+    (root / "links.tsv").write_text(f"{header}\np1\tp2\t1\t\n{line}\n")
+    source = {"name": "judged", "papers": "papers.jsonl", "links": "links.tsv"}
+    with pytest.raises(DataError) as caught:
+        build_dataset(raw_config(root, sources=[source]), tmp_path / "out")
+    assert f"links.tsv:3: {problem}" in str(caught.value)
+
+
 def test_two_parts_of_a_source_cannot_train_one_task(root: Path) -> None:
     source = {"name": "x", "papers": "papers.jsonl", "links": "l.tsv", "citations": "c.tsv"}
     with pytest.raises(ConfigError, match="need different tasks"):

@@ -10,6 +10,7 @@ import pytest
 
 from scimult.config import validate
 from scimult.data.metadata import Metadata
+from scimult.data.negatives import drawn_by_rule
 from scimult.data.pairs import PairFile, known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
@@ -216,6 +217,33 @@ def test_any_mix_of_rules(data: PreparedData) -> None:
     assert PreparedData.open(data.folder).fingerprint == data.fingerprint
 
 
+def test_shares_go_into_pair_files_and_what_they_give_into_the_manifest(
+    data: PreparedData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hard, easy = {"rule": "cited_by_cited", "count": 2}, {"rule": "random", "count": 3}
+    prints = []
+    for shares in (None, (2, 3), (1, 9)):
+        rules = [hard, easy]
+        if shares is not None:
+            rules = [{**hard, "share": shares[0]}, {**easy, "share": shares[1]}]
+        capsys.readouterr()
+        mine_again(data.folder, validate(MiningConfig, {"citations": rules}))
+        told = capsys.readouterr().err
+        mined = PreparedData.open(data.folder)
+        prints.append(mined.fingerprint)
+        (file,) = (file for file in mined.pairs("train") if file.task == "link_prediction")
+        entry = next(
+            e for e in mined.manifest["pairs"] if e["file"].endswith(f"{file.name}.train.arrow")
+        )
+        assert file.shares == (shares or ())
+        assert entry["drawn"] == drawn_by_rule(file)
+        assert set(entry["drawn"]) == {"cited_by_cited", "random"}
+        asked = np.array(shares or (0, 0)) / max(sum(shares or ()), 1)
+        off = np.abs(asked - list(entry["drawn"].values())).max()
+        assert ("shares of draws: cited_by_cited" in told) == (shares is not None and off > 0.02)
+    assert len(set(prints)) == 3
+
+
 def test_a_dense_rule_without_dev_pairs(tmp_path: Path) -> None:
     config = raw_config(write_raw(tmp_path / "raw"), dev_fraction=0)
     data = build_dataset(config, tmp_path / "out")[0]
@@ -277,6 +305,8 @@ def test_a_mining_that_cannot_work_leaves_the_folder_as_it_was(
         ({"citations": [{"rule": "bm25", "rnks": [0, 9]}]}, "did you mean 'ranks'"),
         ({"citations": [{"rule": "bm25", "ranks": [9, 9]}]}, "is empty"),
         ({"labels": ["shown"]}, "labels.0"),
+        ({"labels": ["cited", {"rule": "venue", "share": 1}]}, "cited has none; give it to all"),
+        ({"citations": [{"rule": "random", "share": 0}]}, "share"),
         ({"neighbours": [{"source": "a"}, {"source": "a"}]}, "name a source twice"),
     ],
 )

@@ -214,6 +214,24 @@ def test_counts_and_limit_keep_a_seeded_part_of_each_rule(
     assert _sets(again.negatives) == _sets(mined.negatives.take(some))
 
 
+@given(
+    edges=EDGES,
+    shown=EDGES,
+    triples=st.sets(st.tuples(*[st.integers(0, N - 1)] * 3), max_size=40),
+)
+def test_negatives_of_pairs_and_of_queries(
+    edges: set[tuple[int, int]],
+    shown: set[tuple[int, int]],
+    triples: set[tuple[int, int, int]],
+) -> None:
+    rule = Shown(_by_row(shown), np.array(sorted(triples), dtype=np.int64).reshape(-1, 3))
+    for pairs in (_pair_groups(edges), _query_groups(edges)):
+        found = _sets(rule.candidates(Groups.of(pairs)))
+        for query, positives, pool in zip(pairs.queries, pairs.positives, found, strict=True):
+            given_for = {n for q, p, n in triples if q == query and p in positives}
+            assert pool == _second(shown, query) | given_for
+
+
 @given(edges=EDGES, shown=EDGES)
 def test_each_negative_names_all_rules_that_gave_it(
     edges: set[tuple[int, int]], shown: set[tuple[int, int]]

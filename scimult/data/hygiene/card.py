@@ -71,6 +71,7 @@ def write_card(
         _head(data),
         _sources(data.manifest),
         _pairs(data.manifest),
+        _drawn(data.manifest),
         _texts(texts, plots["lengths"]),
         _labels(labels, plots.get("labels", "")),
         _years(years, len(texts.words["paper"]), plots.get("years", "")),
@@ -131,6 +132,23 @@ def _pairs(manifest: dict[str, Any]) -> str:
 def _pair_counts(entry: dict[str, int]) -> list[Any]:
     share = entry["with_negatives"] / max(entry["groups"], 1)
     return [entry["queries"], entry["pairs"], f"{share:.1%}"]
+
+
+def _drawn(manifest: dict[str, Any]) -> str:
+    """Return how often a negative that training draws is one of each rule."""
+    rows = [
+        [_plain(entry["source"]), entry["task"], _plain(rule), f"{share:.1%}"]
+        for entry in manifest["pairs"]
+        if entry["split"] == "train" and entry["with_negatives"]
+        for rule, share in entry.get("drawn", {}).items()
+    ]
+    if not rows:
+        return ""
+    head = ("source", "task", "rule", "of the draws")
+    return (
+        "## Draws of hard negatives\n\nOf pairs that have one; a negative that several rules gave "
+        f"counts for each.\n\n{table(head, rows)}"
+    )
 
 
 def _texts(texts: TextStatistics, plot: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from scimult.data.collected import Collected, Columns, unique_pairs
+from scimult.data.collected import Collected, Columns, unique_pairs, unique_rows
 from scimult.data.grouping import BoolArray
 from scimult.data.metadata import FILE_NAME as METADATA_FILE
 from scimult.data.metadata import VERSION as METADATA_VERSION
@@ -114,11 +114,20 @@ def compact_pairs(collected: Collected, rows: RowMap) -> tuple[Collected, Counte
         parts.append(replace(part, queries=moved[0], positives=moved[1]))
     citations, _ = _move(collected.citations, new_N)
     shown, _ = _move(collected.shown, new_N)
+    triples = new_N[collected.triples]
+    triples = unique_rows([triples[(triples >= 0).all(axis=1)]])
     teacher = collected.teacher
     if teacher is not None:
         teacher, found = teacher.moved(new_N)
         counts.update(found)
-    kept = replace(collected, parts=parts, citations=citations, shown=shown, teacher=teacher)
+    kept = replace(
+        collected,
+        parts=parts,
+        citations=citations,
+        shown=shown,
+        triples=triples,
+        teacher=teacher,
+    )
     return kept, counts
 
 

@@ -18,8 +18,8 @@ Dangling = Literal["drop", "error"]
 COLUMNS: Mapping[PairTable, tuple[str, ...]] = {
     "citations": ("citing", "cited"),
     "references": ("citing", "cited"),
-    "links": ("query-id", "paper-id", "score"),
-    "judgments": ("query-id", "paper-id", "score"),
+    "links": ("query-id", "paper-id", "score", "negative-id"),
+    "judgments": ("query-id", "paper-id", "score", "negative-id"),
 }
 # References of dumps leave the set nearly always, and train nothing.
 DANGLING: Mapping[PairTable, Dangling] = {"references": "drop"}
@@ -79,7 +79,7 @@ class PairTables:
         elif self._known(table, values):
             self._write(table, values)
         else:
-            for value in values[:2]:
+            for value in values:
                 check_id(record, value)
             if table not in self._waiting:
                 waiting = create_packed(self._folder / f"waiting.{table}.gz")
@@ -105,13 +105,15 @@ class PairTables:
 
     def _known(self, table: PairTable, values: Sequence[str]) -> bool:
         queries = self._queries if table == "judgments" else self._papers
-        return values[0] in queries and values[1] in self._papers
+        papers = (value for value in (values[1], *values[3:]) if value)
+        return values[0] in queries and all(paper in self._papers for paper in papers)
 
     def _write(self, table: PairTable, values: Sequence[str]) -> None:
         if table not in self._files:
             file = create_packed(self._folder / f"{table}.tsv.gz")
             self._files[table] = self._open.enter_context(file)
-            file.write("\t".join(COLUMNS[table]) + "\n")
+            # Most sources give no hard negatives of single pairs: the last column.
+            file.write("\t".join(COLUMNS[table][: len(values)]) + "\n")
         self._files[table].write("\t".join(values) + "\n")
         self._counts[table] += 1
         score = float(values[2]) if len(values) > 2 else 1
@@ -157,9 +159,10 @@ class PairTables:
 
     def _missing(self, table: PairTable, values: Sequence[str]) -> tuple[str, str]:
         """Return what the first unknown id of a pair should be, and the id."""
-        if table == "judgments":
-            return ("paper", values[1]) if values[0] in self._queries else ("query", values[0])
-        return "paper", values[1] if values[0] in self._papers else values[0]
+        if table == "judgments" and values[0] not in self._queries:
+            return "query", values[0]
+        papers = values[1:2] if table == "judgments" else values[:2]
+        return "paper", next(id_ for id_ in (*papers, *values[3:]) if id_ not in self._papers)
 
 
 def check_id(record: Record, identifier: str) -> None:

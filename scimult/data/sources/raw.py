@@ -185,13 +185,30 @@ class RawSource:
         """Write a citation that serves mining alone."""
         self._pairs.add("references", record, (citing, cited))
 
-    def link(self, record: Record, query: str, paper: str, score: float) -> None:
-        """Write a judged pair of papers."""
-        self._pairs.add("links", record, (query, paper, _shown(score)))
+    def link(
+        self, record: Record, query: str, paper: str, score: float, negative: str | None = None
+    ) -> None:
+        """Write a judged pair of papers.
 
-    def judgment(self, record: Record, query: str, paper: str, score: float) -> None:
-        """Write a judged pair of query and paper."""
-        self._pairs.add("judgments", record, (query, paper, _shown(score)))
+        A positive may bring a hard negative of its own. A source gives ``negative`` for all of its
+        pairs, empty where there is none, or for none of them.
+        """
+        if negative in (query, paper):
+            negative = self._no_negative()
+        self._pairs.add("links", record, _judged(query, paper, score, negative))
+
+    def judgment(
+        self, record: Record, query: str, paper: str, score: float, negative: str | None = None
+    ) -> None:
+        """Write a judged pair of query and paper; ``negative`` as in ``link``."""
+        if negative == paper:
+            negative = self._no_negative()
+        self._pairs.add("judgments", record, _judged(query, paper, score, negative))
+
+    def _no_negative(self) -> str:
+        """Count a hard negative that is a paper of its own pair, as released data may have."""
+        self.counts["hard negatives that are in their own pair"] += 1
+        return ""
 
     def finish(self, makes: Sequence[Makes] = (), **choices: Any) -> SourceConfig:
         """Write the pairs that waited for their papers, close all files, describe the source.
@@ -260,6 +277,10 @@ class RawSource:
             file = create_packed(self._folder / f"{name}.jsonl.gz")
             self._files[name] = self._open.enter_context(file)
         self._files[name].write(json.dumps(fields, ensure_ascii=False) + "\n")
+
+
+def _judged(query: str, paper: str, score: float, negative: str | None) -> tuple[str, ...]:
+    return (query, paper, _shown(score), *(() if negative is None else (negative,)))
 
 
 def _shown(score: float) -> str:

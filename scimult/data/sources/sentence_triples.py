@@ -82,10 +82,15 @@ def _write(record: Record, options: SentenceTripleOptions, raw: RawSource) -> No
     else:
         anchor = _paper(record, example.anchor, options, raw)
         write = raw.link
+    if len(example.positives) == 1 and example.negatives:
+        # A triple is trained as it came: its negatives go with its positive alone.
+        for text in example.negatives:
+            write(record, anchor, papers[example.positives[0]], 1, papers[text])
+        return
     for text in example.positives:
-        write(record, anchor, papers[text], 1)
+        write(record, anchor, papers[text], 1, "")
     for text in example.negatives:
-        write(record, anchor, papers[text], 0)
+        write(record, anchor, papers[text], 0, "")
 
 
 def _parse(record: Record) -> Example:

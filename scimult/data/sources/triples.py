@@ -90,6 +90,8 @@ def write_paper(paper: Record, raw: RawSource) -> str:
 def write_triple(record: Record, raw: RawSource) -> None:
     """Write one row ``{query, pos, neg}``: the query cites pos and does not cite neg.
 
+    The negative is drawn with this positive alone, as in the data that others trained on.
+
     Raises
     ------
     DataError
@@ -99,8 +101,7 @@ def write_triple(record: Record, raw: RawSource) -> None:
         write_paper(inner(record, name), raw) for name in ("query", "pos", "neg")
     )
     raw.counts["triples"] += 1
-    raw.link(record, query, positive, 1)
-    raw.link(record, query, negative, 0)
+    raw.link(record, query, positive, 1, negative)
 
 
 def scored_papers(record: Record, raw: RawSource, rejects: Rejects) -> list[tuple[str, float]]:

@@ -157,9 +157,12 @@ def test_sentence_transformers_rows(tmp_path: Path, name: str, rows: Any) -> Non
     source = "sentence-triples"
     text = {row["id"]: row["text"] for row in found.rows(source, "queries")}
     text |= {row["id"]: row["abstract"] for row in found.rows(source, "papers")}
-    judged = {(text[q], text[p], score) for q, p, score in found.pairs(source, "judgments")}
-    assert {("a", "p", "1"), ("a", "n", "0")} <= judged
-    assert judged <= {("a", "p", "1"), ("a", "n", "0"), ("b", "p", "1"), ("b", "n", "0")}
+    judged = {
+        (text[query], text[positive], score, text.get(negative, ""))
+        for query, positive, score, negative in found.pairs(source, "judgments")
+    }
+    assert ("a", "p", "1", "n") in judged
+    assert judged <= {("a", "p", "1", "n"), ("b", "p", "1", "n"), ("b", "p", "1", "")}
 
 
 def test_sentence_transformers_papers_and_sets(tmp_path: Path) -> None:
@@ -168,7 +171,7 @@ def test_sentence_transformers_papers_and_sets(tmp_path: Path) -> None:
     found = run(tmp_path, "sentence-triples", {"train.jsonl": rows}, **options)
     papers = {row["id"]: row for row in found.rows("sentence-triples", "papers")}
     links = found.pairs("sentence-triples", "links")
-    named = {(papers[a]["title"], papers[b]["abstract"]) for a, b, _ in links}
+    named = {(papers[a]["title"], papers[b]["abstract"]) for a, b, _, _ in links}
     assert named == {("T", "other"), ("T", "V")}
 
 

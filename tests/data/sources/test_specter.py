@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from scimult.data.negatives import NO_NEGATIVE
+from scimult.data.pair_streams import pair_streams
+from scimult.data.prepared import PreparedData
+from scimult.data.sources.raw import text_id
 from scimult.errors import DataError
 from tests.public import Content, run
 
@@ -67,12 +72,11 @@ def test_triples_in_any_kind_of_file(tmp_path: Path, name: str) -> None:
         {"query": _text("a"), "pos": _text("d"), "neg": _text("c")},
     ]
     found = run(tmp_path, "specter", {name: triples})
-    assert sorted(set(found.pairs("specter", "links"))) == [
-        ("aaa", "bbb", "1"),
-        ("aaa", "ccc", "0"),
-        ("aaa", "ddd", "1"),
+    assert found.pairs("specter", "links") == [
+        ("aaa", "bbb", "1", "ccc"),
+        ("aaa", "ddd", "1", "ccc"),
     ]
-    assert found.counts("specter") == {"papers": 4, "papers repeated": 2, "triples": 2, "links": 4}
+    assert found.counts("specter") == {"papers": 4, "papers repeated": 2, "triples": 2, "links": 2}
 
 
 def test_an_id_without_a_text_is_named_with_the_number_of_all(tmp_path: Path) -> None:
@@ -109,3 +113,101 @@ def test_bad_downloads(tmp_path: Path, files: dict[str, Content], problem: str) 
         run(tmp_path, "specter", files)
     assert problem in str(caught.value)
     assert not (tmp_path / "raw").exists()
+
+
+def _drawn_triples(data: PreparedData, epochs: int) -> set[tuple[str, ...]]:
+    """Return query, positive and negative of every pair of some epochs of training, by id."""
+    drawn: set[tuple[str, ...]] = set()
+    for stream in pair_streams(data.pairs("train"), 0):
+        rows = stream.rows(0, epochs * len(stream))
+        rows = rows.take(np.flatnonzero(rows.negatives_R != NO_NEGATIVE), [])
+        columns = (rows.queries_R, rows.positives_R, rows.negatives_R)
+        for place in zip(*(data.texts.ids_at(column) for column in columns), strict=True):
+            drawn.add(tuple(name.split(":")[1] for name in place))
+    return drawn
+
+
+RELEASED = {("a", "b", "c"), ("a", "b", "e"), ("a", "d", "f"), ("a", "g", "c"), ("b", "c", "a")}
+
+
+@pytest.mark.parametrize("source", ["specter", "scirepeval", "sentence-triples"])
+@pytest.mark.parametrize("duplicates", ["ignore", "merge"])
+def test_a_drawn_negative_was_released_with_its_positive(
+    tmp_path: Path, source: str, duplicates: str
+) -> None:
+    """Several triples of one query: what is drawn over epochs are the triples, and all of them."""
+    triples = [
+        {name: _text(i) for name, i in zip(("query", "pos", "neg"), triple, strict=True)}
+        for triple in sorted(RELEASED)
+    ]
+    options: dict[str, Any]
+    if source == "specter":
+        found = run(tmp_path, source, {"train.jsonl": triples})
+        expected = {tuple(name * 3 for name in triple) for triple in RELEASED}
+    elif source == "scirepeval":
+        options = {"tasks": ["cite_prediction"], "splits": ["train"]}
+        found = run(tmp_path, source, {"cite_prediction/train.jsonl": triples}, **options)
+        expected = {tuple(name * 3 for name in triple) for triple in RELEASED}
+    else:
+        rows = [[f"On {name}[SEP]Text." for name in triple] for triple in sorted(RELEASED)]
+        options = {"anchor": "paper", "separator": "[SEP]"}
+        found = run(tmp_path, source, {"train.jsonl": rows}, **options)
+        expected = {tuple(text_id(f"On {name}", "Text.") for name in triple) for triple in RELEASED}
+    data = found.prepare(tmp_path / "out", hygiene={"duplicates": duplicates})
+    assert _drawn_triples(data, 40) == expected
+    assert len(data.triples()) == len(RELEASED)
+    # One pair for each (query, positive), however many negatives came with it.
+    assert sum(entry["pairs"] for entry in data.manifest["pairs"]) == 4
+
+
+def test_a_negative_that_is_in_its_own_pair_is_counted_and_left_out(tmp_path: Path) -> None:
+    names = [("a", "b", "b"), ("a", "c", "a"), ("a", "d", "c")]
+    triples = [
+        {name: _text(i) for name, i in zip(("query", "pos", "neg"), triple, strict=True)}
+        for triple in names
+    ]
+    found = run(tmp_path, "specter", {"train.jsonl": triples})
+    assert found.counts("specter")["hard negatives that are in their own pair"] == 2
+    # c is a positive of the query, too.
+    assert _drawn_triples(found.prepare(tmp_path / "out"), 3) == set()
+
+
+def test_negatives_of_a_row_with_several_positives_are_the_anchors(tmp_path: Path) -> None:
+    rows = [{"query": "q", "pos": ["p", "o"], "neg": ["n", "m"]}, {"query": "q", "pos": ["r"]}]
+    found = run(tmp_path, "sentence-triples", {"train.jsonl": rows})
+    data = found.prepare(tmp_path / "out")
+    (file,) = data.pairs("train")
+    assert len(file) == 1
+    assert (file.positives.lengths[0], file.negatives.lengths[0]) == (3, 2)
+    assert len(data.triples()) == 0
+    assert not (data.folder / "triples.arrow").exists()
+
+
+def test_a_negative_goes_with_the_texts_that_hygiene_removes_or_merges(tmp_path: Path) -> None:
+    """Paper x repeats paper d, and y repeats the query: one triple moves, the other has no end."""
+    texts = {name: _text(name) for name in "abcde"}
+    texts["x"] = {**_text("x"), "title": "On d"}
+    texts["y"] = {**_text("y"), "title": "On a"}
+    released = [("a", "x", "c"), ("a", "b", "y"), ("a", "e", "c")]
+    triples = [
+        {name: texts[i] for name, i in zip(("query", "pos", "neg"), triple, strict=True)}
+        for triple in [("d", "b", "c"), *released]
+    ]
+    for triple in triples:
+        for paper in triple.values():
+            paper["abstract"] = f"A long enough abstract of the paper {paper['title']}. " * 9
+    data = run(tmp_path, "specter", {"train.jsonl": triples}).prepare(
+        tmp_path / "out", hygiene={"duplicates": "merge"}
+    )
+    rows = data.pairs("train")[0]
+    pools = {
+        (data.texts.ids[q], data.texts.ids[p]): [data.texts.ids[n] for n in pool]
+        for q, (p,), pool in zip(rows.queries, rows.positives, rows.negatives, strict=True)
+    }
+    one, two = "specter:aaa", "specter:ddd"
+    assert pools == {
+        (two, "specter:bbb"): ["specter:ccc"],
+        (one, two): ["specter:ccc"],
+        (one, "specter:bbb"): [],
+        (one, "specter:eee"): ["specter:ccc"],
+    }

@@ -1,0 +1,119 @@
+"""Which hard negative of its group's pool a pair gets.
+
+Shape legend: G groups, P pairs, C candidates of all pools, one pool after the other, R rules,
+S different sets of rules that gave some group its candidates.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scimult.data.pairs import PairFile
+from scimult.types import IntArray
+
+NO_NEGATIVE = -1
+# Of the fitting: most rounds, when it is done, and the least weight beside the largest. A rule
+# of the least weight is drawn where no other one gave anything.
+_ROUNDS, _CLOSE, _LEAST = 1000, 1e-6, 1e-9
+
+
+class NegativeDraws:
+    """Draws a hard negative for each pair of a file, uniformly from the pool or by rules.
+
+    Where the rules of mining have shares, a draw takes a rule first, then one of its candidates,
+    uniformly. The shares are those of all draws of the file: as many groups have no candidate of
+    some rule, the others draw it more often, as far as that goes.
+    """
+
+    def __init__(self, pairs: PairFile) -> None:
+        self._negatives = pairs.negatives
+        self._ends_C = np.cumsum(draw_weights(pairs)) if pairs.shares else None
+
+    def draw(self, groups_P: IntArray, rng: np.random.Generator) -> IntArray:
+        """Return a text row for each pair of these groups; ``NO_NEGATIVE`` for empty pools."""
+        counts_P = self._negatives.lengths[groups_P]
+        first_P = self._negatives.offsets[groups_P]
+        chances_P = rng.random(len(groups_P))
+        drawn_P = np.full(len(groups_P), NO_NEGATIVE, dtype=np.int64)
+        has_any = counts_P > 0
+        first, last = first_P[has_any], (first_P + counts_P)[has_any] - 1
+        if self._ends_C is None:
+            places = first + (chances_P * counts_P).astype(np.int64)[has_any]
+        else:
+            starts = np.where(first > 0, self._ends_C[first - 1], 0.0)
+            aims = starts + chances_P[has_any] * (self._ends_C[last] - starts)
+            # A sum of millions of weights is rounded: keep within the pool.
+            places = np.searchsorted(self._ends_C, aims, side="right").clip(first, last)
+        drawn_P[has_any] = self._negatives.values[places]
+        return drawn_P
+
+
+def draw_weights(pairs: PairFile) -> NDArray[np.float64]:
+    """Return the chance of each candidate to be drawn for a pair of its group, shape ``(C,)``.
+
+    A candidate that several rules gave adds up what each of them gives it.
+    """
+    owners_C = pairs.negatives.owners
+    if not pairs.shares:
+        uniform_C: NDArray[np.float64] = 1.0 / pairs.negatives.lengths[owners_C]
+        return uniform_C
+    weights_C = np.zeros(len(owners_C), dtype=np.float64)
+    totals_G = np.zeros(len(pairs))
+    for place, weight in enumerate(_rule_weights(pairs)):
+        given_C = gives(pairs, place)
+        counts_G = np.bincount(owners_C[given_C], minlength=len(pairs))
+        weights_C[given_C] += weight / counts_G[owners_C[given_C]]
+        totals_G += weight * (counts_G > 0)
+    weights_C /= totals_G[owners_C]
+    return weights_C
+
+
+def _rule_weights(pairs: PairFile) -> NDArray[np.float64]:
+    """Return weights such that rules drawn by them, where they gave any, have their shares.
+
+    By iterative proportional fitting (Deming and Stephan, 1940) over the sets of rules that
+    groups have candidates of. Shares that no weights give are approached.
+    """
+    assert pairs.found_by is not None
+    filled = np.flatnonzero(pairs.negatives.lengths)
+    if not len(filled):
+        return np.array(pairs.shares)
+    sets_G = np.bitwise_or.reduceat(pairs.found_by, pairs.negatives.offsets[filled])
+    sets_S, set_G = np.unique(sets_G, return_inverse=True)
+    pairs_S = np.bincount(set_G, weights=pairs.positives.lengths[filled])
+    has_SR = (sets_S[:, None].astype(np.int64) >> np.arange(len(pairs.shares))) & 1
+    asked_R = np.array(pairs.shares) * has_SR.any(axis=0)
+    asked_R /= asked_R.sum()
+    weights_R: NDArray[np.float64] = asked_R.copy()
+    for _ in range(_ROUNDS):
+        chances_SR = has_SR * weights_R / (has_SR @ weights_R)[:, None]
+        drawn_R = pairs_S @ chances_SR / pairs_S.sum()
+        factors_R = np.divide(asked_R, drawn_R, out=np.ones_like(asked_R), where=drawn_R > 0)
+        if np.abs(factors_R - 1).max() < _CLOSE:
+            break
+        weights_R *= factors_R
+        weights_R = np.maximum(weights_R, _LEAST * weights_R.max() * (asked_R > 0))
+    return weights_R
+
+
+def drawn_by_rule(pairs: PairFile) -> dict[str, float]:
+    """Return the expected share of each rule in the negatives that training draws.
+
+    Over all pairs whose pool is not empty. A negative that several rules gave counts for each.
+    """
+    pairs_G = pairs.positives.lengths
+    drawn_C = draw_weights(pairs) * pairs_G[pairs.negatives.owners]
+    total = int(pairs_G[pairs.negatives.lengths > 0].sum())
+    return {
+        rule: float(drawn_C[gives(pairs, place)].sum()) / max(total, 1)
+        for place, rule in enumerate(pairs.rules)
+    }
+
+
+def gives(pairs: PairFile, rule: int) -> NDArray[np.bool_]:
+    """Return which candidates the rule at this place gave, shape ``(C,)``."""
+    assert pairs.found_by is not None
+    bit = pairs.found_by.dtype.type(1 << rule)
+    given_C: NDArray[np.bool_] = (pairs.found_by & bit) != 0
+    return given_C

@@ -1,0 +1,141 @@
+"""Draws of hard negatives: by shares of rules, as often as the pools allow.
+
+``COUNTS`` are candidates of each group by the set of rules that gave them: alone by rule 0, alone
+by rule 1, by both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.data.negatives import NO_NEGATIVE, NegativeDraws, draw_weights, drawn_by_rule
+from scimult.data.pair_streams import PairStream
+from scimult.data.pairs import PairFile, read_pairs, write_pairs
+from tests.data.pair_files import pair_file
+
+COUNTS = st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=8)
+SHARES = st.tuples(st.floats(0.1, 10), st.floats(0.1, 10))
+
+
+def mined(
+    counts: list[tuple[int, int, int]], shares: tuple[float, ...], positives: int = 1
+) -> PairFile:
+    file = pair_file("x", "search", [positives] * len(counts), [sum(group) for group in counts])
+    bits = [
+        bit
+        for group in counts
+        for bit, many in zip((1, 2, 3), group, strict=True)
+        for _ in range(many)
+    ]
+    return replace(
+        file, rules=("hard", "easy"), shares=shares, found_by=np.array(bits, dtype=np.uint8)
+    )
+
+
+def naive_chances(file: PairFile, weights: tuple[float, float]) -> list[list[float]]:
+    """Return the chance of each candidate: a rule by its weight, then one of its candidates."""
+    assert file.found_by is not None
+    chances, place = [], 0
+    for pool in file.negatives:
+        bits = file.found_by[place : place + len(pool)].tolist()
+        place += len(pool)
+        there = [rule for rule in (0, 1) if any(bit >> rule & 1 for bit in bits)]
+        total = sum(weights[rule] for rule in there)
+        of_group = []
+        for bit in bits:
+            chance = 0.0
+            for rule in there:
+                if bit >> rule & 1:
+                    many = sum(other >> rule & 1 for other in bits)
+                    chance += weights[rule] / total / many
+            of_group.append(chance)
+        chances.append(of_group)
+    return chances
+
+
+@given(COUNTS, SHARES)
+def test_rules_are_drawn_by_their_shares_where_pools_allow_it(
+    counts: list[tuple[int, int, int]], shares: tuple[float, float]
+) -> None:
+    """Two rules: the share of the first is the one asked for, or the nearest one possible."""
+    file = mined(counts, shares)
+    weights = draw_weights(file)
+    sums = np.bincount(file.negatives.owners, weights=weights, minlength=len(file))
+    filled = file.negatives.lengths > 0
+    np.testing.assert_allclose(sums[filled], 1, rtol=1e-12)
+    has = np.array([[a + both > 0, b + both > 0] for a, b, both in counts])[filled]
+    if not len(has):
+        return
+    least, most = (has[:, 0] & ~has[:, 1]).mean(), has[:, 0].mean()
+    nearest = np.clip(shares[0] / sum(shares), least, most)
+    # The weights that give this share, by bisection on a naive implementation.
+    low, high = 1e-12, 1 - 1e-12
+    for _ in range(100):
+        middle = (low + high) / 2
+        by_first = least + middle * (has[:, 0] & has[:, 1]).mean()
+        low, high = (middle, high) if by_first < nearest else (low, middle)
+    chances = naive_chances(file, (low, 1 - low))
+    expected = [chance for group in chances for chance in group]
+    # The fitting ends at a relative difference of 1e-6, or in a limit that it only approaches.
+    np.testing.assert_allclose(weights, expected, atol=2e-3 if nearest in (least, most) else 1e-5)
+
+
+def test_what_is_drawn_has_the_chances() -> None:
+    counts = [(2, 3, 0), (1, 0, 1), (0, 4, 0), (0, 0, 0)]
+    file = mined(counts, (2.0, 3.0), positives=2)
+    draws, epochs = NegativeDraws(file), 20_000
+    rng = np.random.default_rng(0)
+    groups_P = file.positives.owners
+    drawn = np.concatenate([draws.draw(groups_P, rng) for _ in range(epochs)])
+    assert (drawn[np.tile(groups_P, epochs) == 3] == NO_NEGATIVE).all()
+    assert (drawn == NO_NEGATIVE).sum() == 2 * epochs
+    for row, chance in zip(file.negatives.values, draw_weights(file), strict=True):
+        # Five standard deviations of a binomial share.
+        spread = 5 * np.sqrt(chance * (1 - chance) / (2 * epochs))
+        assert abs((drawn == row).sum() / (2 * epochs) - chance) <= spread
+
+
+def test_two_hard_and_three_easy_in_spite_of_groups_without_hard_ones() -> None:
+    """One in five groups has no hard negative; a uniform draw is hard in under a third."""
+    counts = [(2, 3, 0)] * 40 + [(1, 3, 0)] * 40 + [(0, 3, 0)] * 20
+    assert drawn_by_rule(mined(counts, ()))["hard"] == pytest.approx(0.4 * 0.4 + 0.4 * 0.25)
+    fair = drawn_by_rule(mined(counts, (2.0, 3.0)))
+    assert fair == pytest.approx({"hard": 0.4, "easy": 0.6}, abs=1e-5)
+    rare = [(2, 3, 0)] * 26 + [(0, 3, 0)] * 74
+    assert drawn_by_rule(mined(rare, (2.0, 3.0)))["hard"] == pytest.approx(0.26, abs=1e-3)
+    assert drawn_by_rule(mined([(0, 3, 0)], (2.0, 3.0))) == {"hard": 0.0, "easy": 1.0}
+    assert drawn_by_rule(mined([(0, 0, 0)], (2.0, 3.0))) == {"hard": 0.0, "easy": 0.0}
+
+
+@given(COUNTS, st.integers(0, 9))
+def test_without_shares_draws_are_uniform_and_what_they_were(
+    counts: list[tuple[int, int, int]], seed: int
+) -> None:
+    file = mined(counts, ())
+    draws = NegativeDraws(file).draw(file.positives.owners, np.random.default_rng(seed))
+    chances = np.random.default_rng(seed).random(len(file))
+    for pool, chance, drawn in zip(file.negatives, chances, draws, strict=True):
+        assert drawn == (pool[int(chance * len(pool))] if len(pool) else NO_NEGATIVE)
+
+
+def test_a_stream_draws_by_shares_whatever_was_read_before() -> None:
+    file = mined([(2, 3, 1), (0, 2, 0), (4, 1, 0)] * 5, (1.0, 3.0), positives=3)
+    forward, backward = PairStream(file, 5), PairStream(file, 5)
+    units = [forward.rows(7 * number, 7).negatives_R.tolist() for number in range(20)]
+    assert len({tuple(unit) for unit in units}) > 1
+    for number in reversed(range(20)):
+        assert backward.rows(7 * number, 7).negatives_R.tolist() == units[number]
+
+
+def test_shares_are_kept_in_the_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = mined([(2, 3, 0)], (2.0, 3.0))
+    path = tmp_path_factory.mktemp("pairs") / "x.arrow"
+    write_pairs(path, file)
+    assert read_pairs(path).shares == (2.0, 3.0)
+    write_pairs(path, replace(file, shares=()))
+    assert read_pairs(path).shares == ()
