@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -20,6 +21,12 @@ _COMPARE = {
     "cosine": "cosine",
     "l2": "negative Euclidean distance",
 }
+
+
+def title_of(folder: Path | str) -> str:
+    """Return what a model card calls the folder: its name, for a run's ``model`` the run's."""
+    path = Path(folder).absolute()
+    return path.parent.name if path.name == "model" else path.name
 
 
 def variant_of(encoder: EncoderConfig) -> str:

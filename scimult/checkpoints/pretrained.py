@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import Field, ValidationError, model_validator
 from torch import Tensor
 
-from scimult.checkpoints.card import CARD_FILE, own_card
+from scimult.checkpoints.card import CARD_FILE, own_card, title_of
 from scimult.checkpoints.families import Family, family_of
 from scimult.checkpoints.hub import local_folder
 from scimult.checkpoints.sentence_folder import SentenceFolder
@@ -315,12 +315,6 @@ def find_model_folder(path: Path | str) -> Path:
     elif (described := SentenceFolder.find(root)) is not None:
         problem, fix = "encoder is in a subfolder", described.elsewhere
     raise CheckpointError(problem, path=path, fix=fix)
-
-
-def title_of(folder: Path | str) -> str:
-    """Return what a model card calls the folder: its name, for a run's ``model`` the run's."""
-    path = Path(folder).absolute()
-    return path.parent.name if path.name == "model" else path.name
 
 
 def read_folder(
