@@ -83,7 +83,7 @@ def test_stored_embeddings_must_hold_every_id(tmp_path: Path, links: Dataset) ->
     write_embeddings(tmp_path / "links/queries", ids, np.zeros((len(ids), 3), np.float32), {})
     with pytest.raises(DataError, match=rf"queries: 1 of {len(ids)} ids have no embedding"):
         StoredSystem("mine", tmp_path, "dot").ranker(links)
-    with pytest.raises(DataError, match="cannot read embeddings"):
+    with pytest.raises(DataError, match="folder of embeddings does not exist"):
         StoredSystem("mine", tmp_path / "nowhere", "dot").ranker(links)
 
 
