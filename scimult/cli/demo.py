@@ -67,7 +67,7 @@ def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
         ["scimult", "prepare", *raw, "--out", f"{prepared}"],
         ["scimult", "train-tokenizer", *vocabulary, "--out", f"{tokenizer}"],
         [*launch, *curriculum, *inputs, f"output={out}"],
-        ["scimult", "evaluate", *benchmarks, "--bm25", *models],
+        ["scimult", "evaluate", *benchmarks, "--bm25", *models, "--replace"],
     ]
 
 
