@@ -10,7 +10,7 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,12 @@ class FolderKind:
 
     name: str
     is_one: Callable[[Path], bool]
+
+
+def holds_only(folder: Path, names: Iterable[str]) -> bool:
+    """Return whether every file below ``folder`` is one of ``names``, paths in it."""
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    return found <= set(names)
 
 
 @contextmanager
@@ -155,7 +161,7 @@ def check_replaceable(path: Path | str, kind: FolderKind | None = None) -> None:
         raise StorageError("output exists already", path=path, fix="choose another folder")
     try:
         is_one = kind.is_one(path)
-    except DataError:
+    except (DataError, KeyError, TypeError, AttributeError):  # a manifest of something else
         is_one = False
     if not is_one:
         fix = "choose a new folder, or empty this one yourself"

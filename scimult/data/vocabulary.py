@@ -28,16 +28,14 @@ from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
-from scimult.files import FolderKind, atomic_folder
+from scimult.files import FolderKind, atomic_folder, holds_only
 from scimult.progress import progress
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TEXT_FIELDS = ("title", "abstract", "text", "name", "definition")
-_FILES = {"tokenizer.json", "vocab.txt", "tokenizer_config.json"}
+_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 # A model's folder has these files too: nothing else may be there.
-TOKENIZER = FolderKind(
-    "a tokenizer alone", lambda folder: {path.name for path in folder.iterdir()} == _FILES
-)
+TOKENIZER = FolderKind("a tokenizer alone", lambda folder: holds_only(folder, _FILES))
 _CONTINUES = "##"
 _FIRST_PRIVATE = 0xF0000
 _MOST_CHARACTERS = 2000

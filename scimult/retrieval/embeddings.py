@@ -20,6 +20,7 @@ from scimult.errors import DataError
 from scimult.files import (
     FolderKind,
     atomic_folder,
+    holds_only,
     read_json,
     sha256,
     write_json,
@@ -29,8 +30,12 @@ from scimult.types import FloatArray
 
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
+_FILES = (MATRIX_FILE, IDS_FILE, META_FILE)
 EMBEDDINGS = FolderKind(
-    "a folder of embeddings", lambda folder: read_json(folder / META_FILE).get("format") == FORMAT
+    "a folder of embeddings and nothing else",
+    lambda folder: (
+        holds_only(folder, _FILES) and read_json(folder / META_FILE).get("format") == FORMAT
+    ),
 )
 
 

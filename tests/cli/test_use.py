@@ -180,6 +180,11 @@ def test_encode_does_not_replace_a_folder_of_something_else(model: Path, folder:
     options = ("--model", model, "--task", "search", "--out", folder, "--overwrite")
     assert "exists and is not a folder of embeddings" in _error(_run("encode", folder, *options))
     assert (folder / "papers.jsonl").exists()
+    options = ("--model", model, "--task", "search", "--out", folder / "e", "--overwrite")
+    assert _run("encode", folder, *options).exit_code == 0
+    (folder / "e" / "thesis.tex").write_text("precious", encoding="utf-8")
+    assert "embeddings and nothing else" in _error(_run("encode", folder, *options))
+    assert (folder / "e" / "thesis.tex").exists()
 
 
 def test_an_unknown_task_lists_the_known_ones(model: Path, folder: Path) -> None:

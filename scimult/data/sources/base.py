@@ -15,15 +15,28 @@ from scimult.data.sources.conversion import REJECTS_FILE, Conversion
 from scimult.data.sources.pair_tables import Dangling, PairTable
 from scimult.data.steps import Steps, checksums_below
 from scimult.errors import DataError
-from scimult.files import FolderKind, atomic_folder, link_or_copy, read_json, write_json, write_text
+from scimult.files import (
+    FolderKind,
+    atomic_folder,
+    holds_only,
+    link_or_copy,
+    read_json,
+    write_json,
+    write_text,
+)
 
 MANIFEST = "conversion.json"
 SOURCES_FILE = "sources.yaml"
 VERSION = 2
-RAW = FolderKind(
-    "a folder of raw files",
-    lambda folder: (folder / MANIFEST).is_file() and "source" in read_json(folder / MANIFEST),
-)
+
+
+def _is_raw(folder: Path) -> bool:
+    manifest = read_json(folder / MANIFEST)
+    ours = isinstance(manifest, dict) and "source" in manifest
+    return ours and holds_only(folder, [MANIFEST, *manifest["files"]])
+
+
+RAW = FolderKind("a folder of raw files and nothing else", _is_raw)
 
 
 class SourceOptions(StrictConfig):

@@ -18,18 +18,24 @@ import scimult
 from scimult.data.synthetic.fields import COARSE, FINE
 from scimult.data.synthetic.settings import stream
 from scimult.data.synthetic.world import World
-from scimult.files import FolderKind, atomic_folder, read_json, sha256
+from scimult.files import FolderKind, atomic_folder, holds_only, read_json, sha256
 from scimult.types import Text
 
 MANIFEST = "manifest.json"
 FORMAT = "scimult generated world"
 VERSION = 1
-WORLD = FolderKind(
-    "a generated world", lambda folder: read_json(folder / MANIFEST).get("format") == FORMAT
-)
 _QRELS_HEADER = ("query-id", "corpus-id", "score")
 
 Row = Sequence[Any]
+
+
+def _is_world(folder: Path) -> bool:
+    manifest = read_json(folder / MANIFEST)
+    ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    return ours and holds_only(folder, [MANIFEST, *manifest["records"]])
+
+
+WORLD = FolderKind("a generated world and nothing else", _is_world)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,10 @@ def test_a_generated_folder_is_replaced(tmp_path: Path) -> None:
     write_world(make_world(small.model_copy(update={"seed": 1})), tmp_path / "world")
     assert read_json(tmp_path / "world" / MANIFEST)["settings"]["seed"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["world"]
+    (tmp_path / "world" / "train" / "thesis.tex").write_text("years of work", encoding="utf-8")
+    with pytest.raises(StorageError, match="is not a generated world and nothing else"):
+        write_world(make_world(small), tmp_path / "world")
+    assert (tmp_path / "world" / "train" / "thesis.tex").is_file()
 
 
 def test_prepare_reads_it_without_a_special_case(folder: Path, tmp_path: Path) -> None:
