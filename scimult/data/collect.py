@@ -118,15 +118,16 @@ def _read_all(
         raw.extend(_read_links(config, source, corpus, counts[source.name], answers))
         raw.extend(_read_search(config, source, corpus, counts[source.name], answers))
     for part in raw:
-        _check_pairs(part, config)
+        _check_pairs(part, config, corpus.rejects)
     return raw, edges, answers
 
 
-def _check_pairs(part: RawPairs, config: PrepareConfig) -> None:
+def _check_pairs(part: RawPairs, config: PrepareConfig, rejects: Rejects) -> None:
     """Refuse a part without a pair: nobody names a file for that."""
     if not len(part.positives):
         path = config.resolve(getattr(part.source, part.part))
-        raise DataError(f"no pair of {part.part} is left", path=path, fix=NOTHING_LEFT)
+        problem = f"no pair of {part.part} is left{rejects.because()}"
+        raise DataError(problem, path=path, fix=NOTHING_LEFT)
 
 
 def _read_citations(

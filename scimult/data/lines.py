@@ -79,12 +79,15 @@ class Rejects:
             else:
                 yield parsed
 
-    def reasons(self) -> str:
-        """Return the reasons in one line, most frequent first, each with its first place."""
+    def because(self) -> str:
+        """Return what was left out as the end of a problem: each reason with its first place."""
+        if not self.counts:
+            return ""
         places = {
             reason: found[0].partition(". Fix: ")[0] for reason, found in self.examples.items()
         }
-        return "; ".join(f"{n:,} as in {places[reason]}" for reason, n in self.counts.most_common())
+        found = [f"{n:,} as in {places[reason]}" for reason, n in self.counts.most_common()]
+        return f"; left out: {', '.join(found)}"
 
     def summary(self) -> str:
         """Return one line per reason with its count and first examples; empty if none."""

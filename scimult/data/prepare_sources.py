@@ -102,7 +102,8 @@ def read_papers(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
         counts["papers without labels"] += has_labels and not paper.labels
         counts["empty author names"] += paper.authors.count("")
     if not counts["papers"]:
-        raise DataError("no paper is left", path=path, fix=NOTHING_LEFT)
+        problem = f"no paper is left{corpus.rejects.because()}"
+        raise DataError(problem, path=path, fix=NOTHING_LEFT)
     counts["papers known from an earlier source"] = texts.merged
     return counts
 

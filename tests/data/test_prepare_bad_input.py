@@ -192,8 +192,13 @@ def test_nothing_left_is_an_error_even_if_bad_records_are_skipped(
     root: Path, tmp_path: Path, name: str, content: str, problem: str
 ) -> None:
     (root / name).write_text(content)
-    with pytest.raises(DataError, match=rf"{name}: {problem}.*Fix: check that it is the right"):
+    with pytest.raises(
+        DataError, match=rf"{name}: {problem}.*Fix: check that it is the right"
+    ) as e:
         build_dataset(raw_config(root), tmp_path / "out", skip_bad=True)
+    has_bad_line = content != "citing\tcited\n"
+    assert (f"; left out: 1 as in {root / name}:" in str(e.value)) == has_bad_line
+    assert str(e.value).count("Fix: ") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 

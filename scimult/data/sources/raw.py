@@ -265,12 +265,13 @@ class RawSource:
     def _nothing_left(self, problem: str) -> DataError:
         """Return an error that says what was read and what was left out."""
         read = ", ".join(f"{count:,} {what}" for what, count in self.counts.items() if count)
-        left_out = self._rejects.reasons()
-        found = f"read: {read or 'nothing'}" + (f"; left out: {left_out}" if left_out else "")
+        left_out = self._rejects.because()
         fix = "check that the folder holds this data set whole"
         if left_out:
             fix = "mend what was left out; without --skip-bad the first stops the work"
-        return DataError(f"{problem} in {self.name!r}; {found}", fix=fix)
+        return DataError(
+            f"{problem} in {self.name!r}; read: {read or 'nothing'}{left_out}", fix=fix
+        )
 
     def _write(self, name: str, fields: Mapping[str, Any]) -> None:
         if name not in self._files:
