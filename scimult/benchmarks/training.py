@@ -17,7 +17,8 @@ from scimult.benchmarks.variants import SIZES
 from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
 from scimult.checkpoints.exports import export_folded
 from scimult.config import validate
-from scimult.data.batches import BatchBuilder, all_known_positives
+from scimult.data.batches import BatchBuilder, Unit, all_known_positives
+from scimult.data.token_store import TokenStore
 from scimult.errors import ConfigError
 from scimult.models import Encoder, EncoderConfig
 from scimult.tasks import default_tasks
@@ -70,6 +71,31 @@ class Setting:
         )
 
 
+@dataclass(frozen=True)
+class Batches:
+    """What a run of ours starts from, and what it does in each unit."""
+
+    config: PretrainConfig
+    pretrained: Pretrained
+    tokens: TokenStore
+    unit: Callable[[int], Unit]
+
+
+def batches_of(setting: Setting) -> Batches:
+    """Plan a run and load its base."""
+    config = setting.config()
+    plan = plan_run(config)
+    pretrained = build.build_model(config)
+    tokens = plan.data.tokens(pretrained.tokenizer, setting.max_length)
+    sampler, _ = build_sampler(config, plan, tokens.lengths_N)
+    known = all_known_positives(plan.data)
+    builder = BatchBuilder(plan.sources, tokens, known, max_length=setting.max_length)
+    ahead = UnitsAhead(
+        lambda number: builder.unit(sampler.plan(number), distributed.rank()), len(sampler)
+    )
+    return Batches(config, pretrained, tokens, ahead)
+
+
 class OurSteps:
     """Whole optimizer steps of a run, one at a call, through DeepSpeed.
 
@@ -77,13 +103,9 @@ class OurSteps:
     """
 
     def __init__(self, setting: Setting, device: torch.device, precision: str) -> None:
-        config = setting.config()
-        plan = plan_run(config)
-        pretrained = build.build_model(config)
-        self.tokens = plan.data.tokens(pretrained.tokenizer, setting.max_length)
-        sampler, _ = build_sampler(config, plan, self.tokens.lengths_N)
-        known = all_known_positives(plan.data)
-        builder = BatchBuilder(plan.sources, self.tokens, known, max_length=setting.max_length)
+        batches = batches_of(setting)
+        config, pretrained = batches.config, batches.pretrained
+        self.tokens, self._unit = batches.tokens, batches.unit
         optimizer, schedule = build.build_optimizer(config, pretrained.model, _STEPS)
         settings = resolve_deepspeed(
             config.engine.deepspeed,
@@ -96,9 +118,6 @@ class OurSteps:
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         meter = Meter(pretrained.model, device, dtype, None)
         self._engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
-        self._unit = UnitsAhead(
-            lambda number: builder.unit(sampler.plan(number), distributed.rank()), len(sampler)
-        )
         self._trainer = Trainer(
             self._engine,
             ContrastiveObjective("cosine", loss_function(config.loss), config.loss, device),

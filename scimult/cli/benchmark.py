@@ -128,6 +128,40 @@ def train(
 
 
 @app.command()
+def gradients(
+    base: Annotated[str, typer.Option(help="Folder of a BERT-like checkpoint and tokenizer.")],
+    prepared: Annotated[str, typer.Option(help="Prepared folder: the texts of the batch.")],
+    pairs: Annotated[int, typer.Option(min=2, help="Pairs of the batch.")] = 32,
+    max_length: Annotated[int, typer.Option(min=8, max=512, help="Longest text.")] = 512,
+    chunks: Annotated[
+        Optional[list[int]],  # noqa: UP045
+        typer.Option(help="About so many of the embedding cache; may come again."),
+    ] = None,
+) -> None:
+    """Error of bf16 gradients against fp32 on this CPU; the last line is one JSON object."""
+    from dataclasses import asdict
+
+    import torch
+    from rich.console import Console
+
+    from scimult.benchmarks.gradients import gradient_errors
+    from scimult.benchmarks.training import Setting
+    from scimult.cli.tables import gradients_table
+
+    setting = Setting(base, prepared, pairs, max_length, dropout=0.0)
+    tokens, found = gradient_errors(setting, chunks or [50])
+    Console().print(gradients_table(found, f"{pairs} pairs, {tokens} tokens"))
+    report = {
+        "benchmark": "gradients",
+        "pairs": pairs,
+        "tokens": tokens,
+        "rows": [asdict(row) for row in found],
+        "machine": machine(torch.device("cpu")),
+    }
+    typer.echo(json.dumps(report))
+
+
+@app.command()
 def data(
     tokenizer: Annotated[
         Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10

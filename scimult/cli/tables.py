@@ -16,6 +16,7 @@ from scimult.terminal import visible
 
 if TYPE_CHECKING:
     from scimult.benchmarks.compare_training import TrainingRow
+    from scimult.benchmarks.gradients import GradientErrors
     from scimult.benchmarks.search import SearchCost
     from scimult.benchmarks.variants import Measurement
     from scimult.data.sources import PublicSource
@@ -106,6 +107,20 @@ def training_table(rows: Sequence[TrainingRow], title: str) -> Table:
         "ours, theirs (sentence-transformers): real tokens a second; padding: of theirs; faster: "
         "their time over ours; cached: our time with the embedding cache over ours without"
     )
+    return table
+
+
+def gradients_table(rows: Sequence[GradientErrors], title: str) -> Table:
+    """Return the errors of each group of parameters, by the number of chunks."""
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
+    table.add_column("gradient of", no_wrap=True)
+    for row in rows:
+        name = "one pass" if row.chunks == 1 else f"{row.chunks} chunks"
+        table.add_column(name, justify="right", no_wrap=True)
+    for group in rows[0].groups:
+        errors = [row.groups[group] for row in rows]
+        table.add_row(group, *(f"{whole:.2%} ({worst:.2%})" for whole, worst in errors))
+    table.caption = "error of bf16 over the norm of fp32's: of the group, of its worst tensor"
     return table
 
 

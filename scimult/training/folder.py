@@ -104,7 +104,8 @@ class RunFolder:
             )
         checkpoint = self._store.newest()
         if checkpoint is not None:
-            self._check_same_run(saved, checkpoint)
+            drops = max(model.config.dropout, model.config.attention_dropout) > 0
+            self._check_same_run(saved, checkpoint, drops)
         elif saved.exists() and not self._is_of_a_run(saved):
             problem = "file is not the config of a run, and would be replaced by it"
             raise ConfigError(problem, path=saved, fix="choose another output, or move the file")
@@ -127,7 +128,7 @@ class RunFolder:
         needed = checkpoints * (weights + 8 * trained) + weights - self._store.size()
         require_room(self.path, needed, f"{checkpoints} checkpoints and the model")
 
-    def _check_same_run(self, saved: Path, checkpoint: Checkpoint) -> None:
+    def _check_same_run(self, saved: Path, checkpoint: Checkpoint, drops: bool) -> None:
         check_same_config(saved, self._config)
         for name, value in self._state.items():
             written = checkpoint.info.get(name)
@@ -136,7 +137,11 @@ class RunFolder:
             # Batches by tokens are planned for a number of ranks.
             by_tokens = name == "ranks" and self._config.batch.max_tokens is not None
             if name in _FREE_AT_RESUME and not by_tokens:
-                note(f"resuming with {name} {value}, written with {written}: sums round otherwise")
+                masks = ", dropout draws other masks" if drops and name == "ranks" else ""
+                note(
+                    f"resuming with {name} {value}, written with {written}: "
+                    f"sums round otherwise{masks}"
+                )
                 continue
             raise CheckpointError(
                 f"checkpoint was written with {name} {written!r}, this run has {value!r}",

@@ -92,6 +92,24 @@ def test_training_beside_sentence_transformers(tmp_path: Path) -> None:
         assert 0 <= row["padding"] < 1
 
 
+def test_gradients_in_half_precision(tmp_path: Path) -> None:
+    prepare_corpus(tmp_path)
+    base = save_base_model(tmp_path / "base", "bert")
+    arguments = ["--base", str(base), "--prepared", str(tmp_path / "prepared"), "--pairs", "8"]
+    result = CliRunner().invoke(
+        app, ["benchmark", "gradients", *arguments, "--max-length", "32", "--chunks", "5"]
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    whole, cut = report["rows"]
+    assert whole["chunks"] == 1
+    assert cut["chunks"] >= 5
+    assert len(whole["groups"]) == 9
+    for row in report["rows"]:
+        # Not 0, which float32 would give; and the eight bits of bfloat16 through a few blocks.
+        assert 2**-9 < row["groups"]["all"][0] < 0.1
+
+
 def test_the_cost_of_preparing_a_library(tmp_path: Path) -> None:
     size = ["--papers", "200", "--citations", "500", "--labels", "5", "--words", "40", "--clean"]
     arguments = ["benchmark", "data", *size, "--folder", str(tmp_path)]

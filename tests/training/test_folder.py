@@ -34,12 +34,15 @@ def test_a_saved_configuration_of_an_older_version_has_the_defaults(tmp_path: Pa
         check_same_config(saved, config)
 
 
-def test_batches_by_tokens_belong_to_a_number_of_ranks(tmp_path: Path) -> None:
+def test_batches_by_tokens_belong_to_a_number_of_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Pairs are planned for the whole batch and then divided; a budget is each rank's own."""
     save_tiny_model(tmp_path / "base", variant="vanilla")
     by_tokens = {"pairs_per_step": None, "max_tokens": 200}
-    for name, batch in (("pairs", {}), ("tokens", by_tokens)):
-        config = run_config(tmp_path, name, batch=batch)
+    for name, batch, dropout in (("pairs", {}, 0.1), ("still", {}, 0.0), ("tokens", by_tokens, 0)):
+        model_section = {"dropout": dropout, "attention_dropout": 0.0}
+        config = run_config(tmp_path, name, batch=batch, model=model_section)
         output = Path(config.output)
         output.mkdir()
         tree = config.model_dump(mode="json")
@@ -56,6 +59,10 @@ def test_batches_by_tokens_belong_to_a_number_of_ranks(tmp_path: Path) -> None:
             found = RunFolder(config, "x", settings).open(True, model, ExitStack())
             assert found is not None
             assert found.step == 3
+            # Masks are drawn by rank: the note must not promise that sums alone differ.
+            said = capsys.readouterr()
+            assert "sums round otherwise" in said.out + said.err
+            assert ("dropout draws other masks" in said.out + said.err) == (dropout > 0)
 
 
 def test_a_config_that_is_no_runs_is_not_replaced(tmp_path: Path) -> None:
