@@ -214,7 +214,8 @@ class BatchConfig(StrictConfig):
     A step has ``accumulation`` passes, whose in-batch negatives are apart. A pass has its
     share of ``pairs_per_step``, over all ranks, or as many pairs as fit ``max_tokens`` on
     each rank. ``chunk_tokens`` turns the embedding cache on: a pass of any size needs memory
-    for the activations of so many tokens of short texts only.
+    for the activations of so many tokens of short texts only. ``auto``: on CPUs of as many as
+    take 2 GB, elsewhere of all; null: of all.
     """
 
     pairs_per_step: int | None = Field(None, ge=2, description="64, unless max_tokens is given")
@@ -223,7 +224,7 @@ class BatchConfig(StrictConfig):
         None, ge=1, description="of max_tokens: units among which pairs are sorted by length; 32"
     )
     accumulation: int = Field(1, ge=1)
-    chunk_tokens: int | None = Field(None, ge=1)
+    chunk_tokens: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
     mix: Literal["alternate", "in_batch"] = Field(
         "alternate", description="one source in a pass, or all in each, by their rates"
     )
@@ -260,7 +261,8 @@ class BatchConfig(StrictConfig):
             )
         if self.pairs_per_step is not None and self.pairs_per_step % self.accumulation:
             raise ValueError("batch.pairs_per_step must be a multiple of batch.accumulation")
-        if self.max_tokens is not None and self.max_tokens <= (self.chunk_tokens or 0):
+        chunk = self.chunk_tokens if isinstance(self.chunk_tokens, int) else 0
+        if self.max_tokens is not None and self.max_tokens <= chunk:
             raise ValueError("batch.chunk_tokens must be less than batch.max_tokens")
         return self
 

@@ -16,6 +16,7 @@ from scimult.training.config import PretrainConfig
 Precision = Literal["fp32", "bf16", "fp16"]
 # Lower stages pass over it without a word.
 _OFFLOADS_FROM = {"offload_optimizer": 1, "offload_param": 3}
+_DEEPSPEED_BUCKET = 500_000_000
 PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
 
 
@@ -118,6 +119,18 @@ def resolve_deepspeed(
         "gradient_accumulation_steps": 1,
     }
     return extras | _fill(given, ours, path, prefix="") | told
+
+
+def bound_buckets(settings: dict[str, Any], parameters: int) -> dict[str, Any]:
+    """Return settings whose reduction buffer is no larger than the gradients of a model.
+
+    By default DeepSpeed takes room for 500 million numbers in every step, whatever the model.
+    """
+    zero = settings.get("zero_optimization", {})
+    if zero.get("stage", 0) == 0 or zero.get("reduce_bucket_size", "auto") != "auto":
+        return settings
+    size = min(_DEEPSPEED_BUCKET, parameters)
+    return settings | {"zero_optimization": {**zero, "reduce_bucket_size": size}}
 
 
 def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> None:

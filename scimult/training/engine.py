@@ -19,6 +19,7 @@ from scimult.errors import ConfigError
 from scimult.files import read_json, write_json
 from scimult.hardware import keep_freed_memory
 from scimult.models import Encoder, PackedTexts
+from scimult.training.deepspeed_config import bound_buckets
 from scimult.training.gradient_sums import GradientSums
 from scimult.training.optim import RoutedAdamW
 from scimult.training.shards import MOMENTS, StateShards
@@ -124,7 +125,7 @@ class DeepSpeedEngine:
             model=model,
             optimizer=optimizer,
             lr_scheduler=schedule,
-            config=settings,
+            config=bound_buckets(settings, sum(p.numel() for p in model.parameters())),
             dist_init_required=False,
         )
         self._shards = StateShards(self._engine, optimizer, groups)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ Forward = Callable[[PackedTexts, int | list[int]], Tensor]
 UnitLoss = Callable[[Tensor, Tensor | None], tuple[Tensor, list[PartResult]]]
 # One padding token: stands in where a rank has no text of a route that others have.
 _FILLER: TokenIds = np.zeros(1, dtype=np.int64)
+# Numbers of the hidden size that a block keeps of a token for the way back, with dropout.
+_KEPT = 20
+_ACTIVATION_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class UnitTexts:
 def activation_tokens(lengths_U: IntArray, head_width: int | None) -> IntArray:
     """Return how many tokens of short texts need the memory that the activations of texts need.
 
-    A block keeps some 20 D numbers of a token for the way back, with dropout.
+    A block keeps some ``_KEPT`` D numbers of a token for the way back, with dropout.
     Attention, where it is not fused, keeps three of every head for each pair of tokens:
     scores, weights, and weights after dropout. A pair is then 1 / (7 ``head_width``) of a token.
 
@@ -89,6 +93,24 @@ def unfused_head_width(model: Encoder, device: torch.device) -> int | None:
     config, dtype = model.config, next(model.parameters()).dtype
     apart = multiplies_apart(device, dtype, config.attention_dropout)
     return config.hidden_size // config.num_heads if apart else None
+
+
+def resolve_chunk_tokens(
+    choice: int | Literal["auto"] | None, model: Encoder, device: torch.device
+) -> int | None:
+    """Return what a chunk of the embedding cache may weigh; ``None`` for passes as a whole.
+
+    ``auto``: on CPUs, so many tokens of short texts that their activations take 2 GB in
+    float32, however large the machine; whole passes elsewhere.
+    """
+    if choice != "auto":
+        return choice
+    if device.type != "cpu":
+        return None
+    blocks = model.config.num_blocks
+    # Recomputed blocks keep their input alone, and one of them at a time all of it.
+    kept = blocks + _KEPT if model.checkpoints_activations else blocks * _KEPT
+    return max(1, _ACTIVATION_BYTES // (4 * kept * model.config.hidden_size))
 
 
 def pass_whole(

@@ -29,6 +29,7 @@ from scimult.training.loop import Trainer
 from scimult.training.meter import Meter, resolve_peak
 from scimult.training.negatives import check_in_batch_negatives, shared_negatives
 from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.passes import resolve_chunk_tokens
 from scimult.training.plan import RunPlan, build_sampler, plan_run
 from scimult.training.record import recorded
 from scimult.training.selection import Selection
@@ -119,7 +120,7 @@ def pretrain(
             is_over=lambda: selection.is_over,
             meter=meter,
             accumulation=config.batch.accumulation,
-            chunk_tokens=config.batch.chunk_tokens,
+            chunk_tokens=resolve_chunk_tokens(config.batch.chunk_tokens, pretrained.model, device),
             seed=config.seed,
             callbacks=[*run.callbacks(scores, engine, selection, first_step, steps), watchdog],
         )

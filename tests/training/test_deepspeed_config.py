@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scimult.errors import ConfigError
-from scimult.training.deepspeed_config import resolve_deepspeed
+from scimult.training.deepspeed_config import bound_buckets, resolve_deepspeed
 
 ZERO = {"zero_optimization": {"stage": 1}}
 RUN: dict[str, Any] = {
@@ -99,3 +99,21 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     broken.write_text("{")
     with pytest.raises(ValueError, match=r"broken\.json: not a valid JSON file"):
         resolve_deepspeed(str(broken), **RUN)
+
+
+def test_the_reduction_buffer_is_no_larger_than_the_model() -> None:
+    """DeepSpeed's own default is room for 500 million numbers: 2 GB in float32, in every step."""
+    for stage in (1, 2, 3):
+        settings = {"zero_optimization": {"stage": stage}, "gradient_clipping": 1.0}
+        bounded = bound_buckets(settings, 22_000_000)
+        assert bounded["zero_optimization"] == {"stage": stage, "reduce_bucket_size": 22_000_000}
+        assert bounded["gradient_clipping"] == 1.0
+        assert settings["zero_optimization"] == {"stage": stage}
+        large = bound_buckets(settings, 7_000_000_000)
+        assert large["zero_optimization"]["reduce_bucket_size"] == 500_000_000
+        given = {"zero_optimization": {"stage": stage, "reduce_bucket_size": 5}}
+        assert bound_buckets(given, 22_000_000) == given
+    assert bound_buckets({"zero_optimization": {"stage": 0}}, 9) == {
+        "zero_optimization": {"stage": 0}
+    }
+    assert bound_buckets({}, 9) == {}

@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 
 from scimult.models import Encoder, EncoderConfig, pack
-from scimult.training.passes import activation_tokens, unfused_head_width
+from scimult.training.passes import (
+    activation_tokens,
+    resolve_chunk_tokens,
+    unfused_head_width,
+)
 
 
 def kept_bytes(model: Encoder, texts: int, length: int) -> int:
@@ -27,20 +31,51 @@ def kept_bytes(model: Encoder, texts: int, length: int) -> int:
     return sum(t.untyped_storage().nbytes() for p, t in kept.items() if p not in weights)
 
 
-@pytest.mark.parametrize("heads", [4, 12])
-def test_texts_of_one_weight_need_the_same_memory(heads: int) -> None:
-    model = Encoder(
+def encoder(heads: int, blocks: int = 2, hidden: int = 384) -> Encoder:
+    return Encoder(
         EncoderConfig(
             vocab_size=50,
-            hidden_size=384,
-            num_blocks=2,
+            hidden_size=hidden,
+            num_blocks=blocks,
             num_heads=heads,
-            intermediate_size=1536,
+            intermediate_size=4 * hidden,
             max_positions=512,
             dropout=0.1,
             attention_dropout=0.1,
         )
     )
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize(("blocks", "hidden"), [(2, 384), (5, 192)])
+def test_a_chunk_by_default_keeps_at_most_two_gigabytes(
+    blocks: int, hidden: int, recomputes: bool
+) -> None:
+    """Scaled up from a few texts: on CPUs without a choice of one's own."""
+    cpu = torch.device("cpu")
+    model = encoder(12, blocks, hidden)
+    model.checkpoints_activations = recomputes
+    chunk = resolve_chunk_tokens("auto", model, cpu)
+    assert chunk is not None
+    weight = int(activation_tokens(np.array([128]), unfused_head_width(model, cpu))[0])
+    model.checkpoints_activations = False
+    bytes_of_text = kept_bytes(model, 8, 128) / 8
+    if recomputes:  # one block as a whole, and the inputs of all
+        bytes_of_text = bytes_of_text / blocks + 4 * 128 * hidden * blocks
+    assert 0.7 * 2**31 < bytes_of_text * chunk / weight < 1.1 * 2**31
+
+
+def test_chunks_are_what_was_chosen_and_whole_passes_elsewhere() -> None:
+    model = encoder(4)
+    assert resolve_chunk_tokens(7, model, torch.device("cpu")) == 7
+    assert resolve_chunk_tokens(None, model, torch.device("cpu")) is None
+    assert resolve_chunk_tokens("auto", model, torch.device("cuda")) is None
+    assert resolve_chunk_tokens(7, model, torch.device("cuda")) == 7
+
+
+@pytest.mark.parametrize("heads", [4, 12])
+def test_texts_of_one_weight_need_the_same_memory(heads: int) -> None:
+    model = encoder(heads)
     head_width = unfused_head_width(model, torch.device("cpu"))
     assert head_width == 384 // heads
     long, short = activation_tokens(np.array([512, 48]), head_width)
