@@ -38,7 +38,8 @@ def test_pairs_follow_their_texts(
     raw = RawPairs(SOURCE, "citations", *columns)
     score = {pair: float(number) for number, pair in enumerate(pairs)}
     teacher = TeacherScores(*columns, np.arange(len(pairs), dtype=np.float32))
-    collected = Collected([raw], columns, columns, teacher, {}, {}, Rejects())
+    triples = np.array([(a, b, (b + 1) % COUNT) for a, b in pairs], dtype=np.int64).reshape(-1, 3)
+    collected = Collected([raw], columns, columns, triples, teacher, {}, {}, Rejects())
     mask = np.isin(np.arange(COUNT), list(removed))
     moved, counts = compact_pairs(collected, RowMap(np.array(keepers), mask))
 
@@ -46,6 +47,10 @@ def test_pairs_follow_their_texts(
     part = moved.parts[0]
     for found in (moved.citations, moved.shown, (part.queries, part.positives)):
         assert list(zip(*(column.tolist() for column in found), strict=True)) == sorted(expected)
+    moved_triples = {tuple(new.get(row) for row in triple) for triple in triples.tolist()}
+    assert sorted(map(tuple, moved.triples.tolist())) == sorted(
+        triple for triple in moved_triples if None not in triple
+    )
     # Every pair is there, or counted under what became of it; so is every score.
     became = [number for what, number in counts.items() if not what.startswith("teacher")]
     assert len(pairs) == len(expected) + sum(became)
@@ -67,11 +72,14 @@ def test_collected_pairs_survive_the_disk(tmp_path: Path) -> None:
     raw = RawPairs(SOURCE, "citations", *columns)
     teacher = TeacherScores(*columns, np.array([0.5, 1.5, 2.5]))
     counts = {"s": {"papers": 3}}
-    before = Collected([raw], columns, columns, teacher, {"s": range(2)}, counts, rejects)
+    triples = np.array([(1, 0, 2), (2, 0, 1)])
+    spaces = {"s": range(2)}
+    before = Collected([raw], columns, columns, triples, teacher, spaces, counts, rejects)
     before.save(tmp_path)
     after = Collected.load(tmp_path, [SOURCE], Rejects(skip_bad=True))
     assert after.label_rows == before.label_rows
     assert after.counts == before.counts
+    assert after.triples.tolist() == triples.tolist()
     assert after.rejects.summary() == rejects.summary()
     assert after.parts[0].queries.tolist() == [1, 2, 2]
     assert [column.tolist() for column in after.shown] == [[1, 2, 2], [0, 0, 1]]
