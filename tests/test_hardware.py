@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from scimult import hardware
+from scimult.errors import ConfigError
+from scimult.hardware import usable_device
 from scimult.training import deepspeed_config
 
 CPU = torch.device("cpu")
@@ -40,7 +42,8 @@ def test_freed_memory_is_not_faulted_in_again() -> None:
     """A large buffer that is freed and taken again costs page faults only the first time."""
     script = """
 import resource, sys, torch
-from scimult.hardware import keep_freed_memory
+from scimult.errors import ConfigError
+from scimult.hardware import keep_freed_memory, usable_device
 if sys.argv[1] == "keep":
     keep_freed_memory()
 def faults():
@@ -57,3 +60,16 @@ print(faults() - before)
 
     # A system short of memory takes pages away from any process.
     assert min(run("keep") for _ in range(3)) < run("not") / 2
+
+
+@pytest.mark.parametrize("name", ["gpu", "mps", "xpu", "abacus", "cuda:99"])
+def test_a_device_that_is_not_there_is_one_short_line(name: str) -> None:
+    """torch lists its devices, or its kernels: thirty lines, most of them of no use."""
+    with pytest.raises(ConfigError, match=r"device cannot be used.*Fix: use cpu") as caught:
+        usable_device(name)
+    assert len(str(caught.value)) < 200
+    assert "\n" not in str(caught.value)
+
+
+def test_the_cpu_is_a_device() -> None:
+    assert usable_device("cpu") == CPU

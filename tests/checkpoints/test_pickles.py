@@ -1,0 +1,40 @@
+"""Pickled files that are refused: what is said of them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from scimult.checkpoints.pickles import load_pickle
+from scimult.errors import CheckpointError
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("ran",)
+
+
+@pytest.mark.parametrize("how", ["raw", "torch", "rubbish"])
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_nobody_is_told_to_load_unsafely(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "weights.bin"
+    if how == "raw":
+        path.write_bytes(pickle.dumps(_Evil()))
+    elif how == "torch":
+        torch.save({"a": _Evil()}, path)
+    else:
+        path.write_bytes(b"\x80\x02rubbish")
+    with pytest.raises(CheckpointError, match=r"weights\.bin: .*Fix: ") as caught:
+        load_pickle(path)
+    message = str(caught.value)
+    assert "weights_only" not in message
+    assert "torch.load" not in message
+    assert message.count("Fix: ") == 1
+    assert not (tmp_path / "ran").exists()
