@@ -76,8 +76,7 @@ def gradient_errors(setting: Setting, chunks: Sequence[int]) -> tuple[int, list[
     objective = ContrastiveObjective("cosine", loss_function(batches.config.loss))
 
     def loss_of(embeddings_UD: Tensor, _: Tensor | None) -> tuple[Tensor, list[PartResult]]:
-        of_part = torch.split(embeddings_UD, [len(part.rows) for part in unit.parts])
-        results = [objective(*pair) for pair in zip(unit.parts, of_part, strict=True)]
+        results = objective(unit.parts, embeddings_UD)
         return torch.stack([result.loss for result in results]).sum() / unit.pairs, results
 
     def gradients(chunk_tokens: int) -> tuple[int, dict[str, Tensor]]:
