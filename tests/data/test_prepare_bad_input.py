@@ -164,7 +164,7 @@ def test_a_null_abstract_is_an_empty_one_and_ids_may_be_integers(
 @pytest.mark.parametrize(
     ("content", "what", "fix"),
     [
-        (gzip.compress(b"{}"), "gzip", "in .gz"),
+        (gzip.compress(b"{}", mtime=0), "gzip", "in .gz"),
         (b"PAR1\x15\x04", "Parquet", "scimult prepare table"),
         (b"PK\x03\x04\x14", "ZIP", "unpack it"),
         ('{"id": 1}'.encode("utf-16"), "UTF-16", "UTF-8"),
