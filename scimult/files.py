@@ -8,8 +8,6 @@ import json
 import os
 import re
 import shutil
-import socket
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from scimult.errors import DataError, StorageError
-from scimult.locks import exclusive, mark_as_living, remove_if_dead
+from scimult.locks import (
+    OLD,
+    exclusive,
+    left_by_writers,
+    lock_name,
+    mark_as_living,
+    remove_leftovers,
+    temporary_name,
+)
 
-# Endings of what stands beside a target while it is written: its new content, and the folder
-# that it replaces. Locks may not reach over hosts, so the names tell whose they are.
-_UNFINISHED, _OLD = ".tmp", ".old"
 _MARK_BYTES = 4096
-_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
 # NumPy says so without an error number.
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 
@@ -69,11 +71,11 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
         raise StorageError(problem, path=path, fix="name a file")
     if path.is_symlink():
         path = Path(os.path.realpath(path))
-    temporary = _temporary_name(path)
+    temporary = temporary_name(path)
     living = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(path)
+        remove_leftovers(path)
         temporary.touch()
         living = mark_as_living(temporary)
         yield temporary
@@ -114,11 +116,11 @@ def atomic_folder(path: Path | str, kind: FolderKind | None = None) -> Iterator[
     """
     given, path = Path(path), _absolute(path)
     check_replaceable(given, kind)
-    temporary = _temporary_name(path)
+    temporary = temporary_name(path)
     with ExitStack() as held:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(exclusive(_lock_name(path), given))
+            held.enter_context(exclusive(lock_name(path), given))
             _put_right(path)
             check_replaceable(given, kind)
             temporary.mkdir()
@@ -214,8 +216,8 @@ def only_writer(folder: Path | str) -> Iterator[None]:
 def recover_folder(path: Path | str) -> None:
     """Put back a folder whose replacement was killed between its two renames, if it was."""
     path = _absolute(path)
-    if not os.path.lexists(path) and _left_of(path, _OLD):
-        with suppress(StorageError, OSError), exclusive(_lock_name(path), path):
+    if not os.path.lexists(path) and left_by_writers(path, OLD):
+        with suppress(StorageError, OSError), exclusive(lock_name(path), path):
             _put_right(path)
 
 
@@ -233,7 +235,7 @@ def publish_folder(temporary: Path, path: Path) -> None:
         _fsync(file)
     _fsync(temporary)
     if path.exists():
-        old = _temporary_name(path, _OLD)
+        old = temporary_name(path, OLD)
         os.replace(path, old)
         os.replace(temporary, path)
         _discard(old, path)
@@ -249,31 +251,19 @@ def _remove_if_empty(folder: Path) -> None:
 
 def _put_right(path: Path) -> None:
     """Undo or finish what killed writers of a folder left; the caller holds its lock."""
-    for old in _left_of(path, _OLD):
+    for old in left_by_writers(path, OLD):
         if os.path.lexists(path):
             _discard(old, path)
         else:
             os.replace(old, path)
-    _remove_leftovers(path)
+    remove_leftovers(path)
 
 
 def _discard(old: Path, path: Path) -> None:
     """Remove a replaced folder; half of it must never pass for something to be put back."""
-    left = _temporary_name(path)
+    left = temporary_name(path)
     os.replace(old, left)
     shutil.rmtree(left, ignore_errors=True)
-
-
-def _remove_leftovers(path: Path) -> None:
-    for left in _left_of(path, _UNFINISHED, _HOST):
-        remove_if_dead(left)
-
-
-def _left_of(path: Path, ending: str, host: str = "") -> list[Path]:
-    """Return what earlier writers of ``path`` left beside it."""
-    name = re.compile(rf"\.{re.escape(path.name)}\.{host}[0-9a-f]+{re.escape(ending)}")
-    beside = os.listdir(path.parent) if path.parent.is_dir() else []
-    return sorted(path.with_name(found) for found in beside if name.fullmatch(found))
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -321,7 +311,7 @@ def require_room(folder: Path, needed: int, what: str) -> None:
     StorageError
         If it cannot be written, or less is free; ``what`` says what the bytes are for.
     """
-    probe = _temporary_name(folder / "probe")
+    probe = temporary_name(folder / "probe")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"x")
@@ -380,16 +370,8 @@ def _concerns(error: OSError, path: Path, temporary: Path) -> bool:
     if not isinstance(error.filename, (str, os.PathLike)):
         return True
     met = Path(error.filename)
-    ours = (path, _lock_name(path))
+    ours = (path, lock_name(path))
     return met in ours or met in temporary.parents or met.is_relative_to(temporary)
-
-
-def _temporary_name(path: Path, ending: str = _UNFINISHED) -> Path:
-    return path.with_name(f".{path.name}.{_HOST}{uuid.uuid4().hex[:8]}{ending}")
-
-
-def _lock_name(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
 
 
 def _absolute(path: Path | str) -> Path:

@@ -1,19 +1,53 @@
-"""Locks on what a process writes. They end with the process, however it ends."""
+"""Who is writing what: locks, and the names of what is unfinished.
+
+Locks end with the process, however it ends; so what has a name of these and no lock was left
+by a killed one.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import re
 import shutil
 import socket
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scimult.errors import StorageError
 
+# Endings of what stands beside a target while it is written: its new content, and the folder
+# that it replaces. Locks may not reach over hosts, so the names tell whose they are.
+UNFINISHED, OLD = ".tmp", ".old"
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
 _NOTE_BYTES = 500
+
+
+def temporary_name(path: Path, ending: str = UNFINISHED) -> Path:
+    """Return a new name beside ``path`` for what is not it yet, or not any more."""
+    return path.with_name(f".{path.name}.{_HOST}{uuid.uuid4().hex[:8]}{ending}")
+
+
+def lock_name(path: Path) -> Path:
+    """Return the name of the lock of a folder that is replaced as a whole."""
+    return path.with_name(f".{path.name}.lock")
+
+
+def left_by_writers(path: Path, ending: str, host: str = "") -> list[Path]:
+    """Return what stands beside ``path`` under temporary names, of one host or of all."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.{host}[0-9a-f]+{re.escape(ending)}")
+    beside = os.listdir(path.parent) if path.parent.is_dir() else []
+    return sorted(path.with_name(found) for found in beside if name.fullmatch(found))
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what dead processes of this host left of unfinished writes of ``path``."""
+    for left in left_by_writers(path, UNFINISHED, _HOST):
+        remove_if_dead(left)
 
 
 @contextmanager
