@@ -256,6 +256,7 @@ def start_writer() -> Iterator[Callable[[str, Path], subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_what_a_killed_writer_left_is_removed_by_the_next(
     tmp_path: Path, what: str, start_writer: Callable[[str, Path], subprocess.Popen[str]]
@@ -271,6 +272,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(
     assert _names(tmp_path) == [other.name, "out"]
 
 
+@pytest.mark.ranks
 def test_two_writers_of_one_folder(
     tmp_path: Path, start_writer: Callable[[str, Path], subprocess.Popen[str]]
 ) -> None:
@@ -293,6 +295,7 @@ def test_two_writers_of_one_folder(
     assert _names(tmp_path / "b") == []
 
 
+@pytest.mark.ranks
 def test_a_living_writer_of_a_file_keeps_its_temporary_file(
     tmp_path: Path, start_writer: Callable[[str, Path], subprocess.Popen[str]]
 ) -> None:

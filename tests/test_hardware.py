@@ -37,6 +37,7 @@ def test_a_slow_choice_is_kept_and_said(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.ranks
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sets options of glibc")
 def test_freed_memory_is_not_faulted_in_again() -> None:
     """A large buffer that is freed and taken again costs page faults only the first time."""

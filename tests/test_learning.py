@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
+
+pytestmark = pytest.mark.ranks
 
 # Seeded; measured: fields_fine 0.145 -> 0.812, cite 0.120 -> 0.455, search 0.072 -> 0.492.
 # The margins leave room for other processors, whose last bits lead training elsewhere.

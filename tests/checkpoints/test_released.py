@@ -187,6 +187,7 @@ assert "omegaconf" not in sys.modules
 """
 
 
+@pytest.mark.ranks
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_optimizer_state_takes_no_memory_and_omegaconf_is_not_needed(
     tmp_path: Path, tokenizer: Path, repository: Path

@@ -110,6 +110,7 @@ def test_gradients_in_half_precision(tmp_path: Path) -> None:
         assert 2**-9 < row["groups"]["all"][0] < 0.1
 
 
+@pytest.mark.ranks
 def test_the_cost_of_preparing_a_library(tmp_path: Path) -> None:
     size = ["--papers", "200", "--citations", "500", "--labels", "5", "--words", "40", "--clean"]
     arguments = ["benchmark", "data", *size, "--folder", str(tmp_path)]
@@ -162,6 +163,7 @@ def test_the_cpu_clock_is_refused_for_a_gpu() -> None:
     assert "does not see a GPU" in result.output
 
 
+@pytest.mark.ranks
 def test_search_reports_the_shapes_that_were_asked_for() -> None:
     """A process that holds the embeddings cannot have a peak below their size."""
     arguments = ["search", "cs_conference", "--width", "32", "--k", "10", "--fraction", "0.001"]

@@ -169,6 +169,7 @@ def test_list_shows_suites_and_whether_their_data_is_here(suite: Path) -> None:
     assert "  cacm [missing]: search, search" in result.stdout
 
 
+@pytest.mark.ranks
 def test_the_launch_script_takes_the_same_options(repository: Path, suite: Path) -> None:
     script = str(repository / "launch/evaluate.py")
     options = ["--suite", str(suite), "--data", str(suite.parent / "data"), "--bm25"]

@@ -201,6 +201,7 @@ print(result.exit_code, sorted(heavy))
 """
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -242,6 +243,7 @@ def test_mistakes_are_told_before_torch_is_loaded(
     assert done.stdout.count("Fix: ") == 1
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_killed_verb_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     code = (

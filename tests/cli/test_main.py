@@ -84,6 +84,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert heavy & set(loaded.stdout.split()) == set()
 
 
+@pytest.mark.ranks
 def test_the_package_has_its_model_and_loads_it_when_asked() -> None:
     code = (
         "import sys, scimult; print('torch' in sys.modules, 'SciMult' in dir(scimult));"
@@ -98,6 +99,7 @@ def test_the_package_has_its_model_and_loads_it_when_asked() -> None:
         scimult.Scimult  # noqa: B018
 
 
+@pytest.mark.ranks
 def test_launch_scripts_pass_on_messages_and_exit_codes(repository: Path) -> None:
     for script, arguments, code in (
         ("pretrain.py", ["--config", "nowhere.yaml"], 1),

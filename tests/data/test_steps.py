@@ -156,6 +156,7 @@ def test_an_interrupted_build_goes_on_and_ends_the_same(
     assert len(TokenStore.open(tmp_path / "resumed", texts=texts)) == len(texts)
 
 
+@pytest.mark.ranks
 def test_two_processes_write_what_one_writes(
     texts: TextStore, minilm: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from scimult import distributed
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
@@ -11,6 +13,8 @@ from scimult.errors import DataError
 from scimult.mining.dataset import build_dataset
 from tests.ranks import run_ranks
 from tests.raw_corpus import raw_config, write_raw
+
+pytestmark = pytest.mark.ranks
 
 
 def _open_twice(folder: Path, model: Path) -> tuple[int, str]:

@@ -38,6 +38,7 @@ def folder(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return path
 
 
+@pytest.mark.ranks
 def test_every_process_finds_the_same_vocabulary(texts: list[str], tokenizer: Tokenizer) -> None:
     """The library's own WordPiece trainer fails this: it breaks ties by a random hash."""
     code = (

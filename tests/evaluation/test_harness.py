@@ -148,6 +148,7 @@ def _evaluate_on_rank(folder: Path, rank_folder: Path) -> tuple[int, dict[str, d
     return mine, _scores(result)
 
 
+@pytest.mark.ranks
 def test_ranks_encode_a_share_each_and_score_as_one(tmp_path: Path) -> None:
     ranks = run_ranks(_evaluate_on_rank, 2, tmp_path, tmp_path / "store", tmp_path)
     suite, sets = _load(tmp_path / "single")

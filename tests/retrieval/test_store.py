@@ -124,6 +124,7 @@ def _encode_on_rank(folder: Path) -> tuple[int, FloatArray]:
     return mine, found
 
 
+@pytest.mark.ranks
 def test_ranks_share_the_work_and_get_the_same(tmp_path: Path) -> None:
     results = run_ranks(_encode_on_rank, 2, tmp_path, tmp_path / "store")
     single = WordEncoder().encode(TEXTS, task="search", role="query")

@@ -29,6 +29,8 @@ from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 from tests.training.test_resume import assert_same_run, wait_for_step
 
+pytestmark = pytest.mark.ranks
+
 STAGES: dict[str, Any] = {
     "vanilla": {"schedule": {"steps": 4}},
     "experts": {

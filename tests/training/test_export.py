@@ -19,6 +19,8 @@ from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import prepare_corpus, run_config
 
+pytestmark = pytest.mark.ranks
+
 # Each way that DeepSpeed keeps weights: whole, float32 shards, half precision with masters.
 RUNS = [("fp32", 0), ("fp32", 1), ("bf16", 2), ("bf16", 3)]
 NAMES = [f"{precision}-stage{stage}" for precision, stage in RUNS]

@@ -17,6 +17,8 @@ from scimult.training.optim import RoutedAdamW, parameter_groups
 from tests.models.variants import tiny_encoder, tiny_rows
 from tests.ranks import run_ranks
 
+pytestmark = pytest.mark.ranks
+
 # Shares of one gradient. Each of the small ones is below half of the last bit that bfloat16 has
 # for the large one, and would be lost.
 SHARES = [1.0, *[2.0**-9] * 64]

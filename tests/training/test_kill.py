@@ -25,6 +25,8 @@ from scimult.training.state import CheckpointStore
 from tests.ranks import SERVER
 from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 
+pytestmark = pytest.mark.ranks
+
 # Trouble comes after the first checkpoint.
 STEPS, EVERY, TROUBLED_UNIT = 12, 3, 4
 PATIENCE = 240.0

@@ -13,6 +13,8 @@ from scimult.config import save_config
 from scimult.distributed import free_port
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
+pytestmark = pytest.mark.ranks
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -16,6 +16,8 @@ from scimult.training.optim import RoutedAdamW, parameter_groups
 from tests.models.variants import tiny_encoder, tiny_rows
 from tests.ranks import run_ranks
 
+pytestmark = pytest.mark.ranks
+
 SCALE_POWER = 20
 
 

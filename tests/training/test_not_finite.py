@@ -32,6 +32,8 @@ from tests.models.variants import tiny_encoder
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, plan_units, prepare_corpus, run_config
 
+pytestmark = pytest.mark.ranks
+
 
 class OnlyNumbers:
     """An engine without a model: remembers what it is told to go down."""

@@ -30,6 +30,8 @@ from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, plan_units, prepare_corpus, run_config
 
+pytestmark = pytest.mark.ranks
+
 STAGES = (0, 1, 2, 3)
 
 

@@ -18,6 +18,8 @@ from scimult.config import save_config
 from scimult.training.config import PretrainConfig
 from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 
+pytestmark = pytest.mark.ranks
+
 STEPS = 8
 
 

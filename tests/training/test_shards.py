@@ -22,6 +22,8 @@ from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
+pytestmark = pytest.mark.ranks
+
 STEPS = 6
 FILES = ("model.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors", "counters.json")
 HOST = {"device": "cpu"}

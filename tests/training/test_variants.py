@@ -20,6 +20,8 @@ from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
+pytestmark = pytest.mark.ranks
+
 # Adam divides a gradient by its own size: with the default, one that is rounding alone would
 # move a weight as far as a real one does.
 ADAM = {"lr": 1e-3, "eps": 1e-4}

@@ -24,6 +24,8 @@ from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
+pytestmark = pytest.mark.ranks
+
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 # Clips every step, so that norms before and after differ.
 OPTIMIZER = {"lr": 1e-3, "clip": 0.01, "layer_decay": 0.9}
