@@ -49,9 +49,10 @@ def variants(
             raise UnknownNameError("variant", name, CASES)
     if size not in SIZES:
         raise UnknownNameError("size", size, SIZES)
-    where = usable_device(device)
-    if where.type == "cuda" and clock == "cpu":
+    on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
+    if on_gpu and clock == "cpu":
         raise ConfigError("--clock cpu does not see a GPU's work", fix="use --clock wall")
+    where = usable_device(device)
     keep_freed_memory()
     load = make_load(tokens, max_length, where, getattr(torch, dtype), SIZES[size]["vocab_size"])
     found = [measure(name, size, load, rounds, clock) for name in progress(chosen, "variants")]
