@@ -21,6 +21,13 @@ settings.load_profile("house")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long, so that workers that share files end together."""
+    marks = ("ranks", "timeout")
+    long = {item.path for item in items if any(map(item.get_closest_marker, marks))}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_torch_thread() -> None:
     """Keep numbers reproducible and leave the other cores to the other ranks."""
