@@ -230,6 +230,11 @@ def test_negatives_of_pairs_and_of_queries(
         for query, positives, pool in zip(pairs.queries, pairs.positives, found, strict=True):
             given_for = {n for q, p, n in triples if q == query and p in positives}
             assert pool == _second(shown, query) | given_for
+        # Where duplicates merged, a triple's negative may be its own positive or query.
+        for query, pool, mined in zip(
+            pairs.queries, found, _mined(rule, pairs, _by_row(edges)), strict=True
+        ):
+            assert mined == pool - _second(edges, query) - {query}
 
 
 @given(edges=EDGES, shown=EDGES)
