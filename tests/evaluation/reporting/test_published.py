@@ -14,6 +14,7 @@ from scimult.evaluation.reporting.published import (
     publications,
 )
 from scimult.evaluation.results import load_results
+from scimult.evaluation.suites import load_suite, suite_names
 from tests.evaluation.reporting.scored import write_results
 
 TABLES = [(paper, table) for paper in publications() for table in paper.tables]
@@ -82,3 +83,16 @@ def test_only_data_sets_of_the_same_size_stand_beside_each_other(tmp_path: Path)
     assert other.headings == ["system"]
     assert "other sizes: tiny:search" in other.notes[-1]
     assert beside_ours(results, publications()) == []
+
+
+@pytest.mark.parametrize("paper", publications(), ids=lambda paper: paper.paper[:20])
+def test_sizes_of_published_sets_are_those_that_suites_expect(paper: Publication) -> None:
+    """They stand in two files: the one refuses other data, the other leaves out its rows."""
+    for name, counts in paper.counts.items():
+        suite, _, benchmark = name.partition(":")
+        assert suite in suite_names()
+        expected = load_suite(suite).benchmarks[benchmark].expected
+        if expected is not None:
+            known = {key: n for key, n in expected.model_dump().items() if n is not None}
+            shared = known.keys() & counts.keys()
+            assert {key: known[key] for key in shared} == {key: counts[key] for key in shared}
