@@ -1,6 +1,10 @@
 """Sizes and speeds: ``python launch/benchmark.py variants``, ``train``, ``data`` or ``search``."""
 
-from scimult.cli.main import launch
+import sys
+from pathlib import Path
+from runpy import run_module
 
 if __name__ == "__main__":
-    launch("benchmark")
+    # The benchmarks stand beside the package, which alone is installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    run_module("benchmarks.app", run_name="__main__")

@@ -14,6 +14,7 @@ Role = Literal["query", "candidate"]
 Similarity = Literal["dot", "cosine", "l2"]
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 TokenIds = NDArray[np.int32] | NDArray[np.int64]
 
 

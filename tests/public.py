@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from scimult.config import validate
 from scimult.data.prepared import PreparedData
-from scimult.data.sources import SOURCES, Conversion, convert
 from scimult.files import read_json
-from scimult.mining.dataset import DatasetConfig, build_dataset
+from scimult.preparation.dataset import DatasetConfig, build_dataset
+from scimult.preparation.sources import SOURCES, Conversion, convert
 
 Content = str | bytes | Sequence[Any] | Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult.config import validate
-from scimult.mining.dataset import DatasetConfig
+from scimult.preparation.dataset import DatasetConfig
 
 PAPERS: list[dict[str, Any]] = [
     {

@@ -10,8 +10,8 @@ from scimult.config import StrictConfig, load_config
 from scimult.errors import ConfigError
 from scimult.evaluation.suites import Suite
 from scimult.files import read_json
-from scimult.mining.config import MiningConfig
-from scimult.mining.dataset import DatasetConfig
+from scimult.preparation.dataset import DatasetConfig
+from scimult.preparation.mining.config import MiningConfig
 from scimult.training.config import PretrainConfig
 from scimult.training.stages import has_stages, load_stages
 from tests.conftest import REPOSITORY

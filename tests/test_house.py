@@ -18,7 +18,7 @@ import yaml
 
 from scimult.cli.main import app
 
-CODE = ("scimult", "launch", "tests")
+CODE = ("scimult", "benchmarks", "launch", "tests")
 
 
 def _run(repository: Path, *command: str) -> str:
@@ -118,7 +118,7 @@ def test_documents_name_files_that_exist(repository: Path) -> None:
     for page in pages:
         text = page.read_text(encoding="utf-8")
         links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
-        paths = re.findall(r"`((?:scimult|tests|configs|launch|docs)/[\w/.-]+)`", text)
+        paths = re.findall(r"`((?:scimult|benchmarks|tests|configs|launch|docs)/[\w/.-]+)`", text)
         named += [(page.name, page.parent / link) for link in links]
         named += [(page.name, repository / path) for path in paths]
     assert len(named) > 20

@@ -1,8 +1,8 @@
 """Weights on disk: our folders, Hugging Face folders, warm start."""
 
+from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.pretrained import (
     Pretrained,
-    PretrainedConfig,
     load_pretrained,
     read_config,
     save_pretrained,

@@ -17,10 +17,10 @@ from typing import Any, get_args
 from torch import Tensor
 
 from scimult import __version__
+from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.hub import local_folder
 from scimult.checkpoints.pretrained import (
     Pretrained,
-    PretrainedConfig,
     find_model_folder,
     read_folder,
     tokenizer_for,

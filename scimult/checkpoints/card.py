@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from torch import Tensor
 
+from scimult.checkpoints.config import PretrainedConfig
 from scimult.models import EncoderConfig
 from scimult.models.config import ROUTED
-
-if TYPE_CHECKING:
-    from scimult.checkpoints.pretrained import PretrainedConfig
+from scimult.models.variants import variant_of
 
 CARD_FILE = "README.md"
 _COMPARE = {
@@ -27,24 +26,6 @@ def title_of(folder: Path | str) -> str:
     """Return what a model card calls the folder: its name, for a run's ``model`` the run's."""
     path = Path(folder).absolute()
     return path.parent.name if path.name == "model" else path.name
-
-
-def variant_of(encoder: EncoderConfig) -> str:
-    """Return the name in ``VARIANTS`` that describes what differs by route."""
-    if encoder.experts is not None:
-        names = {"attention": "mha", "feed_forward": "ffn"}
-        return (
-            "_".join(names[part] for part in names if part in encoder.experts.sublayers) + "_expert"
-        )
-    if encoder.adapters is not None:
-        return "fusion" if encoder.adapters.fusion else "adapters"
-    if encoder.instructions is not None:
-        return "prefix" if encoder.instructions.own_encoder else "instruction"
-    if encoder.codes is not None:
-        return "control_codes"
-    return next(
-        (name for name in ("lora", "pals") if getattr(encoder, name) is not None), "vanilla"
-    )
 
 
 def own_card(config: PretrainedConfig, weights: Mapping[str, Tensor], name: str) -> str:

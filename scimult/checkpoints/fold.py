@@ -10,8 +10,9 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
+from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.families import export_config, export_weights
-from scimult.checkpoints.pretrained import FOLDED_KEY, Pretrained, PretrainedConfig
+from scimult.checkpoints.pretrained import FOLDED_KEY, Pretrained
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import Encoder, EncoderConfig, ExpertLayout
 from scimult.models.layouts import LowRankLayout

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.pretrained import (
     Pretrained,
-    PretrainedConfig,
     find_model_folder,
     read_folder,
 )

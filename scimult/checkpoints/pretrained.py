@@ -5,29 +5,29 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError
 from torch import Tensor
 
 from scimult.checkpoints.card import CARD_FILE, own_card, title_of
+from scimult.checkpoints.config import FORMAT, SHORTEST, PretrainedConfig
 from scimult.checkpoints.families import Family, family_of
 from scimult.checkpoints.hub import local_folder
 from scimult.checkpoints.sentence_folder import SentenceFolder
 from scimult.checkpoints.warm_start import warm_start
 from scimult.checkpoints.weights import load_strictly, read_weights, write_weights
-from scimult.config import StrictConfig, validate
+from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError, one_of
 from scimult.files import FolderKind, atomic_folder, read_json, write_json, write_text
 from scimult.models import Encoder, EncoderConfig
 from scimult.models.config import Pooling
 from scimult.progress import note
-from scimult.tasks import Routing, Task, TaskSet, default_tasks, route_names, route_of
+from scimult.tasks import TaskSet, default_tasks, route_of
 from scimult.types import Role, Similarity, Text, TokenIds
 
 CONFIG_FILE = "config.json"
-FORMAT = "scimult-encoder"
 MODEL = FolderKind(
     "a model of ours", lambda folder: read_json(folder / CONFIG_FILE).get("format") == FORMAT
 )
@@ -35,44 +35,6 @@ MODEL = FolderKind(
 FOLDED_KEY = "scimult"
 _FOLDED_ENCODER = ("pooling", "pooling_position")
 _MANY_TOKENS = 1_000_000
-_SHORTEST = 3
-
-
-class PretrainedConfig(StrictConfig):
-    """``config.json`` of a saved encoder.
-
-    ``normalise`` says whether embeddings are scaled to length 1; None: where they are compared
-    by cosine, so that linear models, clusters and distances see what the cosine sees.
-    """
-
-    format: str = FORMAT
-    version: int = 1
-    encoder: EncoderConfig
-    tasks: list[Task]
-    routing: Routing = "task"
-    similarity: Similarity = "dot"
-    normalise: bool | None = None
-    max_length: int = Field(512, ge=_SHORTEST)
-    provenance: dict[str, Any] = Field(default_factory=dict)
-
-    @property
-    def routes(self) -> list[str]:
-        """Names of the routes that the encoder tells apart, in order."""
-        return route_names(TaskSet(self.tasks), self.routing)
-
-    @property
-    def unit_vectors(self) -> bool:
-        """Whether embeddings have length 1."""
-        return self.similarity == "cosine" if self.normalise is None else self.normalise
-
-    @model_validator(mode="after")
-    def _one_layer_per_route(self) -> PretrainedConfig:
-        routes, count = self.routes, self.encoder.num_routes
-        if self.encoder.is_routed and len(routes) != count:
-            raise ValueError(
-                f"the encoder tells {count} routes apart, the tasks have {len(routes)}: {routes}"
-            )
-        return self
 
 
 @dataclass
@@ -343,7 +305,7 @@ def _follow(
         config.similarity = described.similarity
     config.normalise = described.normalises
     longest = config.encoder.max_text_length
-    config.max_length = max(_SHORTEST, min(described.max_length or longest, longest))
+    config.max_length = max(SHORTEST, min(described.max_length or longest, longest))
     if described.prompts:
         note(
             f"{described.folder}: its prompts ({', '.join(described.prompts)}) are not written "
@@ -380,11 +342,11 @@ def _read_config(
     except ValidationError as error:
         problem = "; ".join(f"{d['loc']}: {d['msg']}" for d in error.errors())
         raise CheckpointError(f"config.json is not valid: {problem}", path=folder) from error
-    if encoder.max_text_length < _SHORTEST:
+    if encoder.max_text_length < SHORTEST:
         raise CheckpointError(
             f"texts of this checkpoint have {encoder.max_text_length} tokens at most",
             path=path,
-            fix=f"use one for {_SHORTEST} tokens (cls, a word, sep) or more",
+            fix=f"use one for {SHORTEST} tokens (cls, a word, sep) or more",
         )
     if folded:
         if pooling is not None:

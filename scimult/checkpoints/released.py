@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from scimult import __version__
-from scimult.checkpoints.card import variant_of
+from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.pickles import OMEGACONF, load_pickle, plain, tensor_bytes
-from scimult.checkpoints.pretrained import Pretrained, PretrainedConfig
+from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.released_keys import (
     find_layout,
     from_released,
@@ -24,6 +24,7 @@ from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import read_json, sha256
 from scimult.models import Encoder, EncoderConfig
+from scimult.models.variants import variant_of
 from scimult.tasks import TaskSet, default_tasks, named_tasks
 
 BASE = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"

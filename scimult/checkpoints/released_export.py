@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.fold import Known, settings_beyond
-from scimult.checkpoints.pretrained import Pretrained, PretrainedConfig
+from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.released import BASE, CONTEXT, POSITION_IDS, QUESTION
 from scimult.checkpoints.released_keys import moe_type_of, to_released
 from scimult.errors import CheckpointError

@@ -27,8 +27,8 @@ def card(
     """Write counts, lengths, labels, languages, duplicates and overlap of a prepared folder."""
     path = out or folder / "card.md"
     check_own_file(path, "a data card", b"Written by `scimult card`")
-    from scimult.data.hygiene.card import write_card
     from scimult.data.prepared import PreparedData
+    from scimult.preparation.hygiene.card import write_card
 
     data = PreparedData.open(folder)
     write_card(data, path, sample=sample, negatives=negatives, seed=seed)

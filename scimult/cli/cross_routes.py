@@ -35,8 +35,9 @@ def cross_routes(
     from scimult.evaluation.harness import evaluate, load_sets
     from scimult.evaluation.report import check_comparable
     from scimult.evaluation.reporting.grid import to_rich
+    from scimult.evaluation.reporting.routes import cross_tables
     from scimult.evaluation.results import folder_of, load_results
-    from scimult.evaluation.routes import FixedRoute, cross_tables
+    from scimult.evaluation.routes import FixedRoute
     from scimult.evaluation.suites import load_suite
     from scimult.evaluation.systems import DenseSystem
     from scimult.files import only_writer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scimult.mining.config import DenseConfig
-    from scimult.mining.dense import MiningEncoder
+    from scimult.preparation.mining.config import DenseConfig
+    from scimult.preparation.mining.dense import MiningEncoder
 
 
 def open_encoder(rule: DenseConfig) -> MiningEncoder:

@@ -20,9 +20,9 @@ def generate(
     OUT/train is input of scimult prepare, OUT/eval of scimult evaluate.
     """
     from scimult.config import validate
-    from scimult.data.synthetic import WorldSettings, make_world, write_world
-    from scimult.data.synthetic.layout import WORLD
     from scimult.files import check_replaceable
+    from scimult.preparation.world import WorldSettings, make_world, write_world
+    from scimult.preparation.world.layout import WORLD
 
     settings = validate(WorldSettings, {"papers": papers, "seed": seed})
     check_replaceable(out, WORLD)

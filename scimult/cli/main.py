@@ -14,7 +14,6 @@ import typer
 from typer.core import TyperGroup
 
 from scimult import __version__
-from scimult.cli.benchmark import app as benchmark
 from scimult.cli.card import card
 from scimult.cli.compare import compare
 from scimult.cli.correlate import correlate
@@ -50,7 +49,7 @@ class Verbs(TyperGroup):
             with cleaned_up_when_killed():
                 return super().invoke(ctx)
         except (SciMultError, OSError) as error:
-            if ctx.params["debug"] or isinstance(error, BrokenPipeError):
+            if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
             problem = error if isinstance(error, SciMultError) else describe(error)
             echo(f"error: {problem}", err=True)
@@ -109,7 +108,6 @@ VERBS = (
 )
 for verb in VERBS:
     app.command(verb.__name__.strip("_").replace("_", "-"))(verb)
-app.add_typer(benchmark, name="benchmark")
 
 
 def launch(verb: str) -> NoReturn:

@@ -31,9 +31,9 @@ def mine(
     from scimult.cli.tables import print_prepared
     from scimult.config import apply_overrides, read_yaml, validate
     from scimult.data.prepared import PreparedData
-    from scimult.data.steps import Steps
-    from scimult.mining.config import MiningConfig
-    from scimult.mining.mine import mine_again
+    from scimult.preparation.mining.config import MiningConfig
+    from scimult.preparation.mining.mine import mine_again
+    from scimult.preparation.steps import Steps
 
     before = read_yaml(config) if config else PreparedData.open(folder).manifest["mining"]
     chosen = validate(MiningConfig, apply_overrides(before, overrides or ()), config)

@@ -85,7 +85,7 @@ def prepare(
     }
     _check_paths(out, named)
     from scimult.data.prepared import PREPARED
-    from scimult.data.sources.base import SOURCES_FILE
+    from scimult.preparation.sources.base import SOURCES_FILE
 
     if out is not None:
         check_replaceable(out, PREPARED)
@@ -145,7 +145,7 @@ def _check_paths(out: Path | None, inputs: Mapping[str, Path | None]) -> None:
 
 def _list_sources() -> None:
     from scimult.cli.tables import print_sources
-    from scimult.data.sources import SOURCES
+    from scimult.preparation.sources import SOURCES
 
     print_sources([SOURCES[name] for name in SOURCES])
 
@@ -162,10 +162,10 @@ def _check_unused(out: Path | None, options: Mapping[str, Path | None]) -> None:
 def _check_choices(source: str, overrides: Sequence[str]) -> None:
     """Check what comes after a conversion before it starts: it may take an hour."""
     from scimult.config import apply_overrides, validate
-    from scimult.data.hygiene.evaluation_sets import find_sets
-    from scimult.data.sources import SOURCES
     from scimult.errors import ConfigError
-    from scimult.mining.dataset import DatasetConfig
+    from scimult.preparation.dataset import DatasetConfig
+    from scimult.preparation.hygiene.evaluation_sets import find_sets
+    from scimult.preparation.sources import SOURCES
 
     twice = {item.partition("=")[0] for item in overrides} & {*SOURCES[source].options.model_fields}
     for name in sorted(twice & {"max_pairs_per_label"}):
@@ -187,7 +187,7 @@ def _convert(
     """Write the raw files of a public source and say what was counted."""
     from scimult.cli.tables import print_conversion
     from scimult.config import apply_overrides, validate
-    from scimult.data.sources import SOURCES, convert
+    from scimult.preparation.sources import SOURCES, convert
 
     source = SOURCES[name]
     chosen = validate(source.options, apply_overrides({}, options))
@@ -214,9 +214,9 @@ def _build(
     from scimult.cli.encoders import open_encoder
     from scimult.cli.tables import print_prepared
     from scimult.config import load_config
-    from scimult.data.collected import REJECTS_FILE
     from scimult.data.tokenization import TextTokenizer
-    from scimult.mining.dataset import DatasetConfig, build_dataset
+    from scimult.preparation.collected import REJECTS_FILE
+    from scimult.preparation.dataset import DatasetConfig, build_dataset
 
     settings = load_config(DatasetConfig, config, overrides)
     loaded = None if tokenizer is None else TextTokenizer.from_folder(tokenizer)

@@ -29,7 +29,12 @@ def train_tokenizer(
     for path in texts:
         if not path.exists():
             raise DataError("texts do not exist", path=path, fix="check the path")
-    from scimult.data.vocabulary import TOKENIZER, read_texts, save_tokenizer, train_wordpiece
+    from scimult.preparation.vocabulary import (
+        TOKENIZER,
+        read_texts,
+        save_tokenizer,
+        train_wordpiece,
+    )
 
     check_replaceable(out, TOKENIZER)
     tokenizer = train_wordpiece(chain.from_iterable(map(read_texts, texts)), vocab_size)

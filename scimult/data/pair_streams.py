@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-from scimult.data.grouping import rank_in_runs
 from scimult.data.negatives import NO_NEGATIVE, NegativeDraws
 from scimult.data.pairs import PairFile
+from scimult.data.ragged import rank_in_runs
 from scimult.errors import ConfigError
 from scimult.types import IntArray
 

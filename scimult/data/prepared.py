@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from scimult import distributed
-from scimult.data.collected import read_triples
 from scimult.data.pairs import PairFile, Split, read_pairs
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
@@ -32,6 +31,7 @@ PREPARED = FolderKind(
 TOKENS = "tokens"
 ALIASES_FILE = "aliases.arrow"
 HELD_OUT_FILE = "held_out.arrow"
+TRIPLES_FILE = "triples.arrow"
 
 
 class PreparedData:
@@ -158,6 +158,14 @@ class PreparedData:
         if message is not None:
             raise problem or DataError(message)
         return TokenStore.open(folder, texts=self.texts, max_length=max_length)
+
+
+def read_triples(folder: Path) -> IntArray:
+    """Return the triples of a folder, shape ``(T, 3)``; most folders have none."""
+    if not (folder / TRIPLES_FILE).exists():
+        return np.empty((0, 3), np.int64)
+    table = open_arrow(folder / TRIPLES_FILE, "triples", VERSION)
+    return np.stack([column.to_numpy() for column in table.columns], axis=1)
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:

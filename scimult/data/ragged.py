@@ -94,3 +94,12 @@ def offsets_of(lengths: IntArray) -> IntArray:
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def rank_in_runs(sorted_values: IntArray) -> IntArray:
+    """Return 0, 1, 2, ... within every run of equal values."""
+    if len(sorted_values) == 0:
+        return np.empty(0, dtype=np.int64)
+    starts = np.flatnonzero(np.r_[True, sorted_values[1:] != sorted_values[:-1]])
+    lengths = np.diff(np.r_[starts, len(sorted_values)])
+    return np.arange(len(sorted_values), dtype=np.int64) - np.repeat(starts, lengths)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from scimult.data.pairs import PairFile
 from scimult.errors import ConfigError, UnknownNameError
+from scimult.types import BoolArray
 
 RateArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 SamplingMode = Literal["proportional", "equal", "equal_tasks", "explicit"]
 
 

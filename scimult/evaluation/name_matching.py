@@ -14,13 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scimult.data.ragged import Ragged
 from scimult.retrieval.runs import Ranking
-from scimult.types import IntArray
-
-BoolArray = NDArray[np.bool_]
+from scimult.types import BoolArray, IntArray
 
 _MATCHED, _MATCHED_BELOW, _OTHER, _DROPPED = range(4)
 _NOT_WORD = re.compile(r"[\W_]+")

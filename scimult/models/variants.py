@@ -11,6 +11,7 @@ from pydantic import Field
 
 from scimult.config import StrictConfig, validate
 from scimult.errors import ConfigError, UnknownNameError
+from scimult.models.config import EncoderConfig
 from scimult.models.layouts import (
     AdapterLayout,
     CodeLayout,
@@ -222,3 +223,21 @@ def _blocks(spec: str | list[int], num_blocks: int) -> list[int]:
     if n > num_blocks:
         return [num_blocks]
     return list(range(n)) if match[1] == "first" else list(range(num_blocks - n, num_blocks))
+
+
+def variant_of(encoder: EncoderConfig) -> str:
+    """Return the name in ``VARIANTS`` that describes what differs by route."""
+    if encoder.experts is not None:
+        names = {"attention": "mha", "feed_forward": "ffn"}
+        return (
+            "_".join(names[part] for part in names if part in encoder.experts.sublayers) + "_expert"
+        )
+    if encoder.adapters is not None:
+        return "fusion" if encoder.adapters.fusion else "adapters"
+    if encoder.instructions is not None:
+        return "prefix" if encoder.instructions.own_encoder else "instruction"
+    if encoder.codes is not None:
+        return "control_codes"
+    return next(
+        (name for name in ("lora", "pals") if getattr(encoder, name) is not None), "vanilla"
+    )

@@ -13,7 +13,7 @@ from scimult.cli.main import app
 from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import BM25System, DenseSystem
-from tests.benchmarks import (
+from tests.benchmark_sets import (
     WordEncoder,
     write_coarse,
     write_fields,

@@ -18,7 +18,7 @@ from scimult.errors import ConfigError, UnknownNameError
 from scimult.evaluation.suites import Benchmark
 from scimult.files import only_writer
 from scimult.retrieval.embeddings import write_embeddings
-from tests.benchmarks import (
+from tests.benchmark_sets import (
     CORPUS,
     QUERY_PAPERS,
     WordEncoder,

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.data.prepared import PREPARED, PreparedData
-from scimult.data.sources import SOURCES
 from scimult.files import atomic_folder
+from scimult.preparation.sources import SOURCES
 from tests.public import write_files
 from tests.raw_corpus import raw_config, write_jsonl, write_raw
 from tests.tiny import save_tiny_model

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from scimult.cli.main import app
 from scimult.retrieval.embeddings import write_embeddings
-from tests.benchmarks import CORPUS, write_jsonl, write_links, write_search
+from tests.benchmark_sets import CORPUS, write_jsonl, write_links, write_search
 from tests.evaluation.reporting.scored import score_all, write_results
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

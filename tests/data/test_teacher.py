@@ -14,7 +14,7 @@ from scimult.data.prepared import PreparedData
 from scimult.data.ragged import Ragged
 from scimult.data.teacher import TeacherScores, read_teacher_scores, scored_share
 from scimult.errors import DataError
-from scimult.mining.dataset import build_dataset
+from scimult.preparation.dataset import build_dataset
 from tests.raw_corpus import CLICKS, raw_config, write_raw, write_tsv
 
 PAIRS = st.dictionaries(

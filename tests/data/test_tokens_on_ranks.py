@@ -10,7 +10,7 @@ from scimult import distributed
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError
-from scimult.mining.dataset import build_dataset
+from scimult.preparation.dataset import build_dataset
 from tests.ranks import run_ranks
 from tests.raw_corpus import raw_config, write_raw
 

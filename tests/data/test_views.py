@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from scimult.config import validate
 from scimult.data.batches import Batch, BatchBuilder, all_known_positives
-from scimult.data.hygiene.config import SplitBy
-from scimult.data.metadata import Metadata
 from scimult.data.pair_streams import FixedUnits, PairStream, TokenUnits
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
@@ -25,7 +23,9 @@ from scimult.data.sampler import (
 from scimult.data.token_store import TokenStore
 from scimult.data.views import VIEWS, ViewName, view_pair
 from scimult.errors import ConfigError, UnknownNameError
-from scimult.mining.dataset import DatasetConfig, build_dataset
+from scimult.preparation.dataset import DatasetConfig, build_dataset
+from scimult.preparation.hygiene.config import SplitBy
+from scimult.preparation.metadata import Metadata
 from scimult.types import IntArray
 from tests.raw_corpus import PAPERS, raw_config, write_raw
 from tests.tiny import tiny_tokenizer

@@ -14,7 +14,7 @@ from scimult.errors import DataError
 from scimult.evaluation.datasets import Dataset, missing_files, read_dataset
 from scimult.evaluation.suites import Benchmark, Expected
 from scimult.types import Text
-from tests.benchmarks import (
+from tests.benchmark_sets import (
     CORPUS,
     HEADER,
     LABELS,

@@ -16,7 +16,7 @@ from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import BM25System, DenseSystem, Ranker
 from scimult.evaluation.task_data import Dataset
 from scimult.types import FloatArray, Role, Text
-from tests.benchmarks import WordEncoder, write_coarse, write_links, write_search
+from tests.benchmark_sets import WordEncoder, write_coarse, write_links, write_search
 
 Prepared = tuple[Suite, dict[str, LoadedSet], Path]
 

@@ -19,7 +19,7 @@ from scimult.inference import Ensemble, SciMult
 from scimult.retrieval.store import StoringEncoder
 from scimult.tasks import Task
 from scimult.types import FloatArray, TextEncoder
-from tests.benchmarks import (
+from tests.benchmark_sets import (
     WordEncoder,
     benchmark,
     write_coarse,

@@ -11,7 +11,7 @@ from scimult.errors import DataError
 from scimult.evaluation.benchmark import HubFile
 from scimult.evaluation.datasets import Dataset, read_dataset
 from scimult.evaluation.hub import download, write_hub_file
-from tests.benchmarks import CORPUS, HEADER, REQUESTS, write_jsonl, write_rows, write_search
+from tests.benchmark_sets import CORPUS, HEADER, REQUESTS, write_jsonl, write_rows, write_search
 
 CARD = """---
 configs:

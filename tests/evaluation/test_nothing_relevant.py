@@ -15,7 +15,7 @@ from scimult.evaluation.report import make_report, to_markdown
 from scimult.evaluation.results import Result
 from scimult.evaluation.suites import Suite, load_suite, suite_names
 from scimult.evaluation.systems import DenseSystem
-from tests.benchmarks import HEADER, WordEncoder, benchmark, write_jsonl, write_rows
+from tests.benchmark_sets import HEADER, WordEncoder, benchmark, write_jsonl, write_rows
 
 MEASURES = {"ndcg": "ndcg", "ndcg@10": "ndcg_cut_10", "map": "map", "mrr": "recip_rank"}
 QUERIES, EMPTY, UNJUDGED = 40, 4, 3

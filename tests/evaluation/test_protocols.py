@@ -15,7 +15,7 @@ from scimult.evaluation.name_matching import words
 from scimult.evaluation.protocols import PROTOCOLS, Outcome
 from scimult.evaluation.suites import Benchmark
 from scimult.evaluation.systems import BM25System, DenseSystem
-from tests.benchmarks import (
+from tests.benchmark_sets import (
     WordEncoder,
     write_coarse,
     write_fields,

@@ -10,7 +10,7 @@ import pytest
 from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import DenseSystem
-from tests.benchmarks import HEADER, WordEncoder, benchmark, write_jsonl, write_rows
+from tests.benchmark_sets import HEADER, WordEncoder, benchmark, write_jsonl, write_rows
 
 QUERIES, DOCUMENTS = 25, 80
 WORDS = [f"word{number}" for number in range(40)]

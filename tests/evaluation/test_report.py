@@ -21,7 +21,7 @@ from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import BM25System, DenseSystem
 from scimult.files import sha256
 from scimult.retrieval.runs import read_run
-from tests.benchmarks import (
+from tests.benchmark_sets import (
     PAPERS,
     WordEncoder,
     write_coarse,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from scimult.data.synthetic import WorldSettings, make_world, write_world
 from scimult.errors import ConfigError, SciMultError, UnknownNameError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import FORMATS
@@ -15,8 +14,9 @@ from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.results import SetResult, averages
 from scimult.evaluation.suites import load_suite, suite_names
 from scimult.evaluation.systems import BM25System
+from scimult.preparation.world import WorldSettings, make_world, write_world
 from scimult.tasks import catalogue, default_tasks
-from tests.benchmarks import write_search
+from tests.benchmark_sets import write_search
 
 OWN = """
 name: own

@@ -21,7 +21,7 @@ from scimult.inference import SciMult
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, Text
-from tests.benchmarks import WordEncoder, write_links, write_rerank, write_search
+from tests.benchmark_sets import WordEncoder, write_links, write_rerank, write_search
 from tests.tiny import save_tiny_model
 
 

@@ -17,7 +17,7 @@ from scimult.evaluation.systems import DenseSystem
 from scimult.inference import SciMult
 from scimult.inference.mteb_model import MtebEncoder
 from scimult.types import Role, Similarity, Text
-from tests.benchmarks import CORPUS, write_search
+from tests.benchmark_sets import CORPUS, write_search
 from tests.tiny import save_tiny_model
 
 mteb = pytest.importorskip("mteb")

@@ -12,7 +12,7 @@ from scimult import distributed
 from scimult.errors import DataError
 from scimult.retrieval.store import Precision, StoringEncoder, key_of
 from scimult.types import FloatArray, Role, Text
-from tests.benchmarks import WordEncoder
+from tests.benchmark_sets import WordEncoder
 from tests.ranks import run_ranks
 
 TEXTS = [Text("paper", f"title {row}", "body" * (row % 3)) for row in range(25)]

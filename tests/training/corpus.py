@@ -12,7 +12,7 @@ import torch
 from scimult.checkpoints import load_pretrained
 from scimult.config import validate
 from scimult.data.sampler import Sampler
-from scimult.mining.dataset import DatasetConfig, build_dataset
+from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.training.config import PretrainConfig
 from scimult.training.plan import build_sampler, plan_run
 from tests.tiny import save_tiny_model, tiny_tokenizer

@@ -13,7 +13,7 @@ from scimult.config import load_config, validate
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError
-from scimult.mining.dataset import DatasetConfig, build_dataset
+from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.tasks import default_tasks
 from scimult.training.config import PretrainConfig
 from scimult.training.negatives import check_in_batch_negatives

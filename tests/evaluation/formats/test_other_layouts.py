@@ -21,7 +21,7 @@ from scimult.evaluation.recommendation import recommendation
 from scimult.evaluation.suites import Suite, load_suite
 from scimult.evaluation.systems import BM25System, DenseSystem
 from scimult.types import Text
-from tests.benchmarks import WordEncoder, write_jsonl, write_rows
+from tests.benchmark_sets import WordEncoder, write_jsonl, write_rows
 
 PAPERS = {
     f"p{row}": {"title": f"About {word}", "abstract": None} for row, word in enumerate("abcde")

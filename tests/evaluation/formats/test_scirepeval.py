@@ -17,7 +17,7 @@ from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.reviewers import reviewer_matching
 from scimult.evaluation.systems import DenseSystem
 from scimult.types import Text
-from tests.benchmarks import WordEncoder, write_jsonl, write_rows
+from tests.benchmark_sets import WordEncoder, write_jsonl, write_rows
 
 PROBE = {"costs": [1.0], "target": "label"}
 WORDS = ["graphs", "proteins", "water", "matrices", "nodes", "cells", "laws", "stars"]

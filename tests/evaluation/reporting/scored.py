@@ -8,7 +8,7 @@ from pathlib import Path
 from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.suites import Benchmark, Suite
 from scimult.evaluation.systems import BM25System, DenseSystem
-from tests.benchmarks import (
+from tests.benchmark_sets import (
     WordEncoder,
     write_coarse,
     write_fields,

@@ -1,0 +1,102 @@
+"""The comparisons that ``launch/benchmark.py train`` prints."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.processes import on_ranks
+from benchmarks.timing import Clock, Ratio, interleaved, ratio
+from benchmarks.training import OurSteps, Setting, TheirSteps, in_turn
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """Steps of ours and of sentence-transformers with one dropout, round by round.
+
+    ``tokens`` are real ones, of all three columns of a batch, per second. ``faster`` is
+    theirs over ours; ``cached`` is our step with the embedding cache over the plain one;
+    ``padding`` is the share of sentence-transformers' tokens that is padding.
+    """
+
+    dropout: float
+    ours: float
+    theirs: float
+    padding: float
+    faster: Ratio
+    cached: Ratio
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields."""
+        return asdict(self)
+
+
+def side_by_side(
+    setting: Setting,
+    chunk_tokens: int,
+    device: torch.device,
+    precision: str,
+    rounds: int,
+    clock: Clock,
+) -> list[TrainingRow]:
+    """Time steps of ours, with and without the embedding cache, and of sentence-transformers.
+
+    Every round does the same batch with all of them. The process group must have been joined.
+    """
+    rows = []
+    for dropout in (setting.dropout, 0.0):
+        plain = OurSteps(replace(setting, dropout=dropout), device, precision)
+        cached = OurSteps(
+            replace(setting, dropout=dropout, chunk_tokens=chunk_tokens), device, precision
+        )
+        theirs = TheirSteps(replace(setting, dropout=dropout), plain.columns, device, precision)
+        works = {"ours": plain.step, "theirs": theirs.step, "cached": cached.step}
+        turns = {name: in_turn(step) for name, step in works.items()}
+        seconds = interleaved(turns, rounds, device, clock)
+        # The first round is not counted.
+        batches = [plain.columns(number) for number in range(1, rounds + 1)]
+        real = [sum(len(row) for column in batch for row in column) for batch in batches]
+        padded = [sum(len(c) * max(map(len, c)) for c in batch) for batch in batches]
+        rows.append(
+            TrainingRow(
+                dropout=dropout,
+                ours=median(n / s for n, s in zip(real, seconds["ours"], strict=True)),
+                theirs=median(n / s for n, s in zip(real, seconds["theirs"], strict=True)),
+                padding=1 - sum(real) / sum(padded),
+                faster=ratio(seconds["theirs"], seconds["ours"]),
+                cached=ratio(seconds["cached"], seconds["ours"]),
+            )
+        )
+        plain.close()
+        cached.close()
+    return rows
+
+
+def two_ranks(setting: Setting, rounds: int, precision: str) -> dict[str, float]:
+    """Return real tokens a second of one rank and of two, each of one thread, taken in turns."""
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(rounds):
+        for ranks, of_rounds in rates.items():
+            measured = on_ranks(setting, ranks, steps=3, precision=precision)
+            of_rounds.append(
+                sum(rank.tokens for rank in measured) / max(rank.seconds for rank in measured)
+            )
+    faster = [two / one for one, two in zip(rates[1], rates[2], strict=True)]
+    return {"one": median(rates[1]), "two": median(rates[2]), "faster": median(faster)}
+
+
+def memory(setting: Setting, chunk_tokens: int, precision: str) -> dict[str, dict[int, float]]:
+    """Return the peak megabytes of one rank, by pairs of a step: plain, and with the cache."""
+    cached = replace(setting, chunk_tokens=chunk_tokens)
+    sizes = {"plain": (setting, (1, 4)), "cached": (cached, (1, 4, 16))}
+    peaks: dict[str, dict[int, float]] = {}
+    for name, (of_kind, factors) in sizes.items():
+        peaks[name] = {}
+        for factor in factors:
+            grown = replace(of_kind, pairs=setting.pairs * factor)
+            (measured,) = on_ranks(grown, 1, steps=1, precision=precision)
+            peaks[name][grown.pairs] = round(measured.peak_megabytes)
+    return peaks

@@ -1,0 +1,162 @@
+"""Time and memory of exact search at the sizes of SciMult's Table A2, with generated embeddings.
+
+Shape legend: Q queries, C candidates, D width, K results per query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.timing import CLOCKS, Clock
+from scimult.evaluation.name_matching import match_names, matched_first, words
+from scimult.hardware import peak_memory
+from scimult.retrieval.exact import ExactIndex
+from scimult.types import FloatArray, IntArray
+
+SHAPES = {
+    "cs_conference": (261_781, 15_808),
+    "chemistry_mesh": (762_129, 30_194),
+    "patient_to_patient": (100_327, 155_151),
+    "patient_to_article": (5_959, 1_413_087),
+}
+"""Queries and candidates of the largest data sets."""
+
+LABELLED = ("cs_conference", "chemistry_mesh")
+"""Shapes whose candidates are labels: what name matching adds is measured too."""
+
+_WORDS, _WORDS_OF_A_PAPER, _WORDS_OF_A_NAME = 50_000, 150, 3
+
+
+@dataclass(frozen=True)
+class SearchCost:
+    """What one shape cost.
+
+    Attributes
+    ----------
+    name, queries, candidates
+        The shape.
+    fraction : float
+        Share of the queries that were searched; all candidates were.
+    seconds, bare_seconds : float
+        Of the search, and of the same products followed by ``torch.topk`` of each block alone.
+    names_seconds : float or None
+        Of moving the labels whose names match to the front, for shapes that have labels.
+    whole_seconds : float
+        ``seconds`` divided by ``fraction``.
+    peak_bytes : int
+        Largest resident size of a process that did nothing else, embeddings and ids included.
+    whole_bytes : int
+        The same with the embeddings and lists of the queries that were left out, computed.
+    """
+
+    name: str
+    queries: int
+    candidates: int
+    fraction: float
+    seconds: float
+    bare_seconds: float
+    names_seconds: float | None
+    whole_seconds: float
+    peak_bytes: int
+    whole_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """How much longer the search takes than products and top-k alone."""
+        return self.seconds / self.bare_seconds
+
+    @property
+    def ratio_with_names(self) -> float | None:
+        """The same of search and name matching together."""
+        if self.names_seconds is None:
+            return None
+        return (self.seconds + self.names_seconds) / self.bare_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all figures for a program."""
+        return {**asdict(self), "ratio": self.ratio, "ratio_with_names": self.ratio_with_names}
+
+
+def measure_search(name: str, width: int, k: int, fraction: float, clock: Clock) -> SearchCost:
+    """Measure one shape in a process of its own, whose peak memory is that of the search."""
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(_measure, name, width, k, fraction, clock).result()
+
+
+def _measure(name: str, width: int, k: int, fraction: float, clock: Clock) -> SearchCost:
+    queries, candidates = SHAPES[name]
+    kept = max(1, round(queries * fraction))
+    generator = np.random.default_rng(0)
+    embeddings_CD = generator.standard_normal((candidates, width), dtype=np.float32)
+    queries_QD = generator.standard_normal((kept, width), dtype=np.float32)
+    index = ExactIndex([f"{row:08d}" for row in range(candidates)], embeddings_CD, "dot")
+    now = CLOCKS[clock]
+    start = now()
+    ranking = index.search(queries_QD, k)
+    seconds = now() - start
+    names_seconds = None
+    if name in LABELLED:
+        texts, names = _generated_texts(generator, kept), _generated_names(generator, candidates)
+        start = now()
+        matches = match_names([words(text) for text in texts], names)
+        matched_first(ranking, index.rank_listed(queries_QD, matches))
+        names_seconds = now() - start
+    peak = peak_memory()
+    start = now()
+    _bare(queries_QD, embeddings_CD, k, index)
+    bare_seconds = now() - start
+    left_out = (queries - kept) * (width * 4 + k * 12)
+    return SearchCost(
+        name=name,
+        queries=queries,
+        candidates=candidates,
+        fraction=kept / queries,
+        seconds=seconds,
+        bare_seconds=bare_seconds,
+        names_seconds=names_seconds,
+        whole_seconds=seconds * queries / kept,
+        peak_bytes=peak,
+        whole_bytes=peak + left_out,
+    )
+
+
+def _generated_texts(generator: np.random.Generator, count: int) -> list[str]:
+    """Return papers whose words are as rare as in Zipf's law."""
+    return [
+        _phrase(np.minimum(generator.zipf(1.3, _WORDS_OF_A_PAPER), _WORDS)) for _ in range(count)
+    ]
+
+
+def _generated_names(generator: np.random.Generator, count: int) -> list[list[str]]:
+    """Return a name of one to three words, all equally likely, for each label."""
+    lengths = generator.integers(1, _WORDS_OF_A_NAME + 1, size=count)
+    return [[_phrase(generator.integers(1, _WORDS + 1, size=length))] for length in lengths]
+
+
+def _phrase(drawn: IntArray) -> str:
+    return " ".join(f"w{word}" for word in drawn.tolist())
+
+
+def _bare(queries_QD: FloatArray, embeddings_CD: FloatArray, k: int, index: ExactIndex) -> None:
+    """Take the products of all blocks and the best of each, and nothing else."""
+    queries, candidates = torch.from_numpy(queries_QD), torch.from_numpy(embeddings_CD)
+    buffer = torch.empty(index.query_rows * index.block_rows)
+    for part, block in _blocks(len(queries), len(candidates), index):
+        scores = buffer[: len(queries[part]) * len(candidates[block])]
+        scores_QB = scores.view(len(queries[part]), -1)
+        torch.mm(queries[part], candidates[block].T, out=scores_QB)
+        scores_QB.topk(min(k, scores_QB.shape[1]), dim=1)
+
+
+def _blocks(queries: int, candidates: int, index: ExactIndex) -> Iterator[tuple[slice, slice]]:
+    for first in range(0, candidates, index.block_rows):
+        for start in range(0, queries, index.query_rows):
+            yield slice(start, start + index.query_rows), slice(first, first + index.block_rows)

@@ -1,0 +1,240 @@
+"""Training steps beside those of sentence-transformers: same weights, texts and batches."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.timing import Work
+from benchmarks.variants import SIZES
+from scimult import distributed
+from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
+from scimult.checkpoints.exports import export_folded
+from scimult.config import validate
+from scimult.data.batches import BatchBuilder, Unit, all_known_positives
+from scimult.data.token_store import TokenStore
+from scimult.errors import ConfigError
+from scimult.models import Encoder, EncoderConfig
+from scimult.tasks import default_tasks
+from scimult.training import build
+from scimult.training.ahead import UnitsAhead
+from scimult.training.config import PretrainConfig
+from scimult.training.deepspeed_config import resolve_deepspeed
+from scimult.training.engine import DeepSpeedEngine
+from scimult.training.loop import Trainer
+from scimult.training.meter import Meter
+from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.plan import build_sampler, plan_run
+from scimult.training.stopping import StopRequest
+from scimult.types import TokenIds
+
+_TEMPERATURE = 0.05
+# Far more than anybody times; the plan of a run has a length.
+_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What both sides train: base checkpoint, prepared pairs, batch, dropout."""
+
+    base: str
+    prepared: str
+    pairs: int
+    max_length: int
+    dropout: float
+    chunk_tokens: int | None = None
+
+    def config(self) -> PretrainConfig:
+        """Return the configuration of a run of ours."""
+        return validate(
+            PretrainConfig,
+            {
+                "output": "unused",
+                "data": {"prepared": self.prepared, "max_length": self.max_length},
+                "model": {
+                    "base": self.base,
+                    "pooling": "mean",
+                    "similarity": "cosine",
+                    "dropout": self.dropout,
+                    "attention_dropout": self.dropout,
+                },
+                "loss": {"temperature": _TEMPERATURE},
+                "schedule": {"steps": _STEPS, "name": "constant"},
+                "batch": {"pairs_per_step": self.pairs, "chunk_tokens": self.chunk_tokens},
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What a run of ours starts from, and what it does in each unit."""
+
+    config: PretrainConfig
+    pretrained: Pretrained
+    tokens: TokenStore
+    unit: Callable[[int], Unit]
+
+
+def batches_of(setting: Setting) -> Batches:
+    """Plan a run and load its base."""
+    config = setting.config()
+    plan = plan_run(config)
+    pretrained = build.build_model(config)
+    tokens = plan.data.tokens(pretrained.tokenizer, setting.max_length)
+    sampler, _ = build_sampler(config, plan, tokens.lengths_N)
+    known = all_known_positives(plan.data)
+    builder = BatchBuilder(plan.sources, tokens, known, max_length=setting.max_length)
+    ahead = UnitsAhead(
+        lambda number: builder.unit(sampler.plan(number), distributed.rank()), len(sampler)
+    )
+    return Batches(config, pretrained, tokens, ahead)
+
+
+class OurSteps:
+    """Whole optimizer steps of a run, one at a call, through DeepSpeed.
+
+    The process group must have been joined.
+    """
+
+    def __init__(self, setting: Setting, device: torch.device, precision: str) -> None:
+        batches = batches_of(setting)
+        config, pretrained = batches.config, batches.pretrained
+        self.tokens, self._unit = batches.tokens, batches.unit
+        optimizer, schedule = build.build_optimizer(config, pretrained.model, _STEPS)
+        settings = resolve_deepspeed(
+            config.engine.deepspeed,
+            pairs_per_step=setting.pairs,
+            accumulation=1,
+            world_size=distributed.world_size(),
+            precision="bf16" if precision == "bf16" else "fp32",
+            clip=config.optimizer.clip,
+        )
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        meter = Meter(pretrained.model, device, dtype, None)
+        self._engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
+        self._trainer = Trainer(
+            self._engine,
+            ContrastiveObjective("cosine", loss_function(config.loss), config.loss, device),
+            self._unit,
+            pretrained.routes,
+            weight_of_task=lambda task: 1.0,
+            learned=None,
+            meter=meter,
+            keep_failure=lambda failed: Path("unused"),
+            stop_request=StopRequest(),
+            accumulation=1,
+            chunk_tokens=setting.chunk_tokens,
+            seed=config.seed,
+            callbacks=[],
+        )
+
+    def step(self, number: int) -> None:
+        """Do one step."""
+        self._trainer.run(number, number + 1)
+
+    def columns(self, number: int) -> list[list[TokenIds]]:
+        """Return this rank's texts of a step: queries, positives, hard negatives."""
+        (part,) = self._unit(number).parts
+        columns = (
+            part.query_ids_B,
+            part.candidate_ids_C[: len(part.query_B)],
+            part.candidate_ids_C[len(part.query_B) :],
+        )
+        longest = max(len(row) for row in part.rows)
+        return [
+            [self.tokens.tokens(int(text), longest) for text in column]
+            for column in columns
+            if len(column)
+        ]
+
+    def close(self) -> None:
+        """Release DeepSpeed."""
+        self._engine.close()
+
+
+class TheirSteps:
+    """The same steps by sentence-transformers' own loss, padded, with torch's fused AdamW.
+
+    It gets token ids: neither side spends time on tokenising. Each column is encoded by
+    itself: merged, as it does on GPUs, all would be padded to the longest text of any.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        columns_of: Callable[[int], list[list[TokenIds]]],
+        device: torch.device,
+        precision: str,
+    ) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+            from sentence_transformers.base.losses.merged_forward import column_merging_disabled
+            from sentence_transformers.sentence_transformer.losses import (
+                MultipleNegativesRankingLoss,
+            )
+            from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+        except ImportError as error:
+            raise ConfigError(
+                "sentence-transformers 6 is not installed", fix="pip install 'scimult[test]'"
+            ) from error
+        dropout = {
+            "hidden_dropout_prob": setting.dropout,
+            "attention_probs_dropout_prob": setting.dropout,
+        }
+        encoder = Transformer(setting.base, config_kwargs=dropout)
+        width = int(encoder.get_embedding_dimension())
+        self._model = SentenceTransformer(
+            modules=[encoder, Pooling(width, "mean")], device=str(device)
+        )
+        self._model.train()
+        self._loss = MultipleNegativesRankingLoss(self._model, scale=1 / _TEMPERATURE)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=3e-4, fused=True)
+        self._apart = column_merging_disabled if device.type == "cpu" else nullcontext
+        self._columns_of = columns_of
+        self._device = device
+        self._precision = precision
+
+    def step(self, number: int) -> None:
+        """Do one step."""
+        features = [self._pad(column) for column in self._columns_of(number)]
+        half = self._precision == "bf16"
+        autocast = torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=half)
+        with autocast, self._apart():
+            loss = self._loss(features, torch.empty(0))
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def _pad(self, column: list[TokenIds]) -> dict[str, Tensor]:
+        longest = max(map(len, column))
+        ids = torch.zeros(len(column), longest, dtype=torch.int64)
+        mask = torch.zeros_like(ids)
+        for row, tokens in enumerate(column):
+            ids[row, : len(tokens)] = torch.from_numpy(tokens)
+            mask[row, : len(tokens)] = 1
+        return {"input_ids": ids.to(self._device), "attention_mask": mask.to(self._device)}
+
+
+def in_turn(step: Callable[[int], None], first: int = 0) -> Work:
+    """Return a work that does the next step at every call."""
+    following = iter(range(first, _STEPS))
+    return lambda: step(next(following))
+
+
+@contextmanager
+def random_encoder(size: str, tokenizer_of: str) -> Iterator[str]:
+    """Yield a plain folder of a size of `variants.SIZES`: random weights, another's tokenizer."""
+    tokenizer = load_pretrained(tokenizer_of).tokenizer
+    model = Encoder(EncoderConfig.model_validate(SIZES[size] | {"pooling": "mean"}))
+    model.initialise(0)
+    config = PretrainedConfig(encoder=model.config, tasks=list(default_tasks()))
+    with tempfile.TemporaryDirectory() as folder:
+        export_folded(Path(folder) / size, Pretrained(model, tokenizer, config), None)
+        yield str(Path(folder) / size)

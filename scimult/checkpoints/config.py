@@ -1,0 +1,52 @@
+"""What ``config.json`` of a saved encoder says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from scimult.config import StrictConfig
+from scimult.models import EncoderConfig
+from scimult.tasks import Routing, Task, TaskSet, route_names
+from scimult.types import Similarity
+
+FORMAT = "scimult-encoder"
+SHORTEST = 3
+
+
+class PretrainedConfig(StrictConfig):
+    """``config.json`` of a saved encoder.
+
+    ``normalise`` says whether embeddings are scaled to length 1; None: where they are compared
+    by cosine, so that linear models, clusters and distances see what the cosine sees.
+    """
+
+    format: str = FORMAT
+    version: int = 1
+    encoder: EncoderConfig
+    tasks: list[Task]
+    routing: Routing = "task"
+    similarity: Similarity = "dot"
+    normalise: bool | None = None
+    max_length: int = Field(512, ge=SHORTEST)
+    provenance: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def routes(self) -> list[str]:
+        """Names of the routes that the encoder tells apart, in order."""
+        return route_names(TaskSet(self.tasks), self.routing)
+
+    @property
+    def unit_vectors(self) -> bool:
+        """Whether embeddings have length 1."""
+        return self.similarity == "cosine" if self.normalise is None else self.normalise
+
+    @model_validator(mode="after")
+    def _one_layer_per_route(self) -> PretrainedConfig:
+        routes, count = self.routes, self.encoder.num_routes
+        if self.encoder.is_routed and len(routes) != count:
+            raise ValueError(
+                f"the encoder tells {count} routes apart, the tasks have {len(routes)}: {routes}"
+            )
+        return self

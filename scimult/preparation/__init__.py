@@ -1,0 +1,1 @@
+"""What makes data to train on: sources, reading, hygiene, mining, the generated world."""

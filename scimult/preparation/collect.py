@@ -1,0 +1,209 @@
+"""The reading step of ``scimult prepare``: all sources to texts, metadata and pairs of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from scimult.data.lines import Rejects
+from scimult.data.teacher import TeacherScores
+from scimult.data.text_store import TextStoreWriter
+from scimult.errors import DataError
+from scimult.preparation.collected import (
+    REJECTS_FILE,
+    Collected,
+    Columns,
+    RawPairs,
+    unique_pairs,
+    unique_rows,
+)
+from scimult.preparation.config import ANSWERS, PrepareConfig, SourceConfig
+from scimult.preparation.corpus import Corpus
+from scimult.preparation.source_files import (
+    NOTHING_LEFT,
+    Answers,
+    read_answers,
+    read_citations,
+    read_labels,
+    read_papers,
+    read_queries,
+    reject_unanswered,
+)
+from scimult.progress import progress
+
+FILE_FIELDS = ("papers", "labels", "citations", "references", "links", "queries", *ANSWERS)
+
+
+def source_files(config: PrepareConfig) -> dict[str, Path]:
+    """Return every file that the sources name, by its name in the configuration.
+
+    Raises
+    ------
+    DataError
+        If one is not there.
+    """
+    files = {}
+    for source in config.sources:
+        for field in FILE_FIELDS:
+            name = getattr(source, field)
+            if name is None:
+                continue
+            files[name] = config.resolve(name)
+            if not files[name].is_file():
+                raise DataError(
+                    f"{field} file of source {source.name!r} does not exist",
+                    path=files[name],
+                    fix="correct the path in the configuration, or the folder with --root",
+                )
+    return files
+
+
+def collect(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> None:
+    """Read all sources into ``folder``: texts, metadata and what ``Collected`` holds.
+
+    Raises
+    ------
+    DataError
+        At the first bad record, unless they are skipped.
+    """
+    rejects = Rejects(skip_bad, folder / REJECTS_FILE)
+    counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
+    with TextStoreWriter(folder) as texts:
+        corpus = Corpus(texts, rejects)
+        parts, edges, answers = _read_all(config, corpus, counts)
+    corpus.write_metadata(folder)
+    collected = Collected(
+        parts=parts,
+        citations=unique_pairs(edges),
+        shown=unique_pairs([answer.shown.columns() for answer in answers]),
+        triples=unique_rows([answer.triples() for answer in answers]),
+        teacher=_teacher_scores(answers),
+        label_rows=corpus.label_rows,
+        counts=counts,
+        rejects=rejects,
+    )
+    collected.save(folder)
+
+
+def _read_all(
+    config: PrepareConfig, corpus: Corpus, counts: dict[str, dict[str, int]]
+) -> tuple[list[RawPairs], list[Columns], list[Answers]]:
+    """Read labels of all sources, then papers, then what pairs them.
+
+    Besides the pairs, return all citations and all answers.
+    """
+    for source in config.sources:
+        if source.labels is not None:
+            found = read_labels(config.resolve(source.labels), source.space, corpus)
+            counts[source.name].update(found)
+    raw: list[RawPairs] = []
+    for source in progress(config.sources, "papers", unit="source"):
+        if source.papers is None:
+            continue
+        start = len(corpus.labels)
+        path = config.resolve(source.papers)
+        counts[source.name].update(read_papers(path, source.space, corpus))
+        if source.labels is not None:
+            labelled = unique_pairs([corpus.labels.columns(start)])
+            if not len(labelled[0]):
+                fix = "give the papers a field 'labels' with a list of label ids"
+                raise DataError("no paper has a label that is defined", path=path, fix=fix)
+            raw.append(RawPairs(source, "labels", *labelled))
+    edges: list[Columns] = []
+    answers: list[Answers] = []
+    for source in progress(config.sources, "pairs", unit="source"):
+        raw.extend(_read_citations(config, source, corpus, counts[source.name], edges))
+        raw.extend(_read_links(config, source, corpus, counts[source.name], answers))
+        raw.extend(_read_search(config, source, corpus, counts[source.name], answers))
+    for part in raw:
+        _check_pairs(part, config, corpus.rejects)
+    return raw, edges, answers
+
+
+def _check_pairs(part: RawPairs, config: PrepareConfig, rejects: Rejects) -> None:
+    """Refuse a part without a pair: nobody names a file for that."""
+    if not len(part.positives):
+        path = config.resolve(getattr(part.source, part.part))
+        problem = f"no pair of {part.part} is left{rejects.because()}"
+        raise DataError(problem, path=path, fix=NOTHING_LEFT)
+
+
+def _read_citations(
+    config: PrepareConfig,
+    source: SourceConfig,
+    corpus: Corpus,
+    counts: dict[str, int],
+    edges: list[Columns],
+) -> Iterator[RawPairs]:
+    """Add citations and references to ``edges``; yield the pairs of the citations."""
+    for name in ("citations", "references"):
+        file = getattr(source, name)
+        if file is None:
+            continue
+        read = read_citations(config.resolve(file), source.space, corpus)
+        pairs = unique_pairs([read.columns()])
+        counts.update({name: len(read), f"repeated {name}": len(read) - len(pairs[0])})
+        edges.append(pairs)
+        if name == "citations":
+            yield RawPairs(source, "citations", *pairs)
+
+
+def _read_links(
+    config: PrepareConfig,
+    source: SourceConfig,
+    corpus: Corpus,
+    counts: dict[str, int],
+    all_answers: list[Answers],
+) -> Iterator[RawPairs]:
+    if source.links is None:
+        return
+    path, threshold = config.resolve(source.links), source.score_threshold
+    answers, _ = read_answers(path, "links", source.name, source.space, corpus, threshold)
+    pairs = unique_pairs([answers.positives.columns()])
+    counts["links"] = len(answers.positives)
+    counts["judged, not links"] = len(answers.shown)
+    counts["hard negatives of one link"] = len(answers.own)
+    counts["repeated links"] = len(answers.positives) - len(pairs[0])
+    all_answers.append(answers)
+    yield RawPairs(source, "links", *pairs, has_triples=len(answers.own) > 0)
+
+
+def _read_search(
+    config: PrepareConfig,
+    source: SourceConfig,
+    corpus: Corpus,
+    counts: dict[str, int],
+    all_answers: list[Answers],
+) -> Iterator[RawPairs]:
+    if source.queries is None:
+        return
+    path = config.resolve(source.queries)
+    queries, found = read_queries(path, source.name, corpus)
+    counts.update(found)
+    kind = next(name for name in ANSWERS if getattr(source, name) is not None)
+    answers, found = read_answers(
+        config.resolve(getattr(source, kind)),
+        kind,
+        source.name,
+        source.space,
+        corpus,
+        source.score_threshold,
+    )
+    reject_unanswered(path, queries, answers, corpus)
+    pairs = unique_pairs([answers.positives.columns()])
+    counts.update(found, **{"repeated answers": len(answers.positives) - len(pairs[0])})
+    all_answers.append(answers)
+    yield RawPairs(source, "queries", *pairs, has_triples=len(answers.own) > 0)
+
+
+def _teacher_scores(answers: Sequence[Answers]) -> TeacherScores | None:
+    """Return what a teacher scored in any source; ``None`` if there is nothing."""
+    scored = [answer for answer in answers if answer.scores]
+    if not scored:
+        return None
+    columns = [answer.scored.columns() for answer in scored]
+    queries, papers = (np.concatenate(column) for column in zip(*columns, strict=True))
+    scores = np.concatenate([np.array(answer.scores) for answer in scored])
+    return TeacherScores(queries, papers, scores)

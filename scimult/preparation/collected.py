@@ -1,0 +1,161 @@
+"""What reading the sources gives, as a folder: texts, metadata and pairs, not yet split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from scimult.data.lines import Rejects
+from scimult.data.prepared import TRIPLES_FILE, read_triples
+from scimult.data.ragged import Ragged
+from scimult.data.teacher import TeacherScores, read_teacher_scores
+from scimult.data.text_store import open_arrow
+from scimult.files import read_json, write_json
+from scimult.preparation.config import Part, SourceConfig
+from scimult.types import IntArray
+
+VERSION = "1"
+FILE_NAME = "collected.json"
+REJECTS_FILE = "rejects.jsonl"
+Columns = tuple[IntArray, IntArray]
+
+
+@dataclass(frozen=True)
+class RawPairs:
+    """Unique (query, positive) rows that one part of a source gives.
+
+    ``has_triples``: some of them came with a hard negative of their own.
+    """
+
+    source: SourceConfig
+    part: Part
+    queries: IntArray
+    positives: IntArray
+    has_triples: bool = False
+
+    @property
+    def task(self) -> str:
+        """Task that the pairs train."""
+        return self.source.task(self.part)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Everything but the texts and metadata, which stand beside it in the same folder.
+
+    Parameters
+    ----------
+    parts : list of RawPairs
+        Pairs of every part of every source.
+    citations, shown : pair of IntArray
+        ``(citing, cited)`` of all sources, those for mining alone too, and ``(query, paper)``
+        that were shown; unique.
+    triples : IntArray
+        Query, positive and a hard negative of that pair alone, shape ``(T, 3)``; unique.
+    teacher : TeacherScores or None
+        What a teacher scored.
+    label_rows : dict
+        Rows of the labels of each namespace.
+    counts : dict
+        What was counted while reading each source.
+    rejects : Rejects
+        What was left out.
+    """
+
+    parts: list[RawPairs]
+    citations: Columns
+    shown: Columns
+    triples: IntArray
+    teacher: TeacherScores | None
+    label_rows: dict[str, range]
+    counts: dict[str, dict[str, int]]
+    rejects: Rejects
+
+    def save(self, folder: Path) -> None:
+        """Write pairs as Arrow files and the rest as JSON into ``folder``."""
+        write_columns(folder / "citations.arrow", "citations", ("citing", "cited"), self.citations)
+        write_columns(folder / "shown.arrow", "shown", ("query", "paper"), self.shown)
+        if len(self.triples):
+            names = ("query", "positive", "negative")
+            write_columns(folder / TRIPLES_FILE, "triples", names, tuple(self.triples.T))
+        if self.teacher is not None:
+            self.teacher.write(folder)
+        parts = []
+        for number, part in enumerate(self.parts):
+            name = f"raw-{number}.arrow"
+            columns = (part.queries, part.positives)
+            write_columns(folder / name, "raw pairs", ("query", "positive"), columns)
+            entry = {"file": name, "source": part.source.name, "part": part.part}
+            parts.append({**entry, "has_triples": part.has_triples})
+        tree = {
+            "version": VERSION,
+            "parts": parts,
+            "label_rows": {name: [r.start, r.stop] for name, r in self.label_rows.items()},
+            "counts": self.counts,
+            "rejects": dict(self.rejects.counts),
+            "examples": self.rejects.examples,
+        }
+        write_json(folder / FILE_NAME, tree)
+
+    @classmethod
+    def load(cls, folder: Path, sources: Sequence[SourceConfig], rejects: Rejects) -> Collected:
+        """Read what ``save`` wrote; the counts of bad records go into ``rejects``."""
+        tree = read_json(folder / FILE_NAME)
+        by_name = {source.name: source for source in sources}
+        rejects.counts.update(tree["rejects"])
+        rejects.examples.update(tree["examples"])
+        return cls(
+            parts=[
+                RawPairs(
+                    by_name[entry["source"]],
+                    entry["part"],
+                    *_read_columns(folder / entry["file"], "raw pairs"),
+                    has_triples=entry.get("has_triples", False),
+                )
+                for entry in tree["parts"]
+            ],
+            citations=_read_columns(folder / "citations.arrow", "citations"),
+            shown=_read_columns(folder / "shown.arrow", "shown"),
+            triples=read_triples(folder),
+            teacher=read_teacher_scores(folder),
+            label_rows={name: range(*rows) for name, rows in tree["label_rows"].items()},
+            counts=tree["counts"],
+            rejects=rejects,
+        )
+
+
+def unique_pairs(columns: Sequence[Columns]) -> Columns:
+    """Concatenate column pairs, sort them and drop repetitions."""
+    if not columns:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    first = np.concatenate([pair[0] for pair in columns])
+    second = np.concatenate([pair[1] for pair in columns])
+    grouped = Ragged.from_pairs(first, second, int(first.max(initial=-1)) + 1)
+    return grouped.owners, grouped.values
+
+
+def unique_rows(tables: Sequence[IntArray]) -> IntArray:
+    """Concatenate tables of three columns, sort their rows and drop repetitions."""
+    rows = np.concatenate([np.empty((0, 3), np.int64), *tables])
+    rows = rows[np.lexsort(rows.T[::-1])]
+    return rows[np.any(np.diff(rows, axis=0, prepend=-1), axis=1)]
+
+
+def write_columns(
+    path: Path, what: str, names: tuple[str, ...], columns: tuple[IntArray, ...]
+) -> None:
+    """Write integer columns as one Arrow file."""
+    described = {"scimult.format": what, "scimult.version": VERSION}
+    table = pa.table(list(columns), names=list(names)).replace_schema_metadata(described)
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+def _read_columns(path: Path, what: str) -> Columns:
+    table = open_arrow(path, what, VERSION)
+    first, second = (column.to_numpy() for column in table.columns)
+    return first, second

@@ -1,0 +1,244 @@
+"""What ``scimult prepare`` reads: sources, their files and the tasks they train."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from scimult.config import StrictConfig
+from scimult.errors import ConfigError
+from scimult.preparation.hygiene.config import HygieneConfig, SplitConfig
+from scimult.tasks import Task, TaskSet, default_tasks
+
+Part = Literal["labels", "citations", "links", "queries"]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+ANSWERS = ("positives", "judgments", "clicks")
+KINDS_OF_PART = {
+    "labels": ("paper", "label"),
+    "citations": ("paper", "paper"),
+    "links": ("paper", "paper"),
+    "queries": ("query", "paper"),
+}
+
+
+class PartTasks(StrictConfig):
+    """Which task each part of a source trains."""
+
+    labels: str = "classification"
+    citations: str = "link_prediction"
+    links: str = "link_prediction"
+    queries: str = "search"
+
+
+class SourceConfig(StrictConfig):
+    """Files of one source; paths are relative to ``PrepareConfig.root``.
+
+    Parameters
+    ----------
+    name : str
+        Names the pair files and, in text ids, the queries.
+    namespace : str, optional
+        Sources with the same namespace share papers and labels; default: the name.
+    papers : str, optional
+        JSON lines with id, title, abstract and, optionally, authors, venue, year, labels.
+    citations : str, optional
+        Table with citing and cited.
+    references : str, optional
+        Table with citing and cited that serves mining alone and makes no pairs.
+    links : str, optional
+        Table with query-id, paper-id (or corpus-id) and score, where the query is a paper too.
+    labels : str, optional
+        JSON lines with id, name, definition. Makes classification pairs of the papers' labels.
+    queries : str, optional
+        JSON lines with id and text. Needs exactly one of the next three.
+    positives, judgments, clicks : str, optional
+        Tables with query-id and paper-id (or corpus-id), plus score or clicked.
+    score_threshold : float
+        A judgment or link with at least this score is a positive; default 1.
+    tasks : PartTasks
+        Which task each part trains.
+    max_pairs_per_label : int or "all", optional
+        Instead of ``PrepareConfig``'s; sources that share a namespace must agree.
+    licence : str
+        Under which terms the files may be used; shown in the data card.
+    """
+
+    name: Name
+    namespace: Name = ""
+    papers: str | None = None
+    citations: str | None = None
+    references: str | None = None
+    links: str | None = None
+    labels: str | None = None
+    queries: str | None = None
+    positives: str | None = None
+    judgments: str | None = None
+    clicks: str | None = None
+    score_threshold: float = 1.0
+    tasks: PartTasks = PartTasks()
+    max_pairs_per_label: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
+    licence: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> SourceConfig:
+        answers = [name for name in ANSWERS if getattr(self, name) is not None]
+        if self.queries is not None and len(answers) != 1:
+            found = " and ".join(answers) or "none"
+            raise ValueError(f"queries need exactly one of {', '.join(ANSWERS)}; found {found}")
+        if self.queries is None and answers:
+            raise ValueError(f"{answers[0]} need queries; name the queries file or remove them")
+        if "score_threshold" in self.model_fields_set and not (self.judgments or self.links):
+            raise ValueError("score_threshold needs judgments or links; name them or remove it")
+        if self.labels is not None and self.papers is None:
+            raise ValueError("labels need papers that carry them; name the papers file")
+        if self.labels is None and self.max_pairs_per_label is not None:
+            raise ValueError("max_pairs_per_label needs labels; name them or remove it")
+        for part in sorted(self.tasks.model_fields_set):
+            if getattr(self, part) is None:
+                raise ValueError(f"tasks.{part} is set, but the source has no {part}")
+        tasks = [self.task(part) for part in self.parts]
+        if len(set(tasks)) < len(tasks):
+            raise ValueError(
+                f"{' and '.join(self.parts)} train {' and '.join(tasks)}; the parts of one source "
+                f"need different tasks: make it two sources with the same namespace"
+            )
+        if not (self.papers or self.parts):
+            raise ValueError("a source needs papers, citations, links or queries")
+        return self
+
+    @property
+    def space(self) -> str:
+        """The namespace, or the name where none is given."""
+        return self.namespace or self.name
+
+    @property
+    def parts(self) -> list[Part]:
+        """Parts that make pairs."""
+        known: tuple[Part, ...] = ("labels", "citations", "links", "queries")
+        return [part for part in known if getattr(self, part) is not None]
+
+    def task(self, part: Part) -> str:
+        """Name of the task that ``part`` trains."""
+        return str(getattr(self.tasks, part))
+
+
+class PrepareConfig(StrictConfig):
+    """The whole of a ``scimult prepare`` run.
+
+    Parameters
+    ----------
+    root : str
+        Folder that the sources' paths are relative to; ``$NAME`` is an environment variable.
+    sources : list of SourceConfig
+        Earlier sources win where two give the same paper.
+    tasks : list of Task
+        The user's own tasks, besides search, link_prediction and classification.
+    dev_fraction : float
+        Share of the queries kept for the dev split, by a hash of their id.
+    split : SplitConfig
+        What else the dev split does not share with training.
+    hygiene : HygieneConfig
+        Duplicates and texts of evaluation sets.
+    max_pairs_per_label : int or "all"
+        Keep at most this many training pairs of a label (SciMult, appendix A.1: 100), over
+        all sources of its namespace, so that general labels do not drown the others.
+    seed : int
+        Decides the dev split and the down-sampling.
+    """
+
+    root: str = "."
+    sources: Annotated[list[SourceConfig], Field(min_length=1)]
+    tasks: list[Task] = []
+    dev_fraction: Fraction = 0.02
+    split: SplitConfig = SplitConfig()
+    hygiene: HygieneConfig = HygieneConfig()
+    max_pairs_per_label: Annotated[int, Field(ge=1)] | Literal["all"] = 100
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> PrepareConfig:
+        names = [source.name for source in self.sources]
+        if len(set(names)) < len(names):
+            raise ValueError(f"sources need distinct names; found {names}")
+        if not any(source.parts for source in self.sources):
+            raise ValueError(
+                "no source has labels, citations, links or queries; there is nothing to pair"
+            )
+        if self.split.by == "year" and "dev_fraction" in self.model_fields_set:
+            raise ValueError("split.by is year, which dev_fraction has no say in; remove one")
+        with_papers = {source.space for source in self.sources if source.papers}
+        for source in self.sources:
+            if source.space not in with_papers:
+                raise ValueError(f"no source gives papers for the namespace {source.space!r}")
+        labelled = [source for source in self.sources if source.labels]
+        chosen = "max_pairs_per_label" in self.model_fields_set and labelled
+        if chosen and all(source.max_pairs_per_label is not None for source in labelled):
+            raise ValueError(
+                "max_pairs_per_label concerns no source: each that has labels has its own; "
+                "change theirs, or remove it"
+            )
+        limits: dict[str, int | None] = {}
+        for source in self.sources:
+            limit = self.pairs_per_label(source)
+            if source.labels and limits.setdefault(source.space, limit) != limit:
+                raise ValueError(
+                    f"sources of namespace {source.space!r} share their labels, but give them "
+                    f"different max_pairs_per_label: {limits[source.space]} and {limit}"
+                )
+        return self
+
+    def pairs_per_label(self, source: SourceConfig) -> int | None:
+        """Return the cap of a source's labels; None for none."""
+        limit = source.max_pairs_per_label or self.max_pairs_per_label
+        return None if limit == "all" else limit
+
+    def task_set(self) -> TaskSet:
+        """Return the known tasks: the default ones and the user's own.
+
+        Raises
+        ------
+        ConfigError
+            If two tasks share a name.
+        """
+        return TaskSet([*default_tasks(), *self.tasks])
+
+    def check_tasks(self) -> None:
+        """Check that every part of every source trains a known task of fitting kinds.
+
+        Raises
+        ------
+        UnknownNameError
+            If a source names a task that does not exist.
+        ConfigError
+            If the task's texts are of another kind than the part's.
+        """
+        tasks = self.task_set()
+        for source in self.sources:
+            for part in source.parts:
+                task = tasks[source.task(part)]
+                wanted = KINDS_OF_PART[part]
+                if (task.query_kind, task.candidate_kind) != wanted:
+                    raise ConfigError(
+                        f"source {source.name!r}: {part} pair a {wanted[0]} with a {wanted[1]}, "
+                        f"which the task does not",
+                        value=task.name,
+                        fix=f"set query_kind: {wanted[0]} and candidate_kind: {wanted[1]}",
+                    )
+
+    def resolve(self, name: str) -> Path:
+        """Return the path of a source's file.
+
+        Raises
+        ------
+        ConfigError
+            If ``root`` names an environment variable that is not set.
+        """
+        root = os.path.expandvars(os.path.expanduser(self.root))
+        if "$" in root:
+            fix = "set the environment variable or pass --root"
+            raise ConfigError("root names an unset environment variable", value=root, fix=fix)
+        return Path(root) / name

@@ -1,0 +1,278 @@
+"""The data card: what is in a prepared folder, as Markdown with plots."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scimult.data.prepared import PreparedData
+from scimult.data.text_store import KINDS
+from scimult.files import write_text
+from scimult.preparation.hygiene.card_plots import plot_labels, plot_lengths, plot_years
+from scimult.preparation.hygiene.examples import Example, draw_examples
+from scimult.preparation.hygiene.statistics import (
+    MIN_WORDS_FOR_LANGUAGE,
+    TextStatistics,
+    label_frequencies,
+    quantiles,
+    text_statistics,
+)
+from scimult.preparation.metadata import NONE, read_years
+from scimult.types import IntArray, Text
+
+LANGUAGE_SAMPLE = 2000
+TITLE_WIDTH = 160
+# Everything that some Markdown reader may take for more than itself.
+MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+\-!|$~&^=:@]")
+
+
+def write_card(
+    data: PreparedData,
+    path: Path,
+    *,
+    sample: int = LANGUAGE_SAMPLE,
+    negatives: int = 0,
+    seed: int = 0,
+) -> None:
+    """Write a data card to ``path`` and its plots beside it (``<name>_lengths.png`` and so on).
+
+    Parameters
+    ----------
+    data : PreparedData
+        What the card describes; overlap and duplicates are those that ``prepare`` looked for.
+    path : path
+        Markdown file.
+    sample : int
+        Papers whose language is identified.
+    negatives : int
+        Hard negatives of each rule that are shown, with the titles of query and positive.
+    seed : int
+        Which ones.
+
+    Raises
+    ------
+    StorageError
+        If a file cannot be written.
+    """
+    texts = text_statistics(data.texts, sample)
+    labels = label_frequencies(data)
+    years = read_years(data.folder, len(data.texts))
+    years = years[years != NONE]
+    plots = {"lengths": plot_lengths(texts.words, path)}
+    if labels:
+        plots["labels"] = plot_labels(labels, path)
+    if len(years):
+        plots["years"] = plot_years(years, path)
+    sections = [
+        _head(data),
+        _sources(data.manifest),
+        _pairs(data.manifest),
+        _drawn(data.manifest),
+        _texts(texts, plots["lengths"]),
+        _labels(labels, plots.get("labels", "")),
+        _years(years, len(texts.words["paper"]), plots.get("years", "")),
+        _languages(texts),
+        _duplicates(data.manifest.get("hygiene", {})),
+        _overlap(data.manifest),
+        _left_out(data.manifest),
+        _negatives(data, negatives, seed) if negatives else "",
+    ]
+    write_text(path, "\n\n".join(section for section in sections if section) + "\n")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a Markdown table; numbers get thousands separators and stand to the right."""
+    body = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+    first = rows[0] if rows else head
+    marks = ["---:" if isinstance(cell, int) else "---" for cell in first]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [list(head), marks, *body])
+
+
+def _head(data: PreparedData) -> str:
+    return (
+        f"# Data card: {data.folder.name}\n\n"
+        f"{len(data.texts):,} texts; fingerprint `{data.fingerprint}`. Written by `scimult card`."
+    )
+
+
+def _sources(manifest: dict[str, Any]) -> str:
+    licences = {
+        source["name"]: source.get("licence", "") for source in manifest["config"]["sources"]
+    }
+    rows = [
+        [
+            source["name"],
+            source["namespace"],
+            *(source["counts"].get(what, 0) for what in ("papers", "labels", "queries")),
+            licences.get(source["name"]) or "not stated in the configuration",
+        ]
+        for source in manifest["sources"]
+    ]
+    head = ("source", "namespace", "papers read", "labels", "queries", "licence")
+    return f"## Sources\n\n{table(head, rows)}"
+
+
+def _pairs(manifest: dict[str, Any]) -> str:
+    totals: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    rows = []
+    for entry in manifest["pairs"]:
+        for what in ("queries", "pairs", "groups", "with_negatives"):
+            totals[entry["task"]][what] += entry[what]
+        rows.append([entry["source"], entry["task"], entry["split"], *_pair_counts(entry)])
+    rows += [["all", task, "both", *_pair_counts(counts)] for task, counts in totals.items()]
+    head = ("source", "task", "split", "queries", "pairs", "with a hard negative")
+    split = manifest["config"].get("split", {"by": "query"})["by"]
+    return f"## Pairs\n\nTrain and dev are split by {split}.\n\n{table(head, rows)}"
+
+
+def _pair_counts(entry: dict[str, int]) -> list[Any]:
+    share = entry["with_negatives"] / max(entry["groups"], 1)
+    return [entry["queries"], entry["pairs"], f"{share:.1%}"]
+
+
+def _drawn(manifest: dict[str, Any]) -> str:
+    """Return how often a negative that training draws is one of each rule."""
+    rows = [
+        [_plain(entry["source"]), entry["task"], _plain(rule), f"{share:.1%}"]
+        for entry in manifest["pairs"]
+        if entry["split"] == "train" and entry["with_negatives"]
+        for rule, share in entry.get("drawn", {}).items()
+    ]
+    if not rows:
+        return ""
+    head = ("source", "task", "rule", "of the draws")
+    return (
+        "## Draws of hard negatives\n\nOf pairs that have one; a negative that several rules gave "
+        f"counts for each.\n\n{table(head, rows)}"
+    )
+
+
+def _texts(texts: TextStatistics, plot: str) -> str:
+    rows = [
+        [kind, len(texts.words[kind]), texts.without_body[kind], *quantiles(texts.words[kind])]
+        for kind in KINDS
+    ]
+    head = ("kind", "texts", "without body", "words: 5 %", "median", "95 %", "longest")
+    return (
+        f"## Texts\n\n{table(head, rows)}\n\nWords are separated by white space. The body is a "
+        f"paper's abstract or a label's definition; a query has none.\n\n![Lengths]({plot})"
+    )
+
+
+def _labels(labels: dict[str, IntArray], plot: str) -> str:
+    if not labels:
+        return ""
+    rows = [
+        [name, len(counts), int((counts == 0).sum()), *quantiles(counts)]
+        for name, counts in labels.items()
+    ]
+    head = ("namespace", "labels", "without a paper", "papers: 5 %", "median", "95 %", "most")
+    return f"## Labels\n\n{table(head, rows)}\n\n![Label frequency]({plot})"
+
+
+def _years(years: IntArray, papers: int, plot: str) -> str:
+    if not len(years):
+        return ""
+    low, median, _, newest = quantiles(years)
+    return (
+        f"## Years\n\n{len(years):,} of {papers:,} papers have a year: {int(years.min())} to "
+        f"{newest}, 5 % up to {low}, half up to {median}.\n\n![Years]({plot})"
+    )
+
+
+def _languages(texts: TextStatistics) -> str:
+    total = sum(texts.languages.values())
+    if not total:
+        return ""
+    rows = [[name, n, f"{n / total:.2%}"] for name, n in texts.languages.most_common(10)]
+    return (
+        f"## Languages\n\nIdentified by py3langid on {total:,} papers, drawn from those of at "
+        f"least {MIN_WORDS_FOR_LANGUAGE} words; single errors are to be expected.\n\n"
+        f"{table(('language', 'papers', 'share'), rows)}"
+    )
+
+
+def _duplicates(report: dict[str, Any]) -> str:
+    if "duplicates" not in report:
+        return "## Duplicates\n\nNot looked for (`hygiene.duplicates`)."
+    rows = [[what, count] for what, count in report["duplicates"].items()]
+    texts = report["texts"]
+    return (
+        f"## Duplicates\n\n{texts['read']:,} texts were read, {texts['kept']:,} are left after "
+        f"duplicates and evaluation texts went.\n\n{table(('found', 'texts'), rows)}\n\n"
+        f"{table(('pairs', 'count'), [[what, n] for what, n in report['pairs'].items()])}"
+    )
+
+
+def _overlap(manifest: dict[str, Any]) -> str:
+    entries = manifest.get("hygiene", {}).get("overlap")
+    if entries is None:
+        return "## Overlap with evaluation sets\n\nNot looked for (`hygiene.evaluation`)."
+    rows = [
+        [
+            entry["set"],
+            *(f"{entry['found'][role]:,} / {entry['texts'][role]:,}" for role in entry["texts"]),
+            ", ".join(f"{way} {count:,}" for way, count in entry["ways"].items()) or "none",
+        ]
+        for entry in entries
+    ]
+    removed = manifest["config"]["hygiene"]["decontaminate"]
+    note = (
+        f"Training texts that equal a {' or '.join(removed)} were removed, so that those are 0 now."
+        if removed
+        else "Nothing was removed."
+    )
+    head = ("set", "queries found", "answers found", "other candidates found", "by")
+    return (
+        "## Overlap with evaluation sets\n\nTexts of each set that are training texts too, of "
+        "all. A query is what is classified or searched for, an answer what is judged "
+        f"relevant. {note}\n\n{table(head, rows)}"
+    )
+
+
+def _left_out(manifest: dict[str, Any]) -> str:
+    rows = [[f"bad record: {reason}", count] for reason, count in manifest["rejects"].items()]
+    neither = manifest.get("in_neither_split", {})
+    rows += [[f"{name}: pairs in neither split", count] for name, count in neither.items()]
+    return f"## Left out\n\n{table(('what', 'count'), rows) if rows else 'Nothing.'}"
+
+
+def _negatives(data: PreparedData, count: int, seed: int) -> str:
+    head = "## Hard negatives by rule"
+    drawn = draw_examples(data, count, seed)
+    if not drawn:
+        return (
+            f"{head}\n\nThe folder does not say which rules gave its negatives: it was mined "
+            "without any, or before pair files kept that. `scimult mine FOLDER` mines it again."
+        )
+    parts = [
+        f"{head}\n\n**The titles below are texts of the data: its licences apply to them. Look at "
+        f"them before you publish this card.** Up to {count} negatives of each rule, drawn with "
+        f"seed {seed} from those of its finds that are in a pool; the positive is one of the group."
+    ]
+    columns = ("source", "task", "query", "positive", "hard negative")
+    for rule, examples in drawn.items():
+        rows = [
+            [_plain(example.source), example.task, *map(_title, _texts_of(example))]
+            for example in examples
+        ]
+        parts.append(f"### {_plain(rule)}\n\n{table(columns, rows) if rows else 'None.'}")
+    return "\n\n".join(parts)
+
+
+def _texts_of(example: Example) -> tuple[Text, Text, Text]:
+    return example.query, example.positive, example.negative
+
+
+def _title(text: Text) -> str:
+    """Return a title of a text, or its beginning where it has none, as plain Markdown."""
+    return _plain(textwrap.shorten(text.title or text.body, TITLE_WIDTH, placeholder=" ..."))
+
+
+def _plain(text: str) -> str:
+    """Return Markdown that shows ``text`` as it is."""
+    return MARKUP.sub(r"\\\g<0>", " ".join(text.split()))

@@ -1,0 +1,111 @@
+"""The cleaning step of ``scimult prepare``: duplicates and texts of evaluation sets go."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scimult.data.text_store import TextStore, open_arrow
+from scimult.errors import DataError
+from scimult.files import write_json
+from scimult.preparation.collected import REJECTS_FILE, Collected
+from scimult.preparation.hygiene.compact import (
+    RowMap,
+    compact_metadata,
+    compact_pairs,
+    compact_texts,
+)
+from scimult.preparation.hygiene.config import HygieneConfig
+from scimult.preparation.hygiene.duplicates import compute_keys, find_duplicates
+from scimult.preparation.hygiene.overlap import find_overlap
+from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
+from scimult.preparation.metadata import VERSION as METADATA_VERSION
+from scimult.types import BoolArray, IntArray
+
+REPORT_FILE = "hygiene.json"
+# To be raised when the rules change: kept results of older rules are then not used again.
+VERSION = "1"
+
+
+def clean(source: Path, target: Path, collected: Collected, config: HygieneConfig) -> None:
+    """Write the corpus in ``source`` without duplicates and evaluation texts to ``target``.
+
+    Parameters
+    ----------
+    source : path
+        Folder with ``texts.arrow`` and ``metadata.arrow``.
+    target : path
+        Existing, empty folder; it gets the same files, ``collected``, ``aliases.arrow`` and
+        ``hygiene.json`` with all counts.
+    collected : Collected
+        Pairs of ``source``; its rejects take what ``duplicates: refuse`` refuses.
+    config : HygieneConfig
+        What to do.
+
+    Raises
+    ------
+    DataError
+        At the first duplicate if they are refused, unless bad records are skipped; or if an
+        evaluation set cannot be read.
+    """
+    store = TextStore.open(source)
+    if (source / REJECTS_FILE).exists():
+        shutil.copy2(source / REJECTS_FILE, target / REJECTS_FILE)
+    collected.rejects.log = target / REJECTS_FILE
+    dois = _dois(source, len(store))
+    report: dict[str, Any] = {}
+    keeper_N = np.arange(len(store), dtype=np.int64)
+    removed_N = np.zeros(len(store), dtype=np.bool_)
+    if config.duplicates != "ignore":
+        keys = compute_keys(store, config, sketch="near" in config.keys)
+        found = find_duplicates(store, keys, dois, config)
+        del keys
+        report["duplicates"] = dict(found.counts)
+        keeper_N = found.keeper_N
+        if config.duplicates == "refuse":
+            removed_N |= _refused(store, keeper_N, collected)
+            keeper_N = np.arange(len(store), dtype=np.int64)
+    if config.evaluation_folder is not None:
+        overlap = find_overlap(store, config.evaluation_folder, dois, config)
+        report["overlap"] = [entry.as_json() for entry in overlap.sets]
+        for role in config.decontaminate:
+            removed_N |= overlap.rows[role]
+    rows = RowMap(keeper_N, removed_N)
+    report["texts"] = {"read": len(store), "kept": int(rows.kept_N.sum())}
+    compact_texts(source, target, rows)
+    compact_metadata(source, target, rows)
+    kept, counts = compact_pairs(collected, rows)
+    report["pairs"] = {what: number for what, number in counts.items() if number}
+    kept.save(target)
+    write_json(target / REPORT_FILE, report)
+
+
+def _refused(store: TextStore, keeper_N: IntArray, collected: Collected) -> BoolArray:
+    """Reject every text that repeats an earlier one."""
+    repeated = np.flatnonzero(keeper_N != np.arange(len(keeper_N)))
+    ids, keepers = store.ids_at(repeated), store.ids_at(keeper_N[repeated])
+    for identifier, keeper in zip(ids, keepers, strict=True):
+        collected.rejects.reject(
+            DataError(
+                "text repeats another one",
+                value=(identifier, keeper),
+                fix="remove one of them, set hygiene.duplicates=merge, or pass --skip-bad",
+            )
+        )
+    refused = np.zeros(len(keeper_N), dtype=np.bool_)
+    refused[repeated] = True
+    return refused
+
+
+def _dois(folder: Path, count: int) -> Sequence[str | None]:
+    """Return the DOI of every text; nothing but papers has one."""
+    table = open_arrow(folder / METADATA_FILE, "metadata", METADATA_VERSION)
+    dois: list[str | None] = [None] * count
+    if "doi" in table.column_names and table.num_rows:
+        start = table.column("row")[0].as_py()
+        dois[start : start + table.num_rows] = table.column("doi").to_pylist()
+    return dois

@@ -1,0 +1,169 @@
+"""Rewrites a corpus without some of its texts; what named them then names their keepers.
+
+Shape legend: N texts before, M after.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from scimult.data.prepared import ALIASES_FILE
+from scimult.data.ragged import Ragged
+from scimult.data.text_store import FILE_NAME as TEXTS_FILE
+from scimult.data.text_store import SCHEMA, VERSION, TextStore, open_arrow
+from scimult.preparation.collected import Collected, Columns, unique_pairs, unique_rows
+from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
+from scimult.preparation.metadata import VERSION as METADATA_VERSION
+from scimult.types import BoolArray, IntArray
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """Where each of N texts goes.
+
+    Parameters
+    ----------
+    keeper_N : IntArray
+        Text that stands for each text; only papers and queries have another than themselves.
+    removed_N : BoolArray
+        Texts that go; with one of a group go all.
+    """
+
+    keeper_N: IntArray
+    removed_N: BoolArray
+
+    @property
+    def kept_N(self) -> BoolArray:
+        """Which texts stay in the store."""
+        gone = np.zeros(len(self.keeper_N), dtype=np.bool_)
+        gone[self.keeper_N[self.removed_N]] = True
+        return np.asarray((self.keeper_N == np.arange(len(gone))) & ~gone, dtype=np.bool_)
+
+    @property
+    def new_rows_N(self) -> IntArray:
+        """Row of each text's keeper after compaction; -1 where the group went."""
+        kept_N = self.kept_N
+        position_N = np.where(kept_N, np.cumsum(kept_N) - 1, -1)
+        return np.asarray(position_N[self.keeper_N], dtype=np.int64)
+
+
+def compact_texts(source: Path, target: Path, rows: RowMap) -> None:
+    """Copy ``texts.arrow`` batch by batch without the texts that go, and write ``aliases.arrow``.
+
+    The aliases name, for the id of every merged text, the row of its keeper.
+    """
+    kept_N = rows.kept_N
+    table = open_arrow(source / TEXTS_FILE, "texts", VERSION)
+    start = 0
+    with pa.ipc.new_file(str(target / TEXTS_FILE), SCHEMA) as writer:
+        for batch in table.to_batches():
+            stop = start + batch.num_rows
+            part = batch.filter(pa.array(kept_N[start:stop]))
+            if part.num_rows:
+                writer.write_batch(part)
+            start = stop
+    new_N = rows.new_rows_N
+    merged = np.flatnonzero((rows.keeper_N != np.arange(len(kept_N))) & (new_N >= 0))
+    ids = TextStore(table, source / TEXTS_FILE).ids_at(merged)
+    described = {"scimult.format": "aliases", "scimult.version": "1"}
+    aliases = pa.table({"id": pa.array(ids, pa.string()), "row": pa.array(new_N[merged])})
+    aliases = aliases.replace_schema_metadata(described)
+    with pa.ipc.new_file(str(target / ALIASES_FILE), aliases.schema) as writer:
+        writer.write_table(aliases)
+
+
+def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
+    """Copy ``metadata.arrow``: a keeper gets all labels of its group, and what it lacks itself."""
+    table = open_arrow(source / METADATA_FILE, "metadata", METADATA_VERSION).combine_chunks()
+    old = table.column("row").to_numpy()
+    new = rows.new_rows_N[old]
+    kept = rows.kept_N[old]
+    count = int(kept.sum())
+    if not count:
+        positions = np.empty(0, np.int64)
+    else:
+        positions = np.where(new >= 0, new - new[kept].min(), -1)
+    columns = {"row": pa.array(new[kept])}
+    for name in table.column_names[1:]:
+        column = table.column(name).combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = column.chunk(0)
+        if name == "labels":
+            columns[name] = _united(column, positions, count)
+        else:
+            columns[name] = column.take(pa.array(_first_filled(column, positions, kept, count)))
+    result = pa.table(columns).replace_schema_metadata(table.schema.metadata)
+    with pa.ipc.new_file(str(target / METADATA_FILE), result.schema) as writer:
+        writer.write_table(result)
+
+
+def compact_pairs(collected: Collected, rows: RowMap) -> tuple[Collected, Counter[str]]:
+    """Return the pairs between the texts that stay, and what became of the others, counted."""
+    new_N = rows.new_rows_N
+    counts: Counter[str] = Counter()
+    parts = []
+    for part in collected.parts:
+        moved, found = _move((part.queries, part.positives), new_N)
+        counts.update({f"{part.task}: {what}": number for what, number in found.items()})
+        parts.append(replace(part, queries=moved[0], positives=moved[1]))
+    citations, _ = _move(collected.citations, new_N)
+    shown, _ = _move(collected.shown, new_N)
+    triples = new_N[collected.triples]
+    triples = unique_rows([triples[(triples >= 0).all(axis=1)]])
+    teacher = collected.teacher
+    if teacher is not None:
+        teacher, found = teacher.moved(new_N)
+        counts.update(found)
+    kept = replace(
+        collected,
+        parts=parts,
+        citations=citations,
+        shown=shown,
+        triples=triples,
+        teacher=teacher,
+    )
+    return kept, counts
+
+
+def _move(columns: Columns, new_N: IntArray) -> tuple[Columns, Counter[str]]:
+    first, second = new_N[columns[0]], new_N[columns[1]]
+    gone = (first < 0) | (second < 0)
+    itself = ~gone & (first == second)
+    moved = unique_pairs([(first[~gone & ~itself], second[~gone & ~itself])])
+    counts = {
+        "pairs removed with a text": int(gone.sum()),
+        "pairs of a text with its own duplicate": int(itself.sum()),
+        "pairs that became the same": int((~gone & ~itself).sum()) - len(moved[0]),
+    }
+    return moved, Counter(counts)
+
+
+def _united(labels: pa.LargeListArray, positions: IntArray, count: int) -> pa.LargeListArray:
+    """Return the labels of each group; labels come first in the store and keep their rows."""
+    lists = Ragged(labels.values.to_numpy(), labels.offsets.to_numpy())
+    owners = positions[lists.owners]
+    united = Ragged.from_pairs(owners[owners >= 0], lists.values[owners >= 0], count)
+    return pa.LargeListArray.from_arrays(
+        pa.array(united.offsets, pa.int64()), pa.array(united.values, pa.int64())
+    )
+
+
+def _first_filled(column: pa.Array, positions: IntArray, kept: BoolArray, count: int) -> IntArray:
+    """Return for each group the member whose value it takes: its keeper's, else the first one."""
+    lists = isinstance(column, (pa.ListArray, pa.LargeListArray))
+    filled = np.diff(column.offsets.to_numpy()) > 0 if lists else ~_nulls(column)
+    # Sorted by group; in a group filled values first, of those the keeper's, then the earliest.
+    order = np.lexsort((np.arange(len(positions)), ~kept, ~filled, positions))
+    order = order[positions[order] >= 0]
+    starts = np.r_[True, np.diff(positions[order]) != 0][: len(order)]
+    assert int(starts.sum()) == count, "every group has its keeper"
+    return np.asarray(order[starts], dtype=np.int64)
+
+
+def _nulls(column: pa.Array) -> BoolArray:
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)

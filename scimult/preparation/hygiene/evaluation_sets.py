@@ -1,0 +1,115 @@
+"""Texts of evaluation sets: BEIR folders, and papers with labels.
+
+A folder is a set if it has ``corpus.jsonl`` and ``queries.jsonl``, or ``papers.jsonl`` (each may
+be packed as ``.gz``). Folders are looked for at any depth; a set is named by its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.tables import read_table
+from scimult.errors import DataError
+from scimult.preparation.hygiene.config import EvaluationRole
+from scimult.types import Text
+
+NAMES = ("corpus.jsonl", "queries.jsonl", "papers.jsonl", "split.csv")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationText:
+    """One text of an evaluation set.
+
+    ``query`` is what is classified or searched for, ``answer`` what is judged relevant, and
+    ``candidate`` everything else, papers outside the test split among them.
+    """
+
+    role: EvaluationRole
+    text: Text
+    doi: str
+
+
+def find_sets(folder: Path) -> dict[str, Path]:
+    """Return the evaluation sets at or below ``folder``, by name.
+
+    Raises
+    ------
+    DataError
+        If the folder does not exist or has no set.
+    """
+    if not folder.is_dir():
+        raise DataError("folder of evaluation sets does not exist", path=folder, fix="correct it")
+    found = {}
+    for path in sorted([folder, *(p for p in folder.rglob("*") if p.is_dir())]):
+        has = {name for name in NAMES if _file(path, name) is not None}
+        if {"corpus.jsonl", "queries.jsonl"} <= has or "papers.jsonl" in has:
+            found[path.relative_to(folder).as_posix() if path != folder else path.name] = path
+    if not found:
+        fix = "name a folder of folders with corpus.jsonl and queries.jsonl, or papers.jsonl"
+        raise DataError("no evaluation set below this folder", path=folder, fix=fix)
+    return found
+
+
+def set_files(folder: Path) -> list[Path]:
+    """Return the files of a set that are read."""
+    files = [path for name in NAMES if (path := _file(folder, name)) is not None]
+    return files + sorted((folder / "qrels").glob("*.tsv*"))
+
+
+def read_set(folder: Path) -> Iterator[EvaluationText]:
+    """Yield the texts of a set.
+
+    Raises
+    ------
+    DataError
+        At the first line that cannot be read.
+    """
+    strict = Rejects()
+    corpus, queries = _file(folder, "corpus.jsonl"), _file(folder, "queries.jsonl")
+    if corpus is not None and queries is not None:
+        answers = _answers(folder, strict)
+        for record in read_jsonl(corpus, strict):
+            known = record.identifier("_id") in answers
+            yield _evaluation_text(record, "answer" if known else "candidate", "text")
+        for record in read_jsonl(queries, strict):
+            yield _query(record)
+    papers, split = _file(folder, "papers.jsonl"), _file(folder, "split.csv")
+    if papers is not None:
+        test = None if split is None else _test_papers(split, strict)
+        for record in read_jsonl(papers, strict):
+            scored = test is None or record.identifier("id") in test
+            yield _evaluation_text(record, "query" if scored else "candidate", "abstract")
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    paths = (folder / name, folder / f"{name}.gz")
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _answers(folder: Path, rejects: Rejects) -> set[str]:
+    return {
+        record.identifier("corpus-id")
+        for path in sorted((folder / "qrels").glob("*.tsv*"))
+        for record in read_table(path, ("query-id", "corpus-id", "score"), rejects)
+        if record.number("score") > 0
+    }
+
+
+def _test_papers(split: Path, rejects: Rejects) -> set[str]:
+    rows = read_table(split, ("id", "split"), rejects)
+    return {row.identifier("id") for row in rows if row.text("split") == "test"}
+
+
+def _query(record: Record) -> EvaluationText:
+    if record.fields.get("title"):
+        return _evaluation_text(record, "query", "abstract")
+    return EvaluationText("query", Text("query", record.text("text")), "")
+
+
+def _evaluation_text(record: Record, role: EvaluationRole, body: str) -> EvaluationText:
+    text = Text("paper", record.text("title", ""), record.text(body, ""))
+    doi = record.fields.get("doi")
+    return EvaluationText(role, text, doi if isinstance(doi, str) else "")

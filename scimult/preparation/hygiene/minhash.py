@@ -1,0 +1,150 @@
+"""Near-duplicates by MinHash (Broder, 1997) with banding; candidates are verified exactly.
+
+The library makes the signatures. Banding is a sort per band: equal keys become neighbours, so
+nothing but the signatures grows with the number of texts.
+
+Shape legend: N texts, P permutations, K bands, M pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from rensa import RMinHash
+
+from scimult.preparation.hygiene.config import NearConfig
+from scimult.preparation.hygiene.normal_forms import shingles, text_words
+from scimult.types import IntArray, Text
+
+Signatures = NDArray[np.uint32]
+RECALL = 0.99
+# A text is compared with at most this many earlier ones per band, so that a template that a
+# million texts share costs a million comparisons, not their square.
+NEIGHBOURS = 16
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Sketches:
+    """MinHash signatures of N texts.
+
+    Parameters
+    ----------
+    signatures_NP : ndarray of uint32
+        Undefined for texts that are too short to compare.
+    usable_N : ndarray of bool
+        False for those.
+    """
+
+    signatures_NP: Signatures
+    usable_N: NDArray[np.bool_]
+
+    @classmethod
+    def empty(cls, count: int, config: NearConfig) -> Sketches:
+        """Return room for ``count`` texts."""
+        shape = (count, config.permutations)
+        return cls(np.zeros(shape, np.uint32), np.zeros(count, np.bool_))
+
+    def fill(self, start: int, texts: Sequence[Text], config: NearConfig) -> None:
+        """Sketch texts into the rows from ``start`` on."""
+        sets = [text_shingles(text, config) for text in texts]
+        rows = np.array([row for row, found in enumerate(sets) if found], dtype=np.int64)
+        if len(rows):
+            digests = RMinHash.digests_from_token_sets(
+                [list(found) for found in sets if found], config.permutations, config.seed
+            )
+            self.signatures_NP[start + rows] = np.array(digests, dtype=np.uint32)
+            self.usable_N[start + rows] = True
+
+
+def text_shingles(text: Text, config: NearConfig) -> set[str]:
+    """Return the shingles by which a text is compared; empty if it is too short."""
+    found = text_words(text)
+    return set() if len(found) < config.min_words else shingles(found, config.shingle_words)
+
+
+def jaccard(first: set[str], second: set[str]) -> float:
+    """Return the size of the intersection over that of the union; 0 for two empty sets."""
+    union = len(first | second)
+    return len(first & second) / union if union else 0.0
+
+
+def rows_per_band(threshold: float, permutations: int) -> int:
+    """Return the longest band that still finds pairs at the threshold with ``RECALL``.
+
+    A pair of similarity s shares one band of r rows with probability s^r, and one of K bands
+    with 1 - (1 - s^r)^K (Leskovec, Rajaraman, Ullman: Mining of Massive Datasets, section 3.4).
+    """
+    good = [
+        rows
+        for rows in range(1, permutations + 1)
+        if 1 - (1 - threshold**rows) ** (permutations // rows) >= RECALL
+    ]
+    return max(good, default=1)
+
+
+def band_keys(signatures_NP: Signatures, rows: int) -> NDArray[np.uint64]:
+    """Return one key per text and band, shape ``(N, K)``; equal bands have equal keys."""
+    count, permutations = signatures_NP.shape
+    bands = permutations // rows
+    keys_NK = np.zeros((count, bands), dtype=np.uint64)
+    parts = signatures_NP[:, : bands * rows].reshape(count, bands, rows)
+    for position in range(rows):
+        keys_NK = (keys_NK ^ parts[:, :, position]) * _MULTIPLIER
+        keys_NK ^= keys_NK >> np.uint64(29)
+    return keys_NK
+
+
+def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, IntArray]:
+    """Return pairs of texts that share a band, each once, the smaller row first; shape ``(M,)``.
+
+    A text meets at most ``NEIGHBOURS`` others before it in each band.
+    """
+    rows = rows_per_band(config.threshold, config.permutations)
+    usable = np.flatnonzero(sketches.usable_N)
+    count = len(sketches.usable_N)
+    found = np.empty(0, dtype=np.int64)
+    for band in range(config.permutations // rows):
+        part = sketches.signatures_NP[:, band * rows : (band + 1) * rows]
+        keys = band_keys(part[usable], rows)[:, 0]
+        order = np.argsort(keys, kind="stable")
+        codes = [found]
+        for distance in range(1, NEIGHBOURS + 1):
+            equal = keys[order[distance:]] == keys[order[:-distance]]
+            if not equal.any():
+                break
+            first, second = usable[order[:-distance][equal]], usable[order[distance:][equal]]
+            codes.append(first * count + second)
+        found = np.unique(np.concatenate(codes))
+    return found // max(count, 1), found % max(count, 1)
+
+
+def cross_candidates(
+    sketches: Sketches, others: Sketches, config: NearConfig
+) -> tuple[IntArray, IntArray]:
+    """Return pairs (text, other text) that share a band, each once; shape ``(M,)``.
+
+    A text meets at most ``NEIGHBOURS`` others per band.
+    """
+    rows = rows_per_band(config.threshold, config.permutations)
+    usable, other_usable = np.flatnonzero(sketches.usable_N), np.flatnonzero(others.usable_N)
+    count = max(len(others.usable_N), 1)
+    found = np.empty(0, dtype=np.int64)
+    for band in range(config.permutations // rows):
+        part = slice(band * rows, (band + 1) * rows)
+        keys = band_keys(sketches.signatures_NP[usable, part], rows)[:, 0]
+        other_keys = band_keys(others.signatures_NP[other_usable, part], rows)[:, 0]
+        order = np.argsort(other_keys, kind="stable")
+        start, stop = (np.searchsorted(other_keys[order], keys, side) for side in ("left", "right"))
+        codes = [found]
+        for distance in range(NEIGHBOURS):
+            met = start + distance < stop
+            if not met.any():
+                break
+            other = other_usable[order[start[met] + distance]]
+            codes.append(usable[met] * count + other)
+        found = np.unique(np.concatenate(codes))
+    return found // count, found % count

@@ -1,0 +1,156 @@
+"""Which training texts are also texts of evaluation sets.
+
+Shape legend: N training texts, E evaluation texts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scimult.data.text_store import TextStore
+from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
+from scimult.preparation.hygiene.duplicates import TEXTS_PER_CHUNK
+from scimult.preparation.hygiene.evaluation_sets import EvaluationText, find_sets, read_set
+from scimult.preparation.hygiene.minhash import Sketches, cross_candidates, jaccard, text_shingles
+from scimult.preparation.hygiene.normal_forms import doi_key, hash64, text_words, title_key
+from scimult.progress import bar
+from scimult.types import BoolArray, Text
+
+ROLES: tuple[EvaluationRole, ...] = ("query", "answer", "candidate")
+
+
+@dataclass(frozen=True)
+class SetOverlap:
+    """How much of an evaluation set the training texts hold.
+
+    Parameters
+    ----------
+    texts, found : dict
+        Distinct texts by role, and how many of them are also training texts.
+    ways : dict
+        What showed it: the same ``doi``, ``title``, whole ``text``, or ``near``-duplicates.
+    """
+
+    name: str
+    texts: dict[str, int]
+    found: dict[str, int]
+    ways: dict[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the entry of the manifest."""
+        return {"set": self.name, "texts": self.texts, "found": self.found, "ways": self.ways}
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Overlap by set, and the training texts it comes from.
+
+    ``rows`` has for each role the N flags of training texts that equal such a text.
+    """
+
+    sets: list[SetOverlap]
+    rows: dict[EvaluationRole, BoolArray]
+
+
+def find_overlap(
+    store: TextStore, folder: Path, dois: Sequence[str | None], config: HygieneConfig
+) -> Overlap:
+    """Compare all papers and queries of the store with all texts of the sets below ``folder``.
+
+    Two texts are the same if DOI or title key are equal (of titles that are long enough), if
+    all their words are, or if they are near-duplicates. Labels are not compared.
+
+    Raises
+    ------
+    DataError
+        If there is no set, or one cannot be read.
+    """
+    sets = {name: _distinct(read_set(path)) for name, path in find_sets(folder).items()}
+    index = _Index([text for texts in sets.values() for text in texts], config)
+    rows_of: dict[int, dict[int, str]] = defaultdict(dict)
+    with bar("overlap with evaluation sets", total=len(store), unit="text") as shown:
+        for start in range(0, len(store), TEXTS_PER_CHUNK):
+            chunk = store.slice(start, min(start + TEXTS_PER_CHUNK, len(store)))
+            for position, number, way in index.matches(chunk, dois[start : start + len(chunk)]):
+                rows_of[number].setdefault(start + position, way)
+            shown.update(len(chunk))
+    rows = {role: np.zeros(len(store), dtype=np.bool_) for role in ROLES}
+    for number, found in rows_of.items():
+        rows[index.texts[number].role][list(found)] = True
+    reports, first = [], 0
+    for name, texts in sets.items():
+        ways = [rows_of.get(number, {}) for number in range(first, first + len(texts))]
+        reports.append(_report(name, texts, ways))
+        first += len(texts)
+    return Overlap(reports, rows)
+
+
+class _Index:
+    """Evaluation texts by everything that a training text can equal them in."""
+
+    def __init__(self, texts: list[EvaluationText], config: HygieneConfig) -> None:
+        self.texts = texts
+        self._config = config
+        self._by_key: dict[int, list[int]] = defaultdict(list)
+        for number, entry in enumerate(texts):
+            for way, key in _keys(entry.text, entry.doi, config):
+                self._by_key[hash64(f"{way}:{key}")].append(number)
+        self._sketches = Sketches.empty(len(texts), config.near)
+        for start in range(0, len(texts), TEXTS_PER_CHUNK):
+            chunk = [entry.text for entry in texts[start : start + TEXTS_PER_CHUNK]]
+            self._sketches.fill(start, chunk, config.near)
+
+    def matches(
+        self, texts: Sequence[Text], dois: Sequence[str | None]
+    ) -> Iterator[tuple[int, int, str]]:
+        """Yield (position of a training text, number of an evaluation text, what shows it)."""
+        for position, (text, doi) in enumerate(zip(texts, dois, strict=True)):
+            if text.kind != "label":
+                for way, key in _keys(text, doi or "", self._config):
+                    for number in self._by_key.get(hash64(f"{way}:{key}"), ()):
+                        yield position, number, way
+        near = self._config.near
+        sketches = Sketches.empty(len(texts), near)
+        sketches.fill(0, texts, near)
+        for position, number in zip(*cross_candidates(sketches, self._sketches, near), strict=True):
+            pair = texts[position], self.texts[number].text
+            similarity = jaccard(*(text_shingles(text, near) for text in pair))
+            if pair[0].kind != "label" and similarity >= near.threshold:
+                yield int(position), int(number), "near"
+
+
+def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, str]]:
+    """Yield what another text must have to be the same, and the way that shows it."""
+    if key := doi_key(doi):
+        yield "doi", key
+    if text.kind == "paper" and len(key := title_key(text.title)) >= config.min_title:
+        yield "title", key
+    # Of any length: a short request that is the same is the same request.
+    whole = "".join(text_words(text))
+    if whole and (text.kind == "query" or len(whole) >= config.min_title):
+        yield "text", whole
+
+
+def _distinct(texts: Iterable[EvaluationText]) -> list[EvaluationText]:
+    """Return each text once per role: a query paper is often a candidate too."""
+    return list(dict.fromkeys(texts))
+
+
+def _report(name: str, texts: list[EvaluationText], ways: list[dict[int, str]]) -> SetOverlap:
+    total = Counter(text.role for text in texts)
+    found = Counter(text.role for text, way in zip(texts, ways, strict=True) if way)
+    # A text that several training texts equal counts once, by the surest of their ways.
+    sure = ("doi", "title", "text", "near")
+    best = Counter(min(way.values(), key=sure.index) for way in ways if way)
+    return SetOverlap(
+        name,
+        {role: total[role] for role in ROLES},
+        {role: found[role] for role in ROLES},
+        {way: best[way] for way in sure if best[way]},
+    )

@@ -1,0 +1,112 @@
+"""Which texts belong to the dev split, so that nothing the dev pairs test was trained on.
+
+Shape legend: N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from scimult.data.pairs import Split
+from scimult.data.text_store import TextStore
+from scimult.preparation.collected import RawPairs
+from scimult.preparation.grouping import dev_mask
+from scimult.preparation.hygiene.config import SplitConfig
+from scimult.preparation.metadata import NONE
+from scimult.types import BoolArray, IntArray
+
+_IDS_PER_CHUNK = 1 << 16
+
+
+def dev_texts(
+    parts: Sequence[RawPairs],
+    store: TextStore,
+    years_N: IntArray,
+    config: SplitConfig,
+    fraction: float,
+    seed: int,
+) -> BoolArray:
+    """Return which papers and queries belong to the dev split, shape ``(N,)``; labels never do.
+
+    Parameters
+    ----------
+    parts : sequence of RawPairs
+        All pairs.
+    store : TextStore
+        The texts; the draw hangs on seed and id alone, so adding texts moves none.
+    years_N : IntArray
+        Year of each text, -1 where unknown (such papers are trained with).
+    config : SplitConfig
+        What may not be divided.
+    fraction : float
+        Share of texts (of components, for ``component``) to draw.
+    seed : int
+        Of the draw.
+    """
+    count = len(store)
+    dev_N = np.zeros(count, dtype=np.bool_)
+    if config.dev_from_year is not None:
+        dev_N[:] = (years_N != NONE) & (years_N >= config.dev_from_year)
+        for part in parts:
+            if part.part == "queries":
+                dev_N[part.queries[dev_N[part.positives]]] = True
+        return dev_N
+    used = _paired_texts(parts, count)
+    if config.by == "component":
+        return _dev_components(parts, store, used, fraction, seed)
+    dev_N[used] = _drawn(store, used, fraction, seed)
+    return dev_N
+
+
+def split_masks(part: RawPairs, dev_N: BoolArray, config: SplitConfig) -> dict[Split, BoolArray]:
+    """Return which pairs belong to ``train`` and to ``dev``.
+
+    A pair belongs to dev if its query does. Unless the split is by query alone, a training
+    pair has no dev text on the other side either: such pairs are in neither split.
+    """
+    in_dev = dev_N[part.queries]
+    in_train = ~in_dev
+    if config.by != "query":
+        in_train &= ~dev_N[part.positives]
+    return {"train": in_train, "dev": in_dev}
+
+
+def _paired_texts(parts: Sequence[RawPairs], count: int) -> IntArray:
+    """Return the rows of papers and queries that some pair has, ascending."""
+    used = np.zeros(count, dtype=np.bool_)
+    for part in parts:
+        used[part.queries] = True
+        if part.part != "labels":
+            used[part.positives] = True
+    return np.flatnonzero(used)
+
+
+def _drawn(store: TextStore, rows: IntArray, fraction: float, seed: int) -> BoolArray:
+    chunks = [
+        dev_mask(store.ids_at(rows[start : start + _IDS_PER_CHUNK]), fraction, seed)
+        for start in range(0, len(rows), _IDS_PER_CHUNK)
+    ]
+    return np.concatenate(chunks) if chunks else np.zeros(0, dtype=np.bool_)
+
+
+def _dev_components(
+    parts: Sequence[RawPairs], store: TextStore, used: IntArray, fraction: float, seed: int
+) -> BoolArray:
+    """Draw whole components; one with more than ``fraction`` of the texts stays in train."""
+    count = len(store)
+    linked = [part for part in parts if part.part != "labels"]
+    first = np.concatenate([np.empty(0, np.int64), *(part.queries for part in linked)])
+    second = np.concatenate([np.empty(0, np.int64), *(part.positives for part in linked)])
+    ones = np.ones(len(first), dtype=np.int8)
+    graph = coo_array((ones, (first, second)), shape=(count, count))
+    component = connected_components(graph, directed=False)[1][used]
+    _, start, size = np.unique(component, return_index=True, return_counts=True)
+    # Named by its first text: components are numbered anew whenever data is added.
+    drawn = _drawn(store, used[start], fraction, seed) & (size <= fraction * len(used))
+    dev_N = np.zeros(count, dtype=np.bool_)
+    dev_N[used] = drawn[np.searchsorted(np.unique(component), component)]
+    return dev_N

@@ -1,0 +1,290 @@
+"""Which hard negatives are mined: a list of rules per part of a source."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from scimult.config import StrictConfig
+from scimult.preparation.config import Part
+from scimult.types import Similarity
+
+Positive = Annotated[int, Field(ge=1)]
+Band = tuple[Annotated[int, Field(ge=0)], Positive]
+
+
+class VetoConfig(StrictConfig):
+    """A cross-encoder that takes away candidates it finds as fitting as the positive.
+
+    Parameters
+    ----------
+    model : str
+        Folder or name of a sentence-transformers cross-encoder.
+    margin : float
+        A candidate stays if it scores at most the lowest positive's score minus this.
+    """
+
+    model: str
+    margin: float = 0.0
+
+
+class RuleConfig(StrictConfig):
+    """What every rule has.
+
+    Parameters
+    ----------
+    count : int, optional
+        Candidates of a group that are kept; default: ``max_negatives``.
+    exclude_known : bool
+        Leave out known positives of the query, from all sources and splits.
+    veto : VetoConfig, optional
+        Looks at the candidates that were kept; what it takes away is not replaced.
+    share : float, optional
+        How often a drawn negative is one of this rule, relative to the shares of the other
+        rules. All rules of a list have one or none does: then every candidate of a pool is
+        drawn as often as any other.
+    """
+
+    count: Positive | None = None
+    exclude_known: bool = True
+    veto: VetoConfig | None = None
+    share: Annotated[float, Field(gt=0)] | None = None
+
+
+class CitedByCitedConfig(RuleConfig):
+    """Papers that the positive cites."""
+
+    rule: Literal["cited_by_cited"]
+
+
+class CoCitedConfig(RuleConfig):
+    """Papers that are cited together with the positive."""
+
+    rule: Literal["co_cited"]
+
+
+class NeighbourLabelConfig(RuleConfig):
+    """Labels of papers that the query paper cites or shares an author or its venue with."""
+
+    rule: Literal["cited", "author", "venue"]
+
+
+class ShownConfig(RuleConfig):
+    """Papers shown and not clicked, or judged and not relevant."""
+
+    rule: Literal["shown"]
+
+
+class RandomConfig(RuleConfig):
+    """Any candidate."""
+
+    rule: Literal["random"]
+
+
+class FieldConfig(RuleConfig):
+    """Papers that share a label or the venue with the query, or that share none."""
+
+    rule: Literal["same_field", "other_field"]
+    field: Literal["labels", "venue"] = "labels"
+
+
+class RankedConfig(RuleConfig):
+    """Candidates between two ranks, from the first up to but not including the second.
+
+    Ranks count from 0 over all candidates but the query. With ``margin``, a candidate stays
+    only if it scores at most the lowest positive's score minus the margin.
+    """
+
+    ranks: Band = (0, 100)
+    margin: float | None = None
+
+    @model_validator(mode="after")
+    def _window(self) -> RankedConfig:
+        check_band("ranks", self.ranks)
+        return self
+
+
+class BM25Config(RankedConfig):
+    """A window of the BM25 ranking."""
+
+    rule: Literal["bm25"]
+
+
+class DenseConfig(RankedConfig):
+    """A window of the ranking by a text encoder: a run, a saved model or a BERT folder."""
+
+    rule: Literal["dense"]
+    model: str
+    pooling: Literal["cls", "mean"] | None = None
+    similarity: Similarity | None = None
+
+
+class CitationBandConfig(RankedConfig):
+    """A window of the ranking by the citation embedding (SciNCL: 3998 to 4000)."""
+
+    rule: Literal["citation_band"]
+    ranks: Band = (3998, 4000)
+
+
+def _named(rule: Any) -> Any:
+    """Let a rule without options be written as its name."""
+    return {"rule": rule} if isinstance(rule, str) else rule
+
+
+PaperRule: TypeAlias = Annotated[
+    CitedByCitedConfig
+    | CoCitedConfig
+    | CitationBandConfig
+    | BM25Config
+    | DenseConfig
+    | RandomConfig
+    | FieldConfig,
+    Field(discriminator="rule"),
+    BeforeValidator(_named),
+]
+LinkRule: TypeAlias = Annotated[
+    ShownConfig | BM25Config | DenseConfig | RandomConfig | FieldConfig,
+    Field(discriminator="rule"),
+    BeforeValidator(_named),
+]
+LabelRule: TypeAlias = Annotated[
+    NeighbourLabelConfig | BM25Config | DenseConfig | RandomConfig,
+    Field(discriminator="rule"),
+    BeforeValidator(_named),
+]
+QueryRule: TypeAlias = Annotated[
+    ShownConfig | BM25Config | DenseConfig | RandomConfig,
+    Field(discriminator="rule"),
+    BeforeValidator(_named),
+]
+
+
+def _all_or_none(rules: list[Any]) -> list[Any]:
+    without = [rule.rule for rule in rules if rule.share is None]
+    if 0 < len(without) < len(rules):
+        raise ValueError(f"some rules have a share, {', '.join(without)} has none; give it to all")
+    return rules
+
+
+PaperRules = Annotated[list[PaperRule], AfterValidator(_all_or_none)]
+LinkRules = Annotated[list[LinkRule], AfterValidator(_all_or_none)]
+LabelRules = Annotated[list[LabelRule], AfterValidator(_all_or_none)]
+QueryRules = Annotated[list[QueryRule], AfterValidator(_all_or_none)]
+
+
+def _cited_by_cited() -> list[PaperRule]:
+    return [CitedByCitedConfig(rule="cited_by_cited")]
+
+
+def _labels_of_neighbours() -> list[LabelRule]:
+    return [NeighbourLabelConfig(rule=rule) for rule in ("cited", "author", "venue")]
+
+
+def _shown() -> list[Any]:
+    return [ShownConfig(rule="shown")]
+
+
+def _citation_band() -> list[PaperRule]:
+    return [CitationBandConfig(rule="citation_band")]
+
+
+class SourceRules(StrictConfig):
+    """Rules of one source, where they differ from those of all."""
+
+    citations: PaperRules | None = None
+    links: LinkRules | None = None
+    labels: LabelRules | None = None
+    queries: QueryRules | None = None
+
+
+class NeighbourConfig(StrictConfig):
+    """More pairs for a source with citations: neighbours in the citation embedding (SciNCL).
+
+    They become a source of their own, ``<source>-neighbours``, that trains the same task.
+
+    Parameters
+    ----------
+    source : str
+        Its citing papers are the queries.
+    ranks : tuple of int
+        Window of the positives (SciNCL: 20 to 25).
+    negatives : list
+        Rules, as under ``citations``.
+    """
+
+    source: str
+    ranks: Band = (20, 25)
+    negatives: PaperRules = Field(default_factory=_citation_band)
+
+    @model_validator(mode="after")
+    def _window(self) -> NeighbourConfig:
+        check_band("ranks", self.ranks)
+        return self
+
+
+class EmbeddingConfig(StrictConfig):
+    """The citation embedding, made of the training citations of one namespace.
+
+    Parameters
+    ----------
+    width : int
+        Dimensions.
+    iterations : int
+        Power iterations of the randomised singular value decomposition.
+    """
+
+    width: Positive = 128
+    iterations: Annotated[int, Field(ge=0)] = 5
+
+
+class MiningConfig(StrictConfig):
+    """Where hard negatives come from and how many are kept; see ``docs/mining.md``.
+
+    Parameters
+    ----------
+    citations, links, labels, queries : list
+        Rules for citations, for judged pairs of papers, for pairs of paper and label, and of
+        query and paper.
+    sources : dict
+        Rules of single sources, in the place of those above.
+    neighbours : list
+        Sources of more pairs from the citation embedding.
+    embedding : EmbeddingConfig
+        How the citation embedding is made.
+    max_negatives : int
+        Largest pool of a group. Training draws one of them per positive and epoch.
+    max_neighbours : int
+        Papers looked at per query, relation and author or venue; citing papers per positive.
+    seed : int
+        Decides what is kept of larger pools and neighbourhoods, and what is drawn.
+    """
+
+    citations: PaperRules = Field(default_factory=_cited_by_cited)
+    links: LinkRules = Field(default_factory=_shown)
+    labels: LabelRules = Field(default_factory=_labels_of_neighbours)
+    queries: QueryRules = Field(default_factory=_shown)
+    sources: dict[str, SourceRules] = Field(default_factory=dict)
+    neighbours: list[NeighbourConfig] = Field(default_factory=list)
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    max_negatives: Positive = 32
+    max_neighbours: Positive = 64
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _one_each(self) -> MiningConfig:
+        names = [neighbours.source for neighbours in self.neighbours]
+        if len(set(names)) < len(names):
+            raise ValueError(f"neighbours name a source twice: {names}")
+        return self
+
+    def rules(self, source: str, part: Part) -> list[Any]:
+        """Return the rules of one part of a source."""
+        own = getattr(self.sources.get(source), part, None)
+        return list(getattr(self, part) if own is None else own)
+
+
+def check_band(name: str, band: Band) -> None:
+    """Refuse an empty window."""
+    if band[0] >= band[1]:
+        raise ValueError(f"{name} {list(band)} is empty; give first and last-plus-one, as [20, 25]")

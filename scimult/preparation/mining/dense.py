@@ -1,0 +1,123 @@
+"""Windows of the ranking by a text encoder: what is encoded for them, once, and what is kept.
+
+Shape legend: Q distinct queries, C candidates, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from scimult.data.pairs import PairFile
+from scimult.data.prepared import PreparedData
+from scimult.errors import ConfigError
+from scimult.preparation.mining.config import DenseConfig
+from scimult.preparation.mining.ranked import RankWindow, encode_to_file, look_up
+from scimult.retrieval.exact import ExactIndex
+from scimult.retrieval.store import StoringEncoder
+from scimult.types import FloatArray, IntArray, Role, TextEncoder
+
+Model = tuple[str, str | None, str | None]
+
+
+class MiningEncoder(TextEncoder, Protocol):
+    """A text encoder that can say what its embeddings depend on."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of weights, architecture, tokenizer and whatever else changes an embedding."""
+        ...
+
+
+OpenEncoder = Callable[[DenseConfig], MiningEncoder]
+
+
+class DenseWindows:
+    """Makes windows; candidates and queries that several of them need are encoded once.
+
+    Parameters
+    ----------
+    data : PreparedData
+        Has the texts.
+    scratch : Path
+        Takes embeddings while the folder is mined.
+    open_encoder : callable, optional
+        Opens the model of a rule.
+    store : Path, optional
+        Keeps embeddings by text and model, so that an encoding that was interrupted goes on.
+    """
+
+    def __init__(
+        self,
+        data: PreparedData,
+        scratch: Path,
+        open_encoder: OpenEncoder | None,
+        store: Path | None,
+    ) -> None:
+        self._texts, self._scratch = data.texts, scratch
+        self._open_encoder, self._store = open_encoder, store
+        self._encoders: dict[Model, MiningEncoder] = {}
+        self._encoded: dict[tuple[Any, ...], FloatArray] = {}
+
+    def window(
+        self, rule: DenseConfig, pairs: PairFile, rows_C: IntArray, candidates: str
+    ) -> RankWindow[FloatArray]:
+        """Return the window of a rule over one pair file.
+
+        Parameters
+        ----------
+        rule : DenseConfig
+            Model and ranks.
+        pairs : PairFile
+            Names the queries.
+        rows_C : IntArray
+            Text rows of the candidates, ascending.
+        candidates : str
+            What tells these candidates from others.
+        """
+        queries_Q = np.unique(pairs.queries)
+        asking = f"{pairs.name} {pairs.split}"
+        candidate_CD = self._encode(rule, pairs.task, "candidate", candidates, rows_C)
+        query_QD = self._encode(rule, pairs.task, "query", asking, queries_Q)
+        index = ExactIndex(self._texts.ids_at(rows_C), candidate_CD, self._encoder(rule).similarity)
+        return RankWindow(
+            index, look_up(queries_Q, query_QD), rows_C, range(*rule.ranks), rule.margin
+        )
+
+    def identity(self, rule: DenseConfig) -> list[str]:
+        """Return what the ranking depends on besides the texts.
+
+        Raises
+        ------
+        ConfigError, CheckpointError
+            If the model cannot be opened.
+        """
+        encoder = self._encoder(rule)
+        return [encoder.fingerprint, encoder.similarity]
+
+    def _encode(
+        self, rule: DenseConfig, task: str, role: Role, name: str, rows: IntArray
+    ) -> FloatArray:
+        key = (*_model(rule), task, role, name)
+        if key not in self._encoded:
+            encoder: TextEncoder = self._encoder(rule)
+            if self._store is not None:
+                encoder = StoringEncoder(encoder, self._store, self._encoder(rule).fingerprint)
+            path = self._scratch / f"embeddings.{len(self._encoded)}.npy"
+            self._encoded[key] = encode_to_file(encoder, task, role, self._texts, rows, path)
+        return self._encoded[key]
+
+    def _encoder(self, rule: DenseConfig) -> MiningEncoder:
+        if self._open_encoder is None:
+            fix = "run scimult mine, or pass open_encoder"
+            raise ConfigError("nothing here opens models for a dense rule", fix=fix)
+        if _model(rule) not in self._encoders:
+            self._encoders[_model(rule)] = self._open_encoder(rule)
+        return self._encoders[_model(rule)]
+
+
+def _model(rule: DenseConfig) -> Model:
+    return rule.model, rule.pooling, rule.similarity

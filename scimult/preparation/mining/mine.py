@@ -1,0 +1,208 @@
+"""Fills the pair files of a prepared folder with hard negatives."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from scimult.data.pairs import PairFile, pair_file_name, read_pairs
+from scimult.data.prepared import PREPARED, PreparedData, write_manifest
+from scimult.errors import DataError, UnknownNameError
+from scimult.files import atomic_folder, link_or_copy
+from scimult.preparation.mining.config import MiningConfig, NeighbourConfig, RuleConfig
+from scimult.preparation.mining.dense import OpenEncoder
+from scimult.preparation.mining.rules import NEIGHBOURS, RuleBuilder
+from scimult.preparation.mining.steps import Entry, MiningSteps
+from scimult.preparation.self_supervision import VIEWS_PART
+from scimult.preparation.steps import Steps
+from scimult.progress import note
+
+# A difference between the share of a rule and its draws that is worth a line.
+_NOTED = 0.02
+
+
+def mine(
+    folder: Path,
+    config: MiningConfig,
+    open_encoder: OpenEncoder | None = None,
+    steps: Steps | None = None,
+) -> None:
+    """Mine every pair file of a prepared folder, in place; the manifest is written last.
+
+    Groups without a hard negative are kept with an empty list and counted in the manifest.
+
+    Parameters
+    ----------
+    folder : Path
+        A prepared folder that nobody else reads: see ``mine_again``.
+    config : MiningConfig
+        Rules, counts and bands.
+    open_encoder : callable, optional
+        Opens the model of a ``dense`` rule.
+    steps : Steps, optional
+        Where what is finished is kept for a later run; nowhere by default.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If the configuration names a source that is not there, or a model cannot be opened.
+    DataError
+        If the folder is not a prepared one, or a window holds no pair at all.
+    StorageError
+        If the disk is full.
+    """
+    data = PreparedData.open(folder)
+    _drop_neighbours(data)
+    _check_sources(config, data)
+    with TemporaryDirectory(prefix=".mining.", dir=folder) as scratch:
+        embeddings = None if steps is None else steps.folder / "embeddings"
+        builder = RuleBuilder(data, config, Path(scratch), open_encoder, embeddings)
+        kept = Steps(Path(scratch) / "steps") if steps is None else steps
+        made = MiningSteps(data, config, builder, kept)
+        for neighbours in config.neighbours:
+            _add_neighbours(data, neighbours, made)
+        # The builder asks for known positives from here on: neighbours are among them.
+        for entry in data.manifest["pairs"]:
+            _mine_file(data, entry, _rules(config, entry), made)
+    _note_idle_rules(data.manifest["pairs"])
+    manifest = {**data.manifest, "mining": config.model_dump(mode="json")}
+    write_manifest(folder, manifest)
+
+
+def mine_again(
+    folder: Path,
+    config: MiningConfig,
+    open_encoder: OpenEncoder | None = None,
+    steps: Steps | None = None,
+) -> None:
+    """Replace a prepared folder by one that is mined with ``config``; texts and tokens stay.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError, DataError, StorageError
+        See ``mine``; the old folder is then still there, unchanged.
+    """
+    PreparedData.open(folder)
+    with atomic_folder(folder, PREPARED) as temporary:
+        shutil.copytree(folder, temporary, copy_function=link_or_copy, dirs_exist_ok=True)
+        mine(temporary, config, open_encoder, steps)
+
+
+def _mine_file(
+    data: PreparedData, entry: Entry, rules: list[RuleConfig], made: MiningSteps
+) -> None:
+    """Mine one pair file and count what was found in its manifest entry."""
+    path, counts = made.mine(entry, rules)
+    _put(path, data.folder / entry["file"])
+    entry.update(counts)
+    _tell_shares(entry, rules)
+
+
+def _tell_shares(entry: Entry, rules: list[RuleConfig]) -> None:
+    """Say so where pairs without a find of some rule change the shares that were asked for."""
+    shares = [rule.share for rule in rules if rule.share is not None]
+    if not shares or not entry["with_negatives"] or entry["split"] != "train":
+        return
+    asked = [share / sum(shares) for share in shares]
+    drawn = entry["drawn"]
+    if max(abs(a - b) for a, b in zip(asked, drawn.values(), strict=True)) > _NOTED:
+        told = ", ".join(
+            f"{name} {b:.0%} ({a:.0%} asked)"
+            for (name, b), a in zip(drawn.items(), asked, strict=True)
+        )
+        why = "some pairs have no find of a rule, or one that several rules gave"
+        note(f"{entry['file']}: shares of draws: {told}; {why}")
+
+
+def _note_idle_rules(entries: Sequence[Entry]) -> None:
+    """Name the rules that found nothing in any split of a part: one line for each part."""
+    found: dict[str, Counter[str]] = {}
+    for entry in entries:
+        if entry["groups"]:
+            found.setdefault(f"{entry['source']}.{entry['task']}", Counter()).update(entry["found"])
+    for part, counts in found.items():
+        idle = [name for name in counts if not counts[name]]
+        fed = [name for name in counts if counts[name]]
+        if idle:
+            others = f" ({', '.join(fed)} did)" if fed else ""
+            note(f"{part}: {', '.join(idle)} found no hard negatives{others}")
+
+
+def _rules(config: MiningConfig, entry: Entry) -> list[RuleConfig]:
+    if entry["part"] == VIEWS_PART:
+        return []
+    if entry["part"] != NEIGHBOURS:
+        return config.rules(entry["source"], entry["part"])
+    return next(
+        list(chosen.negatives) for chosen in config.neighbours if chosen.source == entry["from"]
+    )
+
+
+def _add_neighbours(data: PreparedData, chosen: NeighbourConfig, made: MiningSteps) -> None:
+    """Add the neighbour pairs of a source and enter them in the manifest."""
+    total = 0
+    for entry in list(data.manifest["pairs"]):
+        if (entry["source"], entry["part"]) != (chosen.source, "citations"):
+            continue
+        path = made.neighbours(entry, chosen)
+        pairs = read_pairs(path)
+        if len(pairs):
+            new = _neighbours_entry(pairs, entry)
+            _put(path, data.folder / new["file"])
+            data.manifest["pairs"].append(new)
+        total += len(pairs)
+    if not total:
+        fix = "choose lower ranks: the window must lie within the papers that have a citation"
+        raise DataError(
+            f"no paper of source {chosen.source!r} has a neighbour in mining.neighbours.ranks",
+            value=list(chosen.ranks),
+            fix=fix,
+        )
+
+
+def _neighbours_entry(pairs: PairFile, citations: Entry) -> Entry:
+    return {
+        "file": pair_file_name(pairs.source, pairs.task, pairs.split),
+        "source": pairs.source,
+        "namespace": citations["namespace"],
+        "part": NEIGHBOURS,
+        "from": citations["source"],
+        "task": pairs.task,
+        "split": pairs.split,
+        "queries": len(pairs),
+        "groups": len(pairs),
+        "pairs": len(pairs.positives.values),
+        "unsampled": 0,
+    }
+
+
+def _put(made: Path, path: Path) -> None:
+    """Put a file that was made in the place of another; copies of the old one stay as they are."""
+    path.unlink(missing_ok=True)
+    link_or_copy(made, path)
+
+
+def _drop_neighbours(data: PreparedData) -> None:
+    """Forget neighbour pairs of an earlier mining."""
+    entries: list[Entry] = data.manifest["pairs"]
+    for entry in entries:
+        if entry["part"] == NEIGHBOURS:
+            (data.folder / entry["file"]).unlink()
+    data.manifest["pairs"] = [entry for entry in entries if entry["part"] != NEIGHBOURS]
+
+
+def _check_sources(config: MiningConfig, data: PreparedData) -> None:
+    """Meet a wrong name before work starts."""
+    parts: dict[str, set[str]] = {}
+    for entry in data.manifest["pairs"]:
+        parts.setdefault(entry["source"], set()).add(entry["part"])
+    for name in config.sources:
+        if name not in parts:
+            raise UnknownNameError("source in mining.sources", name, parts)
+    for chosen in config.neighbours:
+        if "citations" not in parts.get(chosen.source, ()):
+            cited = [name for name, found in parts.items() if "citations" in found]
+            raise UnknownNameError("source in mining.neighbours", chosen.source, cited)

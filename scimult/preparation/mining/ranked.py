@@ -1,0 +1,146 @@
+"""Hard negatives by rank: what a search puts between two ranks.
+
+The search may be BM25, the embeddings of a text encoder or those of the citation graph; all
+are a ``RankWindow`` over another index.
+
+Shape legend: G groups, Q distinct queries, C candidates, K ranks, P (group, candidate) pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from scimult.data.ragged import Ragged
+from scimult.data.text_store import TextStore
+from scimult.errors import DataError
+from scimult.preparation.mining.pools import Groups
+from scimult.progress import bar
+from scimult.retrieval.bm25 import BM25Index
+from scimult.retrieval.runs import Ranking
+from scimult.types import BoolArray, FloatArray, IntArray, Role, TextEncoder
+
+Queries = TypeVar("Queries")
+_Asked = TypeVar("_Asked", contravariant=True)
+TEXTS_PER_BLOCK = 4096
+
+
+class Index(Protocol[_Asked]):
+    """What ``ExactIndex`` and ``BM25Index`` have in common."""
+
+    def search(self, queries: _Asked, k: int, *, exclude_Q: IntArray | None = None) -> Ranking:
+        """Return the best ``k`` candidates of each query, without one given row each."""
+        ...
+
+    def rank_listed(self, queries: _Asked, lists: Ragged) -> Ranking:
+        """Rank, for each query, the candidates that ``lists`` gives it."""
+        ...
+
+
+@dataclass(frozen=True)
+class RankWindow(Generic[Queries]):
+    """Candidates between two ranks of a search.
+
+    Ranks count from 0, over all candidates but the query itself; known positives take a rank
+    like any other and are left out afterwards.
+
+    Parameters
+    ----------
+    index : Index
+        Over the candidates.
+    represent : callable
+        From text rows to the queries that the index takes.
+    rows_C : IntArray
+        Text row of each candidate, ascending.
+    ranks : range
+        The window.
+    margin : float, optional
+        Keep only candidates that score at most the lowest positive's score minus this.
+    askable : IntArray, optional
+        Rows that can be queries, ascending; others get no candidate. None: all can.
+    """
+
+    index: Index[Queries]
+    represent: Callable[[IntArray], Queries]
+    rows_C: IntArray
+    ranks: range
+    margin: float | None = None
+    askable: IntArray | None = None
+
+    def candidates(self, groups: Groups) -> Ragged:
+        """Return the window of each query, cut by the margin of each group."""
+        asking = np.arange(len(groups), dtype=np.int64)
+        if self.askable is not None:
+            asking = np.flatnonzero(places_in(groups.queries_G, self.askable)[1])
+        if not len(asking):
+            return Ragged.empty(len(groups))
+        asked = groups.take(asking)
+        distinct_Q, place_G = np.unique(asked.queries_G, return_inverse=True)
+        own_Q, is_candidate = places_in(distinct_Q, self.rows_C)
+        ranking = self.index.search(
+            self.represent(distinct_Q),
+            self.ranks.stop,
+            exclude_Q=np.where(is_candidate, own_Q, -1),
+        )
+        window_GK = ranking.rows_QK[place_G, self.ranks.start :]
+        listed_GK = window_GK >= 0
+        if self.margin is not None:
+            scores_GK = ranking.scores_QK[place_G, self.ranks.start :]
+            listed_GK &= scores_GK <= self._lowest_positive(asked)[:, None] - self.margin
+        owners_P, _ = np.nonzero(listed_GK)
+        return Ragged.from_pairs(asking[owners_P], self.rows_C[window_GK[listed_GK]], len(groups))
+
+    def _lowest_positive(self, groups: Groups) -> FloatArray:
+        """Return the lowest score of a positive of each group, shape ``(G,)``."""
+        places, inside = places_in(groups.positives.values, self.rows_C)
+        owners = groups.positives.owners[inside]
+        lists = Ragged.from_pairs(owners, places[inside], len(groups))
+        ranking = self.index.rank_listed(self.represent(groups.queries_G), lists)
+        scores = np.where(ranking.rows_QK >= 0, ranking.scores_QK, np.inf)
+        lowest_G: FloatArray = scores.min(axis=1, initial=np.inf)
+        # Without a positive among the candidates there is nothing to keep a margin to.
+        return np.where(np.isinf(lowest_G), -np.inf, lowest_G).astype(np.float32)
+
+
+def bm25_index(texts: TextStore, rows_C: IntArray) -> BM25Index:
+    """Index the texts at ``rows_C``."""
+    return BM25Index(texts.ids_at(rows_C), [text.joined for text in texts.texts(rows_C)])
+
+
+def look_up(rows_N: IntArray, vectors_ND: FloatArray) -> Callable[[IntArray], FloatArray]:
+    """Return the function from text rows to their vectors; ``rows_N`` are ascending."""
+    return lambda rows: np.asarray(vectors_ND[np.searchsorted(rows_N, rows)])
+
+
+def encode_to_file(
+    encoder: TextEncoder, task: str, role: Role, texts: TextStore, rows: IntArray, path: Path
+) -> FloatArray:
+    """Encode texts block by block into a memory-mapped file, shape ``(len(rows), width)``."""
+    stored: FloatArray | None = None
+    with bar(f"encode {role}", total=len(rows), unit="text") as shown:
+        for start in range(0, len(rows), TEXTS_PER_BLOCK):
+            block = texts.texts(rows[start : start + TEXTS_PER_BLOCK])
+            encoded = encoder.encode(block, task=task, role=role)
+            if encoded.ndim != 2 or len(encoded) != len(block):
+                raise DataError(
+                    f"{encoder.name} returned embeddings of shape {encoded.shape} for "
+                    f"{len(block)} texts",
+                    fix="return one row per text",
+                )
+            if stored is None:
+                shape = len(rows), encoded.shape[1]
+                stored = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+            stored[start : start + len(block)] = encoded
+            shown.update(len(block))
+    assert stored is not None, "nothing to encode"
+    return stored
+
+
+def places_in(rows: IntArray, sorted_rows: IntArray) -> tuple[IntArray, BoolArray]:
+    """Return the place of each row in ``sorted_rows``, and whether it is there at all."""
+    places = np.minimum(np.searchsorted(sorted_rows, rows), len(sorted_rows) - 1)
+    return places, sorted_rows[places] == rows

@@ -1,0 +1,268 @@
+"""Raw data sets to a prepared folder: texts, metadata, citations and pairs (no negatives yet).
+
+Shape legend: N texts, P pairs of one part of a source.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from scimult.data.lines import Rejects
+from scimult.data.pairs import SPLITS, PairFile, Split, pair_file_name, write_pairs
+from scimult.data.prepared import ALIASES_FILE, HELD_OUT_FILE, TRIPLES_FILE, VERSION, write_manifest
+from scimult.data.ragged import Ragged
+from scimult.data.teacher import FILE_NAME as TEACHER_FILE
+from scimult.data.text_store import FILE_NAME as TEXTS_FILE
+from scimult.data.text_store import TextStore
+from scimult.files import link_or_copy, read_json, sha256
+from scimult.preparation.collect import collect, source_files
+from scimult.preparation.collected import REJECTS_FILE, Collected, RawPairs
+from scimult.preparation.collected import VERSION as COLLECTED_VERSION
+from scimult.preparation.config import PrepareConfig, SourceConfig
+from scimult.preparation.grouping import group_by_pair, group_by_query, sample_per_value
+from scimult.preparation.hygiene.clean import REPORT_FILE, clean
+from scimult.preparation.hygiene.clean import VERSION as CLEAN_VERSION
+from scimult.preparation.hygiene.evaluation_sets import find_sets, set_files
+from scimult.preparation.hygiene.splits import dev_texts, split_masks
+from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
+from scimult.preparation.metadata import read_years
+from scimult.preparation.steps import Steps
+from scimult.types import BoolArray, IntArray
+
+# What the folder takes from the last step as it is; some are not always there.
+COLLECTED_FILES = (
+    TEXTS_FILE,
+    METADATA_FILE,
+    "citations.arrow",
+    "shown.arrow",
+    TRIPLES_FILE,
+    TEACHER_FILE,
+    ALIASES_FILE,
+    REJECTS_FILE,
+)
+# Changes of these concern later steps alone: they read no file again.
+_NOT_READ = {"licence", "max_pairs_per_label"}
+Masks = Mapping[Split, BoolArray]
+
+
+def prepare(
+    config: PrepareConfig, folder: Path, *, skip_bad: bool = False, steps: Steps | None = None
+) -> Rejects:
+    """Read all sources and write the stores into ``folder``, which must exist and be empty.
+
+    Run it inside ``files.atomic_folder``, followed by ``mining.mine``.
+
+    Parameters
+    ----------
+    config : PrepareConfig
+        Sources and choices.
+    folder : path
+        Where to write.
+    skip_bad : bool
+        Leave bad records out and count them, instead of stopping at the first.
+    steps : Steps, optional
+        Where what was read and cleaned is kept for a later run; nowhere by default.
+
+    Returns
+    -------
+    Rejects
+        What was left out; ``rejects.jsonl`` in the folder names every record.
+
+    Raises
+    ------
+    ConfigError
+        Before anything is read: an unknown task, an unset variable in ``root``.
+    DataError
+        If a file is missing, or at the first bad record.
+    """
+    config.check_tasks()
+    if config.hygiene.evaluation_folder is not None:
+        find_sets(config.hygiene.evaluation_folder)
+    files = source_files(config)
+    kept_steps = Steps(folder / "steps") if steps is None else steps
+    last = _collect(config, files, skip_bad, kept_steps)
+    collected = Collected.load(last, config.sources, Rejects(skip_bad))
+    for name in COLLECTED_FILES:
+        if (last / name).exists():
+            link_or_copy(last / name, folder / name)
+    report = read_json(last / REPORT_FILE) if (last / REPORT_FILE).exists() else {}
+    if steps is None:
+        shutil.rmtree(kept_steps.folder)
+    store = TextStore.open(folder)
+    dev_N = _dev_texts(collected.parts, store, config)
+    masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
+    if config.split.by != "query":
+        _write_held_out(folder, np.flatnonzero(dev_N))
+    kept = cap_labels(collected.parts, [mask["train"] for mask in masks], config)
+    _count_left_out(collected, kept)
+    entries = [
+        _write_pair_file(folder, pairs, part)
+        for part, part_masks, kept_P in zip(collected.parts, masks, kept, strict=True)
+        for pairs in _split_pairs(part, part_masks, kept_P)
+    ]
+    tasks = config.task_set().subset(list(dict.fromkeys(part.task for part in collected.parts)))
+    manifest: dict[str, Any] = {
+        "version": VERSION,
+        "config": config.model_dump(mode="json"),
+        "tasks": [task.model_dump(mode="json") for task in tasks],
+        "texts": len(store),
+        "label_rows": {name: [r.start, r.stop] for name, r in collected.label_rows.items()},
+        "sources": [_describe(source, collected) for source in config.sources],
+        "pairs": entries,
+        "in_neither_split": _in_neither_split(collected.parts, masks),
+        "hygiene": report,
+        "rejects": dict(collected.rejects.counts),
+    }
+    write_manifest(folder, manifest)
+    return collected.rejects
+
+
+def _collect(
+    config: PrepareConfig, files: Mapping[str, Path], skip_bad: bool, steps: Steps
+) -> Path:
+    """Read and clean, or find that done; return the folder of the last step."""
+    inputs = _read_inputs(config, files, skip_bad)
+    read = steps.run("read", inputs, partial(collect, config, skip_bad=skip_bad))
+    if config.hygiene.does_nothing:
+        return read.folder
+    inputs = _clean_inputs(config, read.fingerprint)
+    return steps.run("clean", inputs, partial(_clean, config, skip_bad, read.folder)).folder
+
+
+def _read_inputs(
+    config: PrepareConfig, files: Mapping[str, Path], skip_bad: bool
+) -> dict[str, Any]:
+    """Return what the reading step depends on: options, and the content of every file."""
+    return {
+        "version": COLLECTED_VERSION,
+        "sources": [s.model_dump(mode="json", exclude=_NOT_READ) for s in config.sources],
+        "files": {name: sha256(path) for name, path in files.items()},
+        "skip_bad": skip_bad,
+    }
+
+
+def _clean_inputs(config: PrepareConfig, read: str) -> dict[str, Any]:
+    files = {}
+    if config.hygiene.evaluation_folder is not None:
+        for name, folder in find_sets(config.hygiene.evaluation_folder).items():
+            files[name] = [sha256(path) for path in set_files(folder)]
+    return {
+        "version": CLEAN_VERSION,
+        "read": read,
+        "hygiene": config.hygiene.model_dump(mode="json"),
+        "files": files,
+    }
+
+
+def _clean(config: PrepareConfig, skip_bad: bool, read: Path, folder: Path) -> None:
+    """Clean what the reading step left in ``read``."""
+    collected = Collected.load(read, config.sources, Rejects(skip_bad))
+    clean(read, folder, collected, config.hygiene)
+
+
+def _dev_texts(parts: Sequence[RawPairs], store: TextStore, config: PrepareConfig) -> BoolArray:
+    """Return which texts belong to the dev split."""
+    years_N = read_years(store.folder, len(store))
+    return dev_texts(parts, store, years_N, config.split, config.dev_fraction, config.seed)
+
+
+def _write_held_out(folder: Path, rows: IntArray) -> None:
+    """Name the texts that are in no training pair, for whoever makes more pairs."""
+    described = {"scimult.format": "held out", "scimult.version": "1"}
+    table = pa.table({"row": rows}).replace_schema_metadata(described)
+    with pa.ipc.new_file(str(folder / HELD_OUT_FILE), table.schema) as writer:
+        writer.write_table(table)
+
+
+def cap_labels(
+    parts: Sequence[RawPairs], in_train: Sequence[BoolArray], config: PrepareConfig
+) -> list[BoolArray]:
+    """Choose the pairs that are trained, at most so many of a label (SciMult, appendix A.1).
+
+    Sources that share a label space share its labels and their cap. A dev query keeps all
+    its labels, and other pairs than those of labels are all kept.
+
+    Returns
+    -------
+    list of BoolArray
+        For each part, which of its pairs are kept.
+    """
+    kept = [np.ones(len(part.positives), dtype=np.bool_) for part in parts]
+    spaces: dict[str, list[int]] = {}
+    for number, part in enumerate(parts):
+        if part.part == "labels":
+            spaces.setdefault(part.source.space, []).append(number)
+    for numbers in spaces.values():
+        limit = config.pairs_per_label(parts[numbers[0]].source)
+        if limit is None:
+            continue
+        labels = np.concatenate([parts[n].positives[in_train[n]] for n in numbers])
+        chosen = sample_per_value(labels, limit, config.seed)
+        ends = np.cumsum([np.count_nonzero(in_train[n]) for n in numbers])
+        for n, part_chosen in zip(numbers, np.split(chosen, ends[:-1]), strict=True):
+            kept[n][in_train[n]] = part_chosen
+    return kept
+
+
+def _count_left_out(collected: Collected, kept: Sequence[BoolArray]) -> None:
+    """Add to the counts of each source what the cap of its labels leaves out."""
+    for part, kept_P in zip(collected.parts, kept, strict=True):
+        if part.part == "labels":
+            left_out = part.positives[~kept_P]
+            counts = collected.counts[part.source.name]
+            counts["pairs beyond the cap of their label"] = len(left_out)
+            counts["labels with such pairs"] = len(np.unique(left_out))
+
+
+def _split_pairs(raw: RawPairs, masks: Masks, kept_P: BoolArray) -> Iterator[PairFile]:
+    """Yield the train and the dev groups of one part of a source."""
+    for split in SPLITS:
+        inside = masks[split]
+        queries, positives = raw.queries[inside], raw.positives[inside]
+        if raw.part == "citations" or raw.has_triples:
+            groups = group_by_pair(queries, positives)
+        else:
+            groups = group_by_query(queries, positives, kept_P[inside])
+        rows, grouped, unsampled = groups
+        yield PairFile(
+            raw.source.name, raw.task, split, rows, grouped, Ragged.empty(len(rows)), unsampled
+        )
+
+
+def _in_neither_split(parts: Sequence[RawPairs], masks: Sequence[Masks]) -> dict[str, int]:
+    """Count the pairs that would show training a text of the dev split."""
+    counts = {
+        f"{part.source.name}.{part.task}": int((~mask["train"] & ~mask["dev"]).sum())
+        for part, mask in zip(parts, masks, strict=True)
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _describe(source: SourceConfig, collected: Collected) -> dict[str, Any]:
+    counts = collected.counts[source.name]
+    return {"name": source.name, "namespace": source.space, "counts": counts}
+
+
+def _write_pair_file(folder: Path, pairs: PairFile, raw: RawPairs) -> dict[str, Any]:
+    """Write one pair file and return its entry in the manifest."""
+    name = pair_file_name(pairs.source, pairs.task, pairs.split)
+    write_pairs(folder / name, pairs)
+    return {
+        "file": name,
+        "source": pairs.source,
+        "namespace": raw.source.space,
+        "part": raw.part,
+        "task": pairs.task,
+        "split": pairs.split,
+        "queries": int(np.count_nonzero(np.diff(pairs.queries, prepend=-1))),
+        "groups": len(pairs),
+        "pairs": len(pairs.positives.values),
+        "unsampled": len(pairs.unsampled.values),
+    }

@@ -1,0 +1,42 @@
+"""Public data sets and layouts, and how each becomes raw files for ``scimult prepare``.
+
+One file a source. ``base`` says what a source is, ``raw`` writes raw files, ``readers`` reads
+every kind of file.
+"""
+
+from scimult.preparation.sources.base import PublicSource, SourceOptions, convert
+from scimult.preparation.sources.beir import BEIR
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.dpr import DPR
+from scimult.preparation.sources.inpars import INPARS
+from scimult.preparation.sources.maple import MAPLE
+from scimult.preparation.sources.msmarco import MSMARCO
+from scimult.preparation.sources.pmc_patients import PMC_PATIENTS
+from scimult.preparation.sources.recommendation import RECOMMENDATION
+from scimult.preparation.sources.scidocs import SCIDOCS
+from scimult.preparation.sources.scirepeval import SCIREPEVAL
+from scimult.preparation.sources.sentence_triples import SENTENCE_TRIPLES
+from scimult.preparation.sources.specter import SPECTER
+from scimult.preparation.sources.table import TABLE
+from scimult.preparation.sources.unarxive import UNARXIVE
+from scimult.registry import Registry
+
+SOURCES: Registry[PublicSource] = Registry("source")
+for _source in (
+    MAPLE,
+    SPECTER,
+    SCIREPEVAL,
+    SCIDOCS,
+    PMC_PATIENTS,
+    RECOMMENDATION,
+    BEIR,
+    MSMARCO,
+    UNARXIVE,
+    INPARS,
+    DPR,
+    SENTENCE_TRIPLES,
+    TABLE,
+):
+    SOURCES.register(_source.name)(_source)
+
+__all__ = ["SOURCES", "Conversion", "PublicSource", "SourceOptions", "convert"]

@@ -1,0 +1,219 @@
+"""What a public source is: where to get it, its files and options, how it becomes raw files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scimult.config import StrictConfig
+from scimult.errors import DataError
+from scimult.files import (
+    FolderKind,
+    atomic_folder,
+    holds_only,
+    link_or_copy,
+    read_json,
+    write_json,
+    write_text,
+)
+from scimult.preparation.sources.conversion import REJECTS_FILE, Conversion
+from scimult.preparation.sources.pair_tables import Dangling, PairTable
+from scimult.preparation.steps import Steps, checksums_below
+
+MANIFEST = "conversion.json"
+SOURCES_FILE = "sources.yaml"
+VERSION = 2
+
+
+def _is_raw(folder: Path) -> bool:
+    manifest = read_json(folder / MANIFEST)
+    ours = isinstance(manifest, dict) and "source" in manifest
+    return ours and holds_only(folder, [MANIFEST, *manifest["files"]])
+
+
+RAW = FolderKind("a folder of raw files and nothing else", _is_raw)
+
+
+class SourceOptions(StrictConfig):
+    """Options that every source has.
+
+    Parameters
+    ----------
+    check_counts : bool
+        A count that differs from the published one is an error, not a note.
+    dangling : mapping
+        For citations, references, links and judgments, ``error`` or ``drop``: what becomes of a
+        pair that names a paper or query without a text. Dropped ones are counted, not named:
+        most references of a real dump leave the set.
+    """
+
+    check_counts: bool = False
+    dangling: dict[PairTable, Dangling] = {}
+
+
+@dataclass(frozen=True)
+class PublicSource:
+    """One public data set or layout.
+
+    Parameters
+    ----------
+    name : str
+        What the user writes after ``scimult prepare``.
+    title : str
+        What it is, in a few words.
+    url, licence : str
+        Where to get it, and its terms as its owners state them.
+    files : tuple of str
+        The files it needs, relative to ``--input``.
+    options : type
+        Its options.
+    convert : callable
+        Reads the public files and writes raw sources.
+    published : mapping
+        Published counts by source and count; those that were taken are compared.
+    """
+
+    name: str
+    title: str
+    url: str
+    licence: str
+    files: tuple[str, ...]
+    options: type[SourceOptions]
+    convert: Callable[[Conversion, Any], None]
+    published: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def convert(
+    source: PublicSource,
+    options: SourceOptions,
+    folder: Path,
+    out: Path,
+    *,
+    skip_bad: bool = False,
+    for_training: bool = False,
+) -> tuple[Conversion, list[str]]:
+    """Turn a downloaded data set into raw files; ``out`` appears only when it is complete.
+
+    Parameters
+    ----------
+    source : PublicSource
+        Which data set.
+    options : SourceOptions
+        Its options.
+    folder : path
+        What the user downloaded.
+    out : path
+        The raw folder to write; an earlier conversion is replaced. ``sources.yaml`` in it is a
+        configuration for ``scimult prepare --config``, ``conversion.json`` has the counts.
+        Sources that are finished are kept in ``.OUT.steps`` beside it, for a conversion that
+        was interrupted, or is done again.
+    skip_bad : bool
+        Leave bad records out and count them, instead of stopping at the first.
+    for_training : bool
+        Papers that nothing pairs are an error: there would be nothing to train on.
+
+    Returns
+    -------
+    conversion : Conversion
+        Configurations, counts and what was left out.
+    notes : list of str
+        Counts that differ from the published ones.
+
+    Raises
+    ------
+    DataError
+        If a file is missing, at the first bad record, if nothing is left, or if counts differ
+        and that was to be checked.
+    StorageError
+        If ``out`` holds something else, or cannot be written.
+    """
+    chosen = options.model_dump(mode="json", exclude={"check_counts"})
+    inputs = {"version": VERSION, "source": source.name, "options": chosen, "skip_bad": skip_bad}
+    with atomic_folder(out, RAW) as temporary:
+        if not folder.exists():
+            fix = "name the downloaded folder (--input)"
+            raise DataError("does not exist", path=folder, fix=fix)
+        steps = Steps(out.with_name(f".{out.name}.steps"))
+        conversion = Conversion(folder, steps, inputs, options.dangling, skip_bad=skip_bad)
+        source.convert(conversion, options)
+        if for_training and not any(config.parts for config in conversion.configs):
+            raise _nothing_to_pair(source, conversion, out)
+        notes = _differences(source, conversion.counts)
+        if notes and options.check_counts:
+            raise DataError(
+                f"counts differ from the published ones: {'; '.join(notes)}",
+                path=folder,
+                fix="download the data again, or leave out check_counts",
+            )
+        _link_sources(conversion, temporary)
+        _write_manifest(source, options, conversion, temporary, out, notes)
+    return conversion, notes
+
+
+def _nothing_to_pair(source: PublicSource, conversion: Conversion, raw: Path) -> DataError:
+    names = [config.name for config in conversion.configs]
+    papers = sum(conversion.counts[name].get("papers", 0) for name in names)
+    notes = "".join(f"; {note}" for note in conversion.notes)
+    return DataError(
+        f"{papers:,} papers without labels, citations, links or queries: there is nothing to "
+        f"train on{notes}",
+        fix=f"to search them, scimult prepare {source.name} ... --raw {raw} without --out, then "
+        f"scimult search --papers {raw / names[0]}; to train, name what pairs them",
+    )
+
+
+def _link_sources(conversion: Conversion, target: Path) -> None:
+    """Put the files of all sources together."""
+    for name, folder in conversion.folders.items():
+        shutil.copytree(folder / name, target / name, copy_function=link_or_copy)
+        if (folder / REJECTS_FILE).exists():
+            with (target / REJECTS_FILE).open("ab") as file:
+                file.write((folder / REJECTS_FILE).read_bytes())
+
+
+def _differences(source: PublicSource, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return one sentence per published count that was not met."""
+    return [
+        f"{name}: {counts[name][what]:,} {what}, published {number:,}"
+        for name, published in source.published.items()
+        if name in counts
+        for what, number in published.items()
+        if counts[name].get(what, number) != number
+    ]
+
+
+def _write_manifest(
+    source: PublicSource,
+    options: SourceOptions,
+    conversion: Conversion,
+    target: Path,
+    out: Path,
+    notes: Sequence[str],
+) -> None:
+    """Write what prepare needs to go on, what was counted, and what it was made from."""
+    configs = [config.model_dump(exclude_unset=True) for config in conversion.configs]
+    configs = [{key: value for key, value in config.items() if value} for config in configs]
+    configs = [{**config, "licence": source.licence} for config in configs]
+    tree = {"root": str(out.resolve()), "sources": configs}
+    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    write_text(target / SOURCES_FILE, text)
+    manifest = {
+        "version": VERSION,
+        "source": source.name,
+        "url": source.url,
+        "licence": source.licence,
+        "input": str(conversion.source),
+        "options": options.model_dump(mode="json"),
+        "counts": conversion.counts,
+        "notes": conversion.notes,
+        "differences": list(notes),
+        "rejects": dict(conversion.rejects.counts),
+        "read": conversion.read,
+        "files": checksums_below(target),
+    }
+    write_json(target / MANIFEST, manifest)

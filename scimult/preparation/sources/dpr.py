@@ -1,0 +1,90 @@
+"""DPR's training files: a question with positive and hard negative passages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scimult.data.lines import Record, Rejects
+from scimult.preparation.config import Name
+from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.raw import RawSource, text_id
+from scimult.preparation.sources.readers import read_rows
+from scimult.preparation.sources.triples import inner_list
+from scimult.progress import progress
+
+PASSAGE_IDS = ("passage_id", "psg_id", "id")
+
+
+class DprOptions(SourceOptions):
+    """Options of ``scimult prepare dpr``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the source.
+    files : list of str
+        Files below ``--input``: JSON arrays or JSON lines, also ``.gz``.
+    negatives : list of str
+        Which lists become hard negatives; easy ones come from the batch anyway.
+    """
+
+    name: Name = "dpr"
+    files: Annotated[list[str], Field(min_length=1)] = ["train.json"]
+    negatives: list[Literal["hard_negative_ctxs", "negative_ctxs"]] = ["hard_negative_ctxs"]
+
+
+def _convert(conversion: Conversion, options: DprOptions) -> None:
+    def fill(raw: RawSource) -> None:
+        for name in progress(options.files, "DPR", unit="file"):
+            rows = read_rows(conversion.file(name), conversion.rejects)
+            conversion.each(rows, lambda row: _write(row, options, raw, conversion.rejects))
+
+    conversion.write(options.name, fill, ["judgments"])
+
+
+def _write(record: Record, options: DprOptions, raw: RawSource, rejects: Rejects) -> None:
+    """Write one question; one without a positive passage is counted and left out."""
+    raw.counts["questions"] += 1
+    positives = _passages(record, "positive_ctxs", raw, rejects)
+    if not positives:
+        raw.counts["questions without a positive"] += 1
+        return
+    question = record.text("question")
+    query = text_id(question.strip())
+    if not raw.has_query(query):
+        raw.query(record, query, question)
+    for passage in positives:
+        raw.judgment(record, query, passage, 1)
+    for name in options.negatives:
+        for passage in _passages(record, name, raw, rejects):
+            raw.judgment(record, query, passage, 0)
+
+
+def _passages(record: Record, name: str, raw: RawSource, rejects: Rejects) -> list[str]:
+    """Write the passages of a list; return their ids. A list that is not there is empty."""
+    if name != "positive_ctxs" and record.fields.get(name) is None:
+        return []
+    return list(rejects.keep(inner_list(record, name), lambda passage: _passage(passage, raw)))
+
+
+def _passage(record: Record, raw: RawSource) -> str:
+    title, text = record.text("title", ""), record.text("text")
+    known = (name for name in PASSAGE_IDS if record.fields.get(name) not in (None, ""))
+    name = next(known, None)
+    identifier = text_id(title, text) if name is None else record.identifier(name)
+    raw.paper(record, identifier, title, text)
+    return identifier
+
+
+DPR = PublicSource(
+    name="dpr",
+    title="DPR JSON: question, positive_ctxs, hard_negative_ctxs",
+    url="https://github.com/facebookresearch/DPR",
+    licence="CC BY-NC 4.0 (DPR's own files)",
+    files=("train.json (files=[...])",),
+    options=DprOptions,
+    convert=_convert,
+)

@@ -1,0 +1,111 @@
+"""InPars: queries that a language model wrote for documents."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import Field
+
+from scimult.data.lines import Record
+from scimult.preparation.config import Name
+from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.beir import write_corpus
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.raw import RawSource, text_id
+from scimult.preparation.sources.readers import read_rows
+from scimult.progress import progress
+
+QUERY_FIELDS = ("query", "question")
+
+
+class InParsOptions(SourceOptions):
+    """Options of ``scimult prepare inpars``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the source.
+    files : list of str
+        Files below ``--input`` with query (or question), doc_id and doc_text (or text).
+    corpus : str, optional
+        A BEIR ``corpus.jsonl`` below ``--input`` that has the documents with their titles;
+        ``doc_id`` points into it.
+    keep_top : int, optional
+        Keep the queries with the highest mean ``log_probs`` (InPars: 10,000); default: all.
+    """
+
+    name: Name = "inpars"
+    files: Annotated[list[str], Field(min_length=1)] = ["queries.jsonl"]
+    corpus: str | None = None
+    keep_top: Annotated[int, Field(ge=1)] | None = None
+
+
+def _convert(conversion: Conversion, options: InParsOptions) -> None:
+    def fill(raw: RawSource) -> None:
+        if options.corpus is not None:
+            write_corpus(conversion.file(options.corpus), raw, conversion.rejects)
+        rows = _rows(conversion, options, raw)
+        if options.keep_top is not None:
+            rows = _best(conversion, rows, options.keep_top, raw)
+        conversion.each(rows, lambda row: _write(row, options, raw))
+
+    conversion.write(options.name, fill, ["judgments"])
+
+
+def _rows(conversion: Conversion, options: InParsOptions, raw: RawSource) -> Iterator[Record]:
+    for name in progress(options.files, "InPars", unit="file"):
+        for record in read_rows(conversion.file(name), conversion.rejects):
+            raw.counts["rows"] += 1
+            yield record
+
+
+def _best(
+    conversion: Conversion, rows: Iterator[Record], count: int, raw: RawSource
+) -> Iterator[Record]:
+    """Yield the rows whose queries the language model found most likely, in their order."""
+    scored = conversion.rejects.keep(rows, lambda row: (_mean_log_probability(row), row))
+    best = heapq.nlargest(count, scored, key=lambda pair: pair[0])
+    raw.counts["rows below keep_top"] = raw.counts["rows"] - len(best)
+    yield from sorted((row for _, row in best), key=lambda row: (str(row.path), row.line))
+
+
+def _mean_log_probability(record: Record) -> float:
+    values = record.fields.get("log_probs")
+    if not isinstance(values, list) or not values:
+        fix = "generate the queries with log_probs, or leave out keep_top"
+        raise record.error("row has no list of log_probs", value=values, fix=fix)
+    numbers = [Record(record.path, record.line, {"log_probs": v}) for v in values]
+    return sum(number.number("log_probs") for number in numbers) / len(values)
+
+
+def _write(record: Record, options: InParsOptions, raw: RawSource) -> None:
+    name = next((name for name in QUERY_FIELDS if name in record.fields), QUERY_FIELDS[0])
+    question = record.text(name)
+    if options.corpus is None:
+        text = record.text("doc_text" if "doc_text" in record.fields else "text")
+        has_id = record.fields.get("doc_id") not in (None, "")
+        document = record.identifier("doc_id") if has_id else text_id(text)
+        if not raw.has_paper(document):
+            raw.paper(record, document, "", text)
+    else:
+        document = record.identifier("doc_id")
+        if not raw.has_paper(document):
+            fix = f"add the document to {options.corpus}"
+            raise record.error("document is not in the corpus", value=document, fix=fix)
+    query = text_id(question.strip())
+    if not raw.has_query(query):
+        raw.query(record, query, question)
+    raw.judgment(record, query, document, 1)
+
+
+INPARS = PublicSource(
+    name="inpars",
+    title="InPars synthetic queries",
+    url="https://github.com/zetaalphavector/InPars",
+    licence="Apache-2.0 (code); documents have their own terms",
+    files=("queries.jsonl (files=[...])", "corpus.jsonl (with corpus=corpus.jsonl)"),
+    options=InParsOptions,
+    convert=_convert,
+)

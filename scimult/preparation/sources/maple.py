@@ -1,0 +1,270 @@
+"""MAPLE: papers of 19 fields with MAG or MeSH labels, venues, authors and references."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.definitions import Definition, read_definitions
+from scimult.preparation.sources.raw import RawSource, distinct
+from scimult.preparation.sources.readers import read_delimited
+from scimult.progress import progress
+
+MESH_SUFFIX = "_MeSH"
+# Papers and labels of each folder, from the table in MAPLE's README.
+PUBLISHED = {
+    "Art": (58_373, 1_990),
+    "Philosophy": (59_296, 3_758),
+    "Geography": (73_883, 3_285),
+    "Business": (84_858, 2_392),
+    "Sociology": (90_208, 1_935),
+    "History": (113_147, 2_689),
+    "Political_Science": (115_291, 4_990),
+    "Environmental_Science": (123_945, 694),
+    "Economics": (178_670, 5_205),
+    "CSRankings": (263_393, 13_613),
+    "Engineering": (270_006, 10_683),
+    "Psychology": (372_954, 7_641),
+    "Computer_Science": (410_603, 15_540),
+    "Geology": (431_834, 7_883),
+    "Mathematics": (490_551, 14_271),
+    "Materials_Science": (1_337_731, 6_802),
+    "Physics": (1_369_983, 16_664),
+    "Biology": (1_588_778, 64_267),
+    "Chemistry": (1_849_956, 35_538),
+    "Medicine": (2_646_105, 36_619),
+    "Biology_MeSH": (1_379_393, 25_039),
+    "Chemistry_MeSH": (762_129, 21_585),
+    "Medicine_MeSH": (1_536_660, 25_188),
+}
+NOT_COARSE = ("CSRankings", "Computer_Science")
+COARSE_FIELDS = tuple(
+    name for name in PUBLISHED if name not in NOT_COARSE and not name.endswith(MESH_SUFFIX)
+)
+
+
+class MapleOptions(SourceOptions):
+    """Options of ``scimult prepare maple``; the defaults are SciMult's (appendix A.1).
+
+    Parameters
+    ----------
+    folders : list of str
+        Folders with fine labels to train on.
+    coarse_fields : list of str
+        Folders whose papers are labelled with the field itself; empty for none.
+    coarse_papers : int
+        Papers of each coarse field, drawn by a hash of seed and paper id.
+    definitions : mapping
+        Files with the definitions of ``mag`` and ``mesh`` labels; see ``read_definitions``.
+    label_space : str
+        ``folder``: the labels of ``labels.txt``. ``definitions``: the labels of the definitions'
+        file; other labels, and papers that have none left, are left out and counted.
+    text : str
+        ``raw`` (title_raw, abstract_raw) or ``normalized`` (lower case, no punctuation).
+    seed : int
+        Decides the coarse papers.
+    """
+
+    folders: list[str] = ["Computer_Science", "Biology_MeSH", "Medicine_MeSH"]
+    coarse_fields: list[str] = list(COARSE_FIELDS)
+    coarse_papers: Annotated[int, Field(ge=1)] = 50_000
+    definitions: dict[Literal["mag", "mesh"], str] = {}
+    label_space: Literal["folder", "definitions"] = "folder"
+    text: Literal["raw", "normalized"] = "raw"
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> MapleOptions:
+        if not (self.folders or self.coarse_fields):
+            raise ValueError("name at least one of folders and coarse_fields")
+        spaces = {_space(folder) for folder in self.folders}
+        missing = spaces - set(self.definitions)
+        if self.label_space == "definitions" and missing:
+            raise ValueError(f"label_space=definitions needs definitions.{min(missing)}=FILE")
+        return self
+
+
+def _space(folder: str) -> Literal["mag", "mesh"]:
+    return "mesh" if folder.endswith(MESH_SUFFIX) else "mag"
+
+
+def _convert(conversion: Conversion, options: MapleOptions) -> None:
+    for space in ("mag", "mesh"):
+        folders = [folder for folder in options.folders if _space(folder) == space]
+        if folders:
+            fill = partial(_convert_fine, conversion, options, space, folders)
+            conversion.write(f"maple-{space}", fill, ["labels"])
+    if options.coarse_fields:
+        fill = partial(_convert_coarse, conversion, options)
+        conversion.write("maple-coarse", fill, ["labels"], max_pairs_per_label="all")
+
+
+def _convert_fine(
+    conversion: Conversion,
+    options: MapleOptions,
+    space: Literal["mag", "mesh"],
+    folders: Sequence[str],
+    raw: RawSource,
+) -> None:
+    """Write papers with their labels, and references for mining."""
+    definitions: dict[str, Definition] = {}
+    if space in options.definitions:
+        path = conversion.other_file(Path(options.definitions[space]))
+        definitions = read_definitions(path, conversion.rejects)
+    adopted = options.label_space == "definitions"
+    for folder in folders:
+        _write_labels(conversion, raw, folder, definitions, adopted)
+    for folder in progress(folders, raw.name, unit="folder"):
+        venues = _names(conversion, f"{folder}/venues.txt", ("id", "name", "original"))
+
+        def add(record: Record, folder: str = folder, venues: dict[str, str] = venues) -> None:
+            raw.counts[f"papers in {folder}"] += 1
+            labels = record.strings("label", ())
+            known = [label for label in distinct(labels) if raw.has_label(label)]
+            for label in distinct(labels) if len(known) < len(labels) else ():
+                if not raw.has_label(label):
+                    _leave_out(conversion, raw, record, label, adopted)
+            if not known:
+                raw.counts["papers without a label of the space"] += 1
+                return
+            _write_paper(record, raw, options, known, venues)
+            for reference in record.strings("reference", ()):
+                raw.reference(record, record.identifier("paper"), reference)
+
+        path = conversion.file(f"{folder}/papers.json")
+        conversion.each(read_jsonl(path, conversion.rejects), add)
+
+
+def _leave_out(
+    conversion: Conversion, raw: RawSource, record: Record, label: str, adopted: bool
+) -> None:
+    """Count a label outside the adopted space; one that its own folder does not list is bad."""
+    if adopted:
+        raw.counts["labels outside the adopted space"] += 1
+        return
+    fix = "download the folder again, or leave the label out with --skip-bad"
+    conversion.rejects.reject(
+        record.error("label that labels.txt does not list", value=label, fix=fix)
+    )
+
+
+def _write_labels(
+    conversion: Conversion,
+    raw: RawSource,
+    folder: str,
+    definitions: Mapping[str, Definition],
+    adopted: bool,
+) -> None:
+    """Write the labels of a folder, or those of the definitions' file, each with its definition."""
+    columns = ("id", "name") if folder.endswith(MESH_SUFFIX) else ("id", "name", "depth")
+    path = conversion.file(f"{folder}/labels.txt")
+    names = _names(conversion, f"{folder}/labels.txt", columns)
+    raw.counts[f"labels in {folder}"] = len(names)
+    place = Record(path, 1, {})
+    space = definitions if adopted else names
+    for label in space:
+        definition = definitions.get(label, Definition("", ""))
+        if not raw.has_label(label):
+            raw.label(place, label, definition.name or names.get(label, ""), definition.text)
+
+
+def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSource) -> None:
+    """Label a sample of each field's papers with the field (SciMult: MAPLE Coarse).
+
+    A paper in several fields has all of them as labels, whichever drew it: a field that was
+    left out would be drawn as its negative.
+    """
+    drawn: set[str] = set()
+    for field in progress(options.coarse_fields, "draw", unit="field"):
+        found = _draw(conversion, field, options)
+        raw.counts[f"papers of {field}"] = len(found)
+        drawn |= found
+    for field in progress(options.coarse_fields, raw.name, unit="field"):
+        path = conversion.file(f"{field}/papers.json")
+        raw.label(Record(path, 1, {}), field, field.replace("_", " "))
+
+        def add(record: Record, field: str = field) -> None:
+            if record.identifier("paper") in drawn:
+                # No authors: what else a co-author writes on is no wrong one of so few fields.
+                slim = {name: value for name, value in record.fields.items() if name != "author"}
+                _write_paper(Record(record.path, record.line, slim), raw, options, [field], {})
+
+        conversion.each(read_jsonl(path, conversion.rejects), add)
+
+
+def _draw(conversion: Conversion, field: str, options: MapleOptions) -> set[str]:
+    """Return the ids of a field's sample: those with the smallest hashes."""
+
+    def draw(record: Record) -> tuple[bytes, str]:
+        identifier = record.identifier("paper")
+        key = f"{options.seed}:{identifier}".encode()
+        return hashlib.blake2b(key, digest_size=8).digest(), identifier
+
+    quiet = Rejects(skip_bad=True)  # the second reading meets bad lines again, and rejects them
+    rows = read_jsonl(conversion.file(f"{field}/papers.json"), quiet)
+    return {paper for _, paper in heapq.nsmallest(options.coarse_papers, quiet.keep(rows, draw))}
+
+
+def _write_paper(
+    record: Record,
+    raw: RawSource,
+    options: MapleOptions,
+    labels: Sequence[str],
+    venues: Mapping[str, str],
+) -> None:
+    end = "_raw" if options.text == "raw" else ""
+    venue = record.text("venue", "")
+    has_year = bool(record.fields.get("year"))
+    raw.paper(
+        record,
+        record.identifier("paper"),
+        record.text(f"title{end}"),
+        record.text(f"abstract{end}", ""),
+        authors=record.strings("author", ()),
+        venue=venues.get(venue, venue),
+        year=record.integer("year") if has_year else None,
+        labels=labels,
+    )
+
+
+def _names(conversion: Conversion, file: str, columns: Sequence[str]) -> dict[str, str]:
+    """Return id to name of a headerless table; of several columns, the last that names it."""
+    path = conversion.file(file)
+    name = "original" if "original" in columns else "name"
+    names: dict[str, str] = {}
+
+    def add(record: Record) -> None:
+        names[record.identifier("id")] = record.text(name)
+
+    rows = read_delimited(path, "\t", conversion.rejects, header=columns, quoted=False)
+    conversion.each(rows, add)
+    return names
+
+
+MAPLE = PublicSource(
+    name="maple",
+    title="papers of 19 fields with MAG fields of study or MeSH terms, and the fields",
+    url="https://github.com/yuzhimanhua/MAPLE",
+    licence="ODC-By 1.0",
+    files=("FOLDER/papers.json", "FOLDER/labels.txt", "FOLDER/venues.txt"),
+    options=MapleOptions,
+    convert=_convert,
+    published={
+        f"maple-{space}": {
+            f"{what} in {folder}": count
+            for folder, counts in PUBLISHED.items()
+            if _space(folder) == space
+            for what, count in zip(("papers", "labels"), counts, strict=True)
+        }
+        for space in ("mag", "mesh")
+    },
+)

@@ -1,0 +1,172 @@
+"""MS MARCO passages: collection, queries, and triples as ids, as texts or as mined negatives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scimult.data.lines import Record, read_jsonl
+from scimult.errors import DataError
+from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.raw import RawSource, text_id
+from scimult.preparation.sources.readers import read_delimited
+
+COLLECTION = "collection.tsv"
+QUERIES = "queries.train.tsv"
+# What each kind of triples is called, in the order in which it is looked for.
+TRIPLES = {
+    "mined": ("msmarco-hard-negatives.jsonl",),
+    "ids": ("qidpidtriples.train.full.2.tsv", "qidpidtriples.train.full.tsv"),
+    "texts": ("triples.train.small.tsv", "triples.train.full.tsv"),
+}
+Triple = tuple[Record, str, list[str], list[str]]
+
+
+class MsMarcoOptions(SourceOptions):
+    """Options of ``scimult prepare msmarco``.
+
+    Parameters
+    ----------
+    triples : str, optional
+        ``ids`` (qidpidtriples), ``texts`` (triples.train) or ``mined`` (one line per query with
+        negatives of several systems); default: what is there, in the order mined, ids, texts.
+    max_negatives : int
+        Keep at most this many different negatives of a query, the first that come; the others
+        are counted.
+    """
+
+    triples: Literal["ids", "texts", "mined"] | None = None
+    max_negatives: Annotated[int, Field(ge=0)] = 32
+
+
+def _convert(conversion: Conversion, options: MsMarcoOptions) -> None:
+    kinds = [options.triples] if options.triples else list(TRIPLES)
+    for kind in kinds:
+        for name in TRIPLES[kind]:
+            if conversion.optional_file(name) is not None:
+                fill = partial(_write, conversion, options, kind, name)
+                conversion.write("msmarco", fill, ["judgments"])
+                return
+    names = ", ".join(name for kind in kinds for name in TRIPLES[kind])
+    raise DataError("holds no triples", path=conversion.source, fix=f"download one of {names}")
+
+
+def _write(
+    conversion: Conversion, options: MsMarcoOptions, kind: str, name: str, raw: RawSource
+) -> None:
+    path = conversion.file(name)
+    if kind == "texts":
+        header = ("query", "positive", "negative")
+        rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
+        triples = conversion.rejects.keep(rows, lambda row: _text_triple(row, raw))
+    elif kind == "ids":
+        header = ("qid", "pos", "neg")
+        rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
+        triples = conversion.rejects.keep(rows, _id_triple)
+    else:
+        triples = conversion.rejects.keep(read_jsonl(path, conversion.rejects), _mined_triple)
+    answered = _write_triples(triples, raw, options.max_negatives)
+    if kind != "texts":
+        _write_texts(conversion, raw, answered)
+
+
+def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int) -> set[str]:
+    """Write each different judgment once; return the queries that have a positive."""
+    positives: dict[str, set[str]] = defaultdict(set)
+    negatives: dict[str, set[str]] = defaultdict(set)
+    for record, query, positive, negative in triples:
+        raw.counts["triples"] += 1
+        if not positive:
+            raw.counts["queries without a positive"] += 1
+            continue
+        for paper in positive:
+            if paper not in positives[query]:
+                positives[query].add(paper)
+                raw.judgment(record, query, paper, 1)
+        for paper in negative:
+            if paper in negatives[query]:
+                continue
+            if len(negatives[query]) == max_negatives:
+                raw.counts["negatives above max_negatives"] += 1
+                continue
+            negatives[query].add(paper)
+            raw.judgment(record, query, paper, 0)
+    return set(positives)
+
+
+def _write_texts(conversion: Conversion, raw: RawSource, answered: set[str]) -> None:
+    """Write the answered queries, and all passages: mining and evaluation need the others too."""
+
+    def add_query(record: Record) -> None:
+        identifier = record.identifier("id")
+        if identifier in answered:
+            raw.query(record, identifier, record.text("text"))
+        else:
+            raw.counts["queries without a triple"] += 1
+
+    def add_passage(record: Record) -> None:
+        raw.paper(record, record.identifier("id"), "", record.text("text"))
+
+    for name, add in ((QUERIES, add_query), (COLLECTION, add_passage)):
+        path = conversion.file(name)
+        header = ("id", "text")
+        rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
+        conversion.each(rows, add)
+
+
+def _id_triple(record: Record) -> Triple:
+    query, positive, negative = (record.identifier(name) for name in ("qid", "pos", "neg"))
+    return record, query, [positive], [negative]
+
+
+def _mined_triple(record: Record) -> Triple:
+    """Return a line of mined negatives; they are taken from all systems in turn, best first."""
+    systems = record.fields.get("neg")
+    if not isinstance(systems, dict):
+        fix = 'write "neg": {"system": [ids]}'
+        raise record.error("field 'neg' is not an object", value=systems, fix=fix)
+    lists = [_ids(record, ids) for ids in systems.values()]
+    positive = _ids(record, record.fields.get("pos"))
+    return record, record.identifier("qid"), positive, list(_in_turn(lists))
+
+
+def _ids(record: Record, values: object) -> list[str]:
+    if not isinstance(values, list):
+        raise record.error("ids are not a list", value=values, fix="write a list of passage ids")
+    return [Record(record.path, record.line, {"id": value}).identifier("id") for value in values]
+
+
+def _in_turn(lists: list[list[str]]) -> Iterator[str]:
+    for rank in range(max((len(ids) for ids in lists), default=0)):
+        for ids in lists:
+            if rank < len(ids):
+                yield ids[rank]
+
+
+def _text_triple(record: Record, raw: RawSource) -> Triple:
+    """Write the three texts under ids made from them, and return those."""
+    query, positive, negative = (record.text(name) for name in ("query", "positive", "negative"))
+    raw.query(record, text_id(query), query)
+    for passage in (positive, negative):
+        raw.paper(record, text_id(passage), "", passage)
+    return record, text_id(query), [text_id(positive)], [text_id(negative)]
+
+
+MSMARCO = PublicSource(
+    name="msmarco",
+    title="MS MARCO passages with triples or mined hard negatives",
+    url="https://microsoft.github.io/msmarco/Datasets",
+    licence="non-commercial research, see its page",
+    files=(
+        "collection.tsv + queries.train.tsv + msmarco-hard-negatives.jsonl",
+        "or + qidpidtriples.train.full.2.tsv",
+        "or triples.train.small.tsv alone",
+    ),
+    options=MsMarcoOptions,
+    convert=_convert,
+)

@@ -1,0 +1,85 @@
+"""PMC-Patients: patient summaries with similar patients (PPR) and relevant articles (PAR)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scimult.data.lines import Record, read_jsonl
+from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.beir import write_corpus
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.judged import read_qrels
+from scimult.preparation.sources.raw import RawSource
+
+Part = Literal["PPR", "PAR"]
+BRING_ARTICLES = (
+    "it is not distributed: write _id (PMID), title and text of PubMed's articles that "
+    "PAR_PMIDs.json lists; docs/sources.md has the steps"
+)
+
+
+class PmcPatientsOptions(SourceOptions):
+    """Options of ``scimult prepare pmc-patients``.
+
+    Parameters
+    ----------
+    parts : list of str
+        ``PPR`` (patient to similar patient) and ``PAR`` (patient to article).
+    splits : list of str
+        Which queries and qrels.
+    """
+
+    parts: Annotated[list[Part], Field(min_length=1)] = ["PPR"]
+    splits: Annotated[list[Literal["train", "dev", "test"]], Field(min_length=1)] = ["train"]
+
+
+def _convert(conversion: Conversion, options: PmcPatientsOptions) -> None:
+    for part in options.parts:
+        fill = partial(_convert_part, conversion, options, part)
+        conversion.write(f"pmc-patients-{part.lower()}", fill, ["links"])
+
+
+def _convert_part(
+    conversion: Conversion, options: PmcPatientsOptions, part: Part, raw: RawSource
+) -> None:
+    fix = BRING_ARTICLES if part == "PAR" else ""
+    write_corpus(conversion.file(f"{part}/corpus.jsonl", fix), raw, conversion.rejects)
+    for split in options.splits:
+        _write_split(conversion, part, split, raw)
+
+
+def _write_split(conversion: Conversion, part: Part, split: str, raw: RawSource) -> None:
+    """Write the patients of a split as papers without a title, and their links."""
+
+    def add_patient(record: Record) -> None:
+        raw.counts["queries"] += 1
+        identifier = record.identifier("_id")
+        if not raw.has_paper(identifier):
+            raw.paper(record, identifier, "", record.text("text"))
+
+    def add_link(record: Record) -> None:
+        query, paper = record.identifier("query-id"), record.identifier("paper-id")
+        raw.link(record, query, paper, record.number("score"))
+
+    queries = conversion.file(f"queries/{split}_queries.jsonl")
+    conversion.each(read_jsonl(queries, conversion.rejects), add_patient)
+    qrels = conversion.file(f"{part}/qrels_{split}.tsv")
+    conversion.each(read_qrels([qrels], conversion.rejects), add_link)
+
+
+PMC_PATIENTS = PublicSource(
+    name="pmc-patients",
+    title="patient summaries linked to similar patients and to articles",
+    url="https://huggingface.co/datasets/zhengyun21/PMC-Patients-ReCDS",
+    licence="CC BY-NC-SA 4.0",
+    files=(
+        "queries/{train,dev,test}_queries.jsonl",
+        "PPR/corpus.jsonl, PPR/qrels_{train,dev,test}.tsv",
+        "PAR/corpus.jsonl (PubMed texts of PAR_PMIDs.json), PAR/qrels_*.tsv",
+    ),
+    options=PmcPatientsOptions,
+    convert=_convert,
+)

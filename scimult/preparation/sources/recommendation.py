@@ -1,0 +1,76 @@
+"""The Microsoft Academic recommender user study: pairs of papers with scores from 1 to 5."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from scimult.data.lines import Record
+from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.pair_tables import Dangling, PairTable
+from scimult.preparation.sources.raw import RawSource
+from scimult.preparation.sources.readers import read_delimited, read_rows
+
+RESULTS = "user_study_results.tsv"
+BRING_TEXTS = (
+    "the study has ids alone: write id (of MAG), title and abstract of its papers from a "
+    "collection that has them, as papers.jsonl or papers=FILE"
+)
+COLUMNS = ("PaperId", "RecommendedPaperId", "StudyScore")
+
+
+class RecommendationOptions(SourceOptions):
+    """Options of ``scimult prepare recommendation``.
+
+    Parameters
+    ----------
+    papers : str
+        File below ``--input`` with the papers' texts: ``id`` (MAG id), ``title``, ``abstract``.
+        The study itself has ids only.
+    score_threshold : float
+        Smallest score of a positive; the study's own analysis uses 3 and 4.
+    """
+
+    papers: str = "papers.jsonl"
+    score_threshold: Annotated[float, Field(ge=1, le=5)] = 4
+
+
+def _convert(conversion: Conversion, options: RecommendationOptions) -> None:
+    def fill(raw: RawSource) -> None:
+        papers = conversion.file(options.papers, BRING_TEXTS)
+        texts = read_rows(papers, conversion.rejects, columns=("id", "title"))
+        conversion.each(texts, lambda row: _paper(row, raw))
+        path = conversion.file(RESULTS)
+        rows = read_delimited(path, "\t", conversion.rejects, columns=COLUMNS, quoted=False)
+        conversion.each(rows, lambda row: _link(row, raw))
+
+    threshold = options.score_threshold
+    usual: dict[PairTable, Dangling] = {"links": "drop"}
+    conversion.write("recommendation", fill, ["links"], dangling=usual, score_threshold=threshold)
+
+
+def _paper(record: Record, raw: RawSource) -> None:
+    title, abstract = record.text("title", ""), record.text("abstract", "")
+    raw.paper(record, record.identifier("id"), title, abstract)
+
+
+def _link(record: Record, raw: RawSource) -> None:
+    raw.counts["rows"] += 1
+    if not record.text("StudyScore").strip():
+        raw.counts["rows without a score"] += 1
+        return
+    query, paper = record.identifier("PaperId"), record.identifier("RecommendedPaperId")
+    raw.link(record, query, paper, record.number("StudyScore"))
+
+
+RECOMMENDATION = PublicSource(
+    name="recommendation",
+    title="Microsoft Academic recommender user study, scores from 1 to 5",
+    url="https://github.com/akanakia/microsoft-academic-paper-recommender-user-study",
+    licence="none stated",
+    files=(RESULTS, "papers.jsonl (texts by MAG id, from elsewhere; papers=FILE)"),
+    options=RecommendationOptions,
+    convert=_convert,
+)

@@ -1,0 +1,137 @@
+"""SciDocs: papers with MAG or MeSH classes, and judged pairs by citation and reading."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from scimult.data.lines import Record
+from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.raw import RawSource
+from scimult.preparation.sources.readers import read_delimited, read_rows
+
+Classes = Literal["mag", "mesh"]
+Links = Literal["cite", "cocite", "coread", "coview"]
+
+
+class SciDocsOptions(SourceOptions):
+    """Options of ``scimult prepare scidocs``.
+
+    Parameters
+    ----------
+    links : list of str
+        Which relations to take.
+    link_splits : list of str
+        Which of their ``val.qrel`` and ``test.qrel``.
+    classes : list of str
+        Which classifications to take; the default is none, because they need names.
+    class_splits : list of str
+        Which of their ``train.csv``, ``val.csv`` and ``test.csv``.
+    names : mapping
+        For each of ``classes`` a table (.tsv, .csv, .jsonl) with ``id``, the number of a class in
+        the files, and ``name``; SciDocs itself has numbers only.
+    """
+
+    links: list[Links] = ["cite", "cocite", "coread", "coview"]
+    link_splits: Annotated[list[Literal["val", "test"]], Field(min_length=1)] = ["val"]
+    classes: list[Classes] = []
+    class_splits: Annotated[list[Literal["train", "val", "test"]], Field(min_length=1)] = ["train"]
+    names: dict[Classes, str] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> SciDocsOptions:
+        if not (self.links or self.classes):
+            raise ValueError("name at least one of links and classes")
+        missing = [name for name in self.classes if name not in self.names]
+        if missing:
+            raise ValueError(f"class {missing[0]} has numbers only; give names.{missing[0]}=FILE")
+        return self
+
+
+def _convert(conversion: Conversion, options: SciDocsOptions) -> None:
+    for name in options.links:
+        fill = partial(_write_links, conversion, options, name)
+        conversion.write(f"scidocs-{name}", fill, ["links"])
+    for kind in options.classes:
+        fill = partial(_write_classes, conversion, options, kind)
+        conversion.write(f"scidocs-{kind}", fill, ["labels"], max_pairs_per_label="all")
+
+
+def _write_links(
+    conversion: Conversion, options: SciDocsOptions, name: str, raw: RawSource
+) -> None:
+    used: set[str] = set()
+
+    def add(record: Record) -> None:
+        query, paper = record.identifier("query"), record.identifier("paper")
+        used.update((query, paper))
+        raw.link(record, query, paper, record.number("relevance"))
+
+    for split in options.link_splits:
+        path = conversion.file(f"{name}/{split}.qrel")
+        header = ("query", "0", "paper", "relevance")
+        conversion.each(read_delimited(path, " ", conversion.rejects, header=header), add)
+    no_labels: list[str] = []
+    wanted = dict.fromkeys(used, no_labels)
+    _write_papers(conversion, "paper_metadata_view_cite_read.json", raw, wanted)
+
+
+def _write_classes(
+    conversion: Conversion, options: SciDocsOptions, kind: Classes, raw: RawSource
+) -> None:
+    def add_name(record: Record) -> None:
+        raw.label(record, record.identifier("id"), record.text("name"))
+
+    fix = f"SciDocs has numbers alone: write id and name of each class to the file of names.{kind}"
+    path = conversion.file(options.names[kind], fix)
+    names = read_rows(path, conversion.rejects, columns=("id", "name"))
+    conversion.each(names, add_name)
+    labels: dict[str, list[str]] = {}
+
+    def add(record: Record) -> None:
+        label = record.identifier("class_label")
+        if not raw.has_label(label):
+            fix = f"add it to the file that names.{kind} gives"
+            raise record.error("class without a name", value=label, fix=fix)
+        known = labels.setdefault(record.identifier("pid"), [])
+        if label not in known:
+            known.append(label)
+
+    for split in options.class_splits:
+        path = conversion.file(f"{kind}/{split}.csv")
+        conversion.each(read_rows(path, conversion.rejects, columns=("pid", "class_label")), add)
+    _write_papers(conversion, "paper_metadata_mag_mesh.json", raw, labels)
+    missing = sum(not raw.has_paper(paper) for paper in labels)
+    raw.counts["classified papers without a text"] = missing
+
+
+def _write_papers(
+    conversion: Conversion, file: str, raw: RawSource, labels: dict[str, list[str]]
+) -> None:
+    """Write the papers that ``labels`` names with theirs, if any."""
+
+    def add(identifier: str, record: Record) -> None:
+        if identifier not in labels:
+            return
+        title, abstract = record.text("title", ""), record.text("abstract", "")
+        raw.paper(record, identifier, title, abstract, labels=labels[identifier])
+
+    conversion.each_member(file, add)
+
+
+SCIDOCS = PublicSource(
+    name="scidocs",
+    title="SciDocs: judged pairs by citation and reading, MAG and MeSH classes",
+    url="https://github.com/allenai/scidocs",
+    licence="CC BY 4.0 (says SciMult); an evaluation suite: do not report it after training on it",
+    files=(
+        "paper_metadata_view_cite_read.json",
+        "{cite,cocite,coread,coview}/{val,test}.qrel",
+        "paper_metadata_mag_mesh.json, {mag,mesh}/{train,val,test}.csv (with classes=...)",
+    ),
+    options=SciDocsOptions,
+    convert=_convert,
+)

@@ -1,0 +1,185 @@
+"""SciRepEval's eight training tasks, as on the hub or as JSON files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from scimult.data.lines import Record, Rejects
+from scimult.errors import DataError
+from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.raw import Makes, RawSource, distinct, text_id
+from scimult.preparation.sources.readers import read_hub, read_rows
+from scimult.preparation.sources.triples import (
+    paper_id,
+    scored_papers,
+    write_candidates,
+    write_triple,
+)
+from scimult.progress import progress
+
+Config = Literal[
+    "fos",
+    "mesh_descriptors",
+    "cite_count",
+    "pub_year",
+    "cite_prediction",
+    "cite_prediction_new",
+    "same_author",
+    "high_influence_cite",
+    "search",
+]
+TRAINING_TASKS: list[Config] = [
+    "fos",
+    "mesh_descriptors",
+    "cite_count",
+    "pub_year",
+    "cite_prediction",
+    "same_author",
+    "high_influence_cite",
+    "search",
+]
+LABELLED = ("fos", "mesh_descriptors", "cite_count", "pub_year")
+
+
+class SciRepEvalOptions(SourceOptions):
+    """Options of ``scimult prepare scirepeval``.
+
+    Parameters
+    ----------
+    tasks : list of str
+        Which configurations to take; ``cite_prediction_new`` are SPECTER2's triples.
+    splits : list of str
+        Which splits of each. SciMult trains on both (appendix A.3); dev is our own split.
+    band : mapping
+        Regression becomes classification into bands of this width: of the natural logarithm of
+        the citation count (``log_citations``), and of the year.
+    hub : str, optional
+        Stream from this data set of the hub (``allenai/scirepeval``) instead of files.
+    """
+
+    tasks: Annotated[list[Config], Field(min_length=1)] = TRAINING_TASKS
+    splits: Annotated[list[str], Field(min_length=1)] = ["train", "validation"]
+    band: dict[Literal["cite_count", "pub_year"], Annotated[float, Field(gt=0)]] = {
+        "cite_count": 1,
+        "pub_year": 10,
+    }
+    hub: Annotated[str, Field(min_length=1)] | None = None
+
+
+def _convert(conversion: Conversion, options: SciRepEvalOptions) -> None:
+    for task in progress(options.tasks, "SciRepEval", unit="task"):
+        # So few labels that a cap would leave next to nothing.
+        choices: dict[str, Any] = {"max_pairs_per_label": "all"} if task in LABELLED else {}
+        makes: Makes = "judgments" if task == "search" else "links"
+        fill = partial(_convert_task, conversion, options, task)
+        name = f"scirepeval-{task}"
+        conversion.write(name, fill, ["labels" if task in LABELLED else makes], **choices)
+
+
+def _convert_task(
+    conversion: Conversion, options: SciRepEvalOptions, task: str, raw: RawSource
+) -> None:
+    write = _writer(task, options, raw, conversion.rejects)
+    conversion.each(_rows(conversion, task, options), write)
+
+
+def _writer(
+    task: str, options: SciRepEvalOptions, raw: RawSource, rejects: Rejects
+) -> Callable[[Record], object]:
+    """Return what writes one row of a task."""
+    if task in ("cite_prediction", "cite_prediction_new"):
+        return lambda record: write_triple(record, raw)
+    if task in ("same_author", "high_influence_cite"):
+        return lambda record: write_candidates(record, raw, rejects)
+    if task == "search":
+        return lambda record: _write_search(record, raw, rejects)
+    if task == "fos":
+        return lambda record: _write_labelled(record, record.strings("labels_text"), raw)
+    if task == "mesh_descriptors":
+        return lambda record: _write_labelled(record, [record.text("descriptor")], raw)
+    field = "log_citations" if task == "cite_count" else "year"
+    width = options.band.get("cite_count" if task == "cite_count" else "pub_year", 1.0)
+    return lambda record: _write_labelled(record, [_band(record, field, width)], raw)
+
+
+def _rows(conversion: Conversion, task: str, options: SciRepEvalOptions) -> Iterator[Record]:
+    for split in options.splits:
+        if options.hub is not None:
+            conversion.not_repeatable(f"{options.hub} of the hub")
+            yield from read_hub(options.hub, task, split)
+            continue
+        found = conversion.files(task, split)
+        if not found:
+            raise DataError(
+                f"no file of the split {split!r}",
+                path=conversion.source / task,
+                fix=f"download {task}/{split}-*.parquet, or name other splits (splits=[train])",
+            )
+        for path in found:
+            yield from read_rows(path, conversion.rejects)
+
+
+def _write_labelled(record: Record, labels: list[str], raw: RawSource) -> None:
+    """Write a paper with its labels; a label is known by its name.
+
+    A paper that comes again, under other labels, has them all.
+    """
+    raw.counts["rows"] += 1
+    names = [name for name in distinct(labels) if name.strip()]
+    if not names:
+        raw.counts["rows without a label"] += 1
+        return
+    title, abstract = record.text("title", ""), record.text("abstract", "")
+    raw.paper(record, paper_id(record), title, abstract, labels=names)
+    raw.labels_by_name(record, names)
+
+
+def _band(record: Record, field: str, width: float) -> str:
+    """Return the name of the band that a regression target falls into."""
+    start = math.floor(record.number(field) / width) * width
+    what = "logarithm of citations" if field == "log_citations" else "published"
+    end = start + width
+    return f"{what} from {start:g} to below {end:g}"
+
+
+def _write_search(record: Record, raw: RawSource, rejects: Rejects) -> None:
+    """Write a query and the papers shown for it; a positive score means that it was chosen.
+
+    Rows with the same query text become one query: a paper chosen in one session must not be a
+    negative because nobody chose it in another.
+    """
+    raw.counts["rows"] += 1
+    scored = scored_papers(record, raw, rejects)
+    if not any(score > 0 for _, score in scored):
+        raw.counts["rows without a positive"] += 1
+        return
+    text = record.text("query")
+    query = text_id(text.strip())
+    if not raw.has_query(query):
+        raw.query(record, query, text)
+    for paper, score in scored:
+        raw.judgment(record, query, paper, score)
+
+
+# SciMult, Table A1.
+PUBLISHED = {
+    "scirepeval-cite_prediction": {"triples": 819_836},
+    "scirepeval-search": {"rows": 528_497},
+}
+
+SCIREPEVAL = PublicSource(
+    name="scirepeval",
+    title="eight training tasks: fields, MeSH, citations, years, triples, authors, search",
+    url="https://huggingface.co/datasets/allenai/scirepeval",
+    licence="search: ODC-By 1.0 (says SciMult); other parts: see the data set's card",
+    files=("TASK/train-*.parquet", "TASK/validation-*.parquet", "or TASK/train.jsonl, .json"),
+    options=SciRepEvalOptions,
+    convert=_convert,
+    published=PUBLISHED,
+)

@@ -1,0 +1,155 @@
+"""Pairs and triples as sentence-transformers reads them: anchor, positives, negatives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.preparation.config import Name
+from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.raw import Makes, RawSource, distinct, split_text, text_id
+from scimult.preparation.sources.readers import read_rows
+from scimult.progress import progress
+
+# What columns are called; arrays have positions instead.
+ANCHOR = re.compile(r"anchor|query|question|sentence1|0")
+POSITIVE = re.compile(r"(positive|pos|answer|sentence2)(_\d+)?|1")
+NEGATIVE = re.compile(r"(negative|neg|hard_negative)s?(_\d+)?|[2-9]|[1-9]\d+")
+SET = "set"
+
+
+class Example(NamedTuple):
+    """The texts of one row."""
+
+    anchor: str
+    positives: list[str]
+    negatives: list[str]
+
+
+class SentenceTripleOptions(SourceOptions):
+    """Options of ``scimult prepare sentence-triples``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the source.
+    files : list of str
+        Files below ``--input``.
+    anchor : str
+        ``query`` (trains search) or ``paper`` (trains link prediction).
+    separator : str, optional
+        Splits a paper's string into title and abstract, such as ``[SEP]``; without it the whole
+        string is the abstract.
+    """
+
+    name: Name = "sentence-triples"
+    files: Annotated[list[str], Field(min_length=1)] = ["train.jsonl"]
+    anchor: Literal["query", "paper"] = "query"
+    separator: Annotated[str, Field(min_length=1)] | None = None
+
+
+def _convert(conversion: Conversion, options: SentenceTripleOptions) -> None:
+    def fill(raw: RawSource) -> None:
+        for name in progress(options.files, "triples", unit="file"):
+            rows = _rows(conversion.file(name), conversion.rejects)
+            conversion.each(rows, lambda row: _write(row, options, raw))
+
+    makes: Makes = "judgments" if options.anchor == "query" else "links"
+    conversion.write(options.name, fill, [makes])
+
+
+def _rows(path: Path, rejects: Rejects) -> Iterator[Record]:
+    if path.name.removesuffix(".gz").endswith(".jsonl"):
+        return read_jsonl(path, rejects, arrays=True)
+    return read_rows(path, rejects)
+
+
+def _write(record: Record, options: SentenceTripleOptions, raw: RawSource) -> None:
+    example = _parse(record)
+    raw.counts["rows"] += 1
+    papers = {text: _paper(record, text, options, raw) for text in example[1] + example[2]}
+    if options.anchor == "query":
+        anchor = text_id(example.anchor.strip())
+        if not raw.has_query(anchor):
+            raw.query(record, anchor, example.anchor)
+        write = raw.judgment
+    else:
+        anchor = _paper(record, example.anchor, options, raw)
+        write = raw.link
+    if len(example.positives) == 1 and example.negatives:
+        # A triple is trained as it came: its negatives go with its positive alone.
+        for text in example.negatives:
+            write(record, anchor, papers[example.positives[0]], 1, papers[text])
+        return
+    for text in example.positives:
+        write(record, anchor, papers[text], 1, "")
+    for text in example.negatives:
+        write(record, anchor, papers[text], 0, "")
+
+
+def _parse(record: Record) -> Example:
+    """Return the texts of a row.
+
+    Raises
+    ------
+    DataError
+        If a column is not known (it could be a score that says the opposite), or a text is
+        missing or of another type.
+    """
+    if list(record.fields) == [SET]:
+        anchor, *others = record.strings(SET) or [""]
+        return _checked(record, [anchor], others, [])
+    anchors: list[str] = []
+    positives: list[str] = []
+    negatives: list[str] = []
+    for name in record.fields:
+        for pattern, texts in ((ANCHOR, anchors), (POSITIVE, positives), (NEGATIVE, negatives)):
+            if pattern.fullmatch(name):
+                texts.extend(_texts(record, name))
+                break
+        else:
+            fix = "keep the columns anchor, positive and negative (or query, pos, neg) alone"
+            raise record.error("unknown column", value=name, fix=fix)
+    return _checked(record, anchors, positives, negatives)
+
+
+def _checked(
+    record: Record, anchors: list[str], positives: list[str], negatives: list[str]
+) -> Example:
+    if len(anchors) != 1 or not positives:
+        raise record.error(
+            "row needs one anchor and at least one positive",
+            value=sorted(record.fields),
+            fix='write ["anchor", "positive"] or {"query": "...", "pos": ["..."]}',
+        )
+    return Example(anchors[0], distinct(positives), distinct(negatives))
+
+
+def _texts(record: Record, name: str) -> list[str]:
+    value = record.fields[name]
+    return record.strings(name) if isinstance(value, list) else [record.text(name)]
+
+
+def _paper(record: Record, text: str, options: SentenceTripleOptions, raw: RawSource) -> str:
+    paper = split_text(text, options.separator)
+    identifier = text_id(paper.title, paper.body)
+    if not raw.has_paper(identifier):
+        raw.paper(record, identifier, paper.title, paper.body)
+    return identifier
+
+
+SENTENCE_TRIPLES = PublicSource(
+    name="sentence-triples",
+    title="sentence-transformers pairs and triples: anchor, positive, negative",
+    url="https://huggingface.co/datasets/sentence-transformers/embedding-training-data",
+    licence="of each file",
+    files=("train.jsonl (files=[...]; .csv, .tsv, .parquet, .gz too)",),
+    options=SentenceTripleOptions,
+    convert=_convert,
+)

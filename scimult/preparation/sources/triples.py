@@ -1,0 +1,132 @@
+"""What sources of triples and of judged candidates share: papers that come inside the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scimult.data.lines import Record, Rejects
+from scimult.preparation.sources.raw import RawSource
+
+ID_FIELDS = ("corpus_id", "doc_id", "paper_id", "sha", "id")
+
+
+def inner(record: Record, name: str) -> Record:
+    """Return an object that a field holds, as a record at the same place.
+
+    Raises
+    ------
+    DataError
+        If the field is missing or not an object.
+    """
+    value = record.fields.get(name)
+    if not isinstance(value, Mapping):
+        raise record.error(
+            f"field {name!r} is not an object",
+            value=value,
+            fix=f"write {name!r} as an object with title and abstract",
+        )
+    return Record(record.path, record.line, dict(value))
+
+
+def inner_list(record: Record, name: str) -> list[Record]:
+    """Return the objects of a field that holds a list, as records at the same place.
+
+    Raises
+    ------
+    DataError
+        If the field is missing, or not a list of objects.
+    """
+    values: Any = record.fields.get(name)
+    if not isinstance(values, Sequence) or not all(isinstance(v, Mapping) for v in values):
+        raise record.error(
+            f"field {name!r} is not a list of objects",
+            value=values,
+            fix=f"write {name!r} as a list of objects",
+        )
+    return [Record(record.path, record.line, dict(value)) for value in values]
+
+
+def paper_id(paper: Record, fields: Iterable[str] = ID_FIELDS) -> str:
+    """Return the id of a paper, from the first of ``fields`` that it has.
+
+    Raises
+    ------
+    DataError
+        If it has none of them.
+    """
+    for name in fields:
+        if paper.fields.get(name) not in (None, ""):
+            return paper.identifier(name)
+    raise paper.error(
+        "paper has no id", value=sorted(paper.fields), fix=f"add one of {', '.join(fields)}"
+    )
+
+
+def write_paper(paper: Record, raw: RawSource) -> str:
+    """Write a paper that stands inside a row unless it is known; return its id.
+
+    The hub writes an unknown year, venue or list of authors as an empty string.
+
+    Raises
+    ------
+    DataError
+        If it has no id or no text.
+    """
+    identifier = paper_id(paper)
+    has_year, has_authors = (bool(paper.fields.get(name)) for name in ("year", "author_names"))
+    raw.paper(
+        paper,
+        identifier,
+        paper.text("title", ""),
+        paper.text("abstract", ""),
+        authors=[name for name in paper.strings("author_names") if name] if has_authors else (),
+        venue=paper.text("venue", ""),
+        year=int(paper.number("year")) if has_year else None,
+    )
+    return identifier
+
+
+def write_triple(record: Record, raw: RawSource) -> None:
+    """Write one row ``{query, pos, neg}``: the query cites pos and does not cite neg.
+
+    The negative is drawn with this positive alone, as in the data that others trained on.
+
+    Raises
+    ------
+    DataError
+        If one of the three is missing or has no text; the whole row is then left out.
+    """
+    query, positive, negative = (
+        write_paper(inner(record, name), raw) for name in ("query", "pos", "neg")
+    )
+    raw.counts["triples"] += 1
+    raw.link(record, query, positive, 1, negative)
+
+
+def scored_papers(record: Record, raw: RawSource, rejects: Rejects) -> list[tuple[str, float]]:
+    """Write the papers of a row's ``candidates``; return their ids and scores.
+
+    A candidate without a text or a score is rejected by itself.
+
+    Raises
+    ------
+    DataError
+        If the row has no list of candidates.
+    """
+    candidates = inner_list(record, "candidates")
+    return list(rejects.keep(candidates, lambda c: (write_paper(c, raw), c.number("score"))))
+
+
+def write_candidates(record: Record, raw: RawSource, rejects: Rejects) -> None:
+    """Write one row ``{query, candidates}``: a paper and papers with a score.
+
+    Raises
+    ------
+    DataError
+        If the query has no text, or the row no candidates.
+    """
+    query = write_paper(inner(record, "query"), raw)
+    raw.counts["queries"] += 1
+    for paper, score in scored_papers(record, raw, rejects):
+        raw.link(record, query, paper, score)

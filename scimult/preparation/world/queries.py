@@ -1,0 +1,110 @@
+"""Search queries with the papers that were shown for them and those that were clicked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scimult.preparation.world.fields import FINE, FieldTree
+from scimult.preparation.world.papers import Paper
+from scimult.preparation.world.sentences import Writer
+from scimult.preparation.world.settings import WorldSettings, stream
+from scimult.types import IntArray
+
+_TWO_CONCEPTS = 0.7
+_MOST_CLICKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A request for papers about all of ``concepts``: one or two of fine fields.
+
+    ``relevant`` are all papers that answer it, ``shown`` the result list that a user saw in
+    that order, ``clicked`` what was opened; rows of the world, the first and last sorted.
+    """
+
+    id: str
+    text: str
+    concepts: tuple[int, ...]
+    relevant: IntArray
+    shown: IntArray
+    clicked: IntArray
+
+
+class Searcher:
+    """Draws queries about a collection of papers and answers them.
+
+    Parameters
+    ----------
+    settings : WorldSettings
+        Seed and sizes.
+    tree, papers
+        The world. ``papers`` may be its first part: rows are those of the world.
+    writer : Writer
+        Words the queries.
+    part : str
+        Start of the queries' ids and name of the random stream, one for each collection.
+    """
+
+    def __init__(
+        self,
+        settings: WorldSettings,
+        tree: FieldTree,
+        papers: Sequence[Paper],
+        writer: Writer,
+        part: str,
+    ) -> None:
+        self._shown = settings.shown
+        self._rng = stream(settings, f"{part} queries")
+        self._writer, self._part = writer, part
+        self._papers = papers
+        self._fine = [tree.fields[concept.field].level == FINE for concept in tree.concepts]
+        self._about: list[list[int]] = [[] for _ in tree.concepts]
+        for row, paper in enumerate(papers):
+            for concept in paper.concepts:
+                self._about[concept].append(row)
+
+    def queries(self, count: int, taken: set[tuple[int, ...]]) -> list[Query]:
+        """Return up to ``count`` queries whose concepts are not in ``taken``, and add theirs to it.
+
+        Fewer are returned only when the papers offer no further combinations.
+        """
+        found: list[Query] = []
+        for _ in range(10 * count):
+            if len(found) == count:
+                break
+            concepts = self._concepts(self._papers[int(self._rng.integers(len(self._papers)))])
+            if concepts in taken:
+                continue
+            taken.add(concepts)
+            found.append(self._query(f"{self._part}-{len(found):05d}", concepts))
+        return found
+
+    def _concepts(self, paper: Paper) -> tuple[int, ...]:
+        specific = [concept for concept in paper.concepts if self._fine[concept]]
+        count = 2 if self._rng.random() < _TWO_CONCEPTS else 1
+        return tuple(sorted(self._rng.choice(specific, size=count, replace=False).tolist()))
+
+    def _query(self, name: str, concepts: tuple[int, ...]) -> Query:
+        """Fill a result list with 1 to 3 papers about all concepts and with near misses."""
+        relevant = np.array(sorted(set.intersection(*(set(self._about[c]) for c in concepts))))
+        clicks = min(len(relevant), int(self._rng.integers(1, _MOST_CLICKS + 1)))
+        clicked = self._rng.choice(relevant, size=clicks, replace=False)
+        near = self._near_misses(concepts, relevant)
+        missed = self._rng.choice(near, size=min(len(near), self._shown - clicks), replace=False)
+        shown = self._rng.permutation(np.concatenate([clicked, missed]))
+        return Query(
+            name, self._writer.query(concepts), concepts, relevant, shown, np.sort(clicked)
+        )
+
+    def _near_misses(self, concepts: tuple[int, ...], relevant: IntArray) -> IntArray:
+        """Return papers about a part of the query, or else about its neighbourhood."""
+        partial = {row for concept in concepts for row in self._about[concept]}
+        if len(concepts) == 1:
+            neighbours = {
+                c for row in relevant for c in self._papers[row].concepts if self._fine[c]
+            }
+            partial = {row for concept in neighbours for row in self._about[concept]}
+        return np.setdiff1d(np.array(sorted(partial), dtype=np.int64), relevant)

@@ -1,0 +1,184 @@
+"""Benchmarks: what they count is right, and their last line can be read by a program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks.app import app
+from benchmarks.data import Library, measure_reading, write_library
+from benchmarks.search import SHAPES
+from benchmarks.timing import interleaved, ratio
+from benchmarks.variants import (
+    CASES,
+    SIZES,
+    active_parameters,
+    build,
+    make_load,
+    pooler_parameters,
+)
+from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.token_store import build_token_store
+from scimult.data.tokenization import TextTokenizer
+from scimult.types import Text
+from tests.base_models import save_base_model
+from tests.training.corpus import prepare_corpus
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "released"), [("vanilla", 109_482_240), ("mha_expert", 137_830_656)]
+)
+def test_counts_of_the_released_models(name: str, released: int) -> None:
+    """The released files hold BERT's pooler, which nothing reads and we leave out."""
+    with torch.device("meta"):
+        model = build(name, "bert-base")
+    assert sum(p.numel() for p in model.parameters()) + pooler_parameters("bert-base") == released
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_active_parameters_are_those_of_one_route(name: str) -> None:
+    model = build(name, "tiny")
+    model.initialise(0)
+    load = make_load(64, 16, CPU, torch.float32, SIZES["tiny"]["vocab_size"])
+    trainable = [p.requires_grad for p in model.parameters()]
+    active = active_parameters(model, load)
+    assert [p.requires_grad for p in model.parameters()] == trainable
+    total = sum(p.numel() for p in model.parameters())
+    others = sum(
+        p.numel()
+        for key, p in model.named_parameters()
+        if any(f".experts.{route}." in key for route in (1, 2))
+    )
+    if name == "fusion":
+        # Fusion reads the adapters of all routes, and mixes them by its own.
+        others = sum(
+            p.numel()
+            for key, p in model.named_parameters()
+            if any(f"fusion.experts.{route}." in key for route in (1, 2))
+        )
+    assert active == total - others
+
+
+def test_last_line_is_one_json_object() -> None:
+    arguments = ["variants", "mha_expert", "prefix", "--size", "tiny"]
+    result = CliRunner().invoke(app, [*arguments, "--tokens", "64", "--rounds", "1"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output.splitlines()[-1])
+    expert, prefix = report["rows"]
+    assert [expert["name"], prefix["name"]] == ["mha_expert", "prefix"]
+    assert expert["mixed"]["median"] > 0
+    assert expert["trainable"] == expert["parameters"] > expert["active"]
+    assert prefix["trainable"] < prefix["parameters"]
+    assert report["machine"]["torch"] == torch.__version__
+
+
+def test_training_beside_sentence_transformers(tmp_path: Path) -> None:
+    prepare_corpus(tmp_path)
+    base = save_base_model(tmp_path / "base", "bert")
+    sizes = ["--pairs", "4", "--max-length", "32", "--chunk-tokens", "40", "--rounds", "1"]
+    arguments = ["--base", str(base), "--prepared", str(tmp_path / "prepared"), *sizes]
+    result = CliRunner().invoke(app, ["train", *arguments, "--precision", "fp32"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert [row["dropout"] for row in report["rows"]] == [0.1, 0.0]
+    for row in report["rows"]:
+        assert min(row["ours"], row["theirs"], row["cached"]["median"]) > 0
+        assert 0 <= row["padding"] < 1
+
+
+def test_gradients_in_half_precision(tmp_path: Path) -> None:
+    prepare_corpus(tmp_path)
+    base = save_base_model(tmp_path / "base", "bert")
+    arguments = ["--base", str(base), "--prepared", str(tmp_path / "prepared"), "--pairs", "8"]
+    result = CliRunner().invoke(
+        app, ["gradients", *arguments, "--max-length", "32", "--chunks", "5"]
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    whole, cut = report["rows"]
+    assert whole["chunks"] == 1
+    assert cut["chunks"] >= 5
+    assert len(whole["groups"]) == 9
+    for row in report["rows"]:
+        # Not 0, which float32 would give; and the eight bits of bfloat16 through a few blocks.
+        assert 2**-9 < row["groups"]["all"][0] < 0.1
+
+
+@pytest.mark.ranks
+def test_the_cost_of_preparing_a_library(tmp_path: Path) -> None:
+    size = ["--papers", "200", "--citations", "500", "--labels", "5", "--words", "40", "--clean"]
+    arguments = ["data", *size, "--folder", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output.splitlines()[-1])
+    assert [step["step"] for step in report["steps"]] == ["prepare", "mine"]
+    assert all(step["cpu"] > 0 and step["peak_mb"] > 0 for step in report["steps"])
+    assert report["reading"] is None
+    assert list(tmp_path.iterdir()) == [], "the library goes"
+
+
+def test_reading_a_token_store_is_compared_with_its_memory_map(
+    tmp_path: Path, minilm: Path
+) -> None:
+    write_library(tmp_path / "raw", Library(papers=150, citations=300, labels=4, words=30))
+    (tmp_path / "texts").mkdir()
+    with TextStoreWriter(tmp_path / "texts") as writer:
+        for line in (tmp_path / "raw" / "papers.jsonl").read_text().splitlines():
+            paper = json.loads(line)
+            writer.add(paper["id"], Text("paper", paper["title"], paper["abstract"]))
+    texts, tokenizer = TextStore.open(tmp_path / "texts"), TextTokenizer.from_folder(minilm)
+    build_token_store(texts, tokenizer, tmp_path / "tokens", 64)
+    reading = measure_reading(tmp_path / "tokens", rounds=2)
+    assert reading.rows_per_second > 0
+    assert reading.as_json()["random"]["low"] <= reading.random.median <= reading.random.high
+
+
+def test_unknown_names_are_refused() -> None:
+    for arguments in (["mha_exprt"], ["--size", "bert"]):
+        result = CliRunner().invoke(app, ["variants", *arguments])
+        assert result.exit_code == 1
+        assert "did you mean" in result.output
+
+
+def test_works_take_turns_and_compare_round_by_round() -> None:
+    order: list[str] = []
+    works = {name: lambda name=name: order.append(name) for name in ("a", "b")}
+    seconds = interleaved(works, 2, CPU)
+    assert order == ["a", "b"] * 3
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 2, "b": 2}
+    found = ratio([2.0, 9.0, 4.0], [1.0, 3.0, 4.0])
+    assert (found.low, found.median, found.high) == (1.0, 2.0, 3.0)
+
+
+def test_the_cpu_clock_is_refused_for_a_gpu() -> None:
+    options = ["--device", "cuda", "--clock", "cpu", "--size", "tiny"]
+    result = CliRunner().invoke(app, ["variants", *options])
+    assert result.exit_code == 1
+    assert "does not see a GPU" in result.output
+
+
+@pytest.mark.ranks
+def test_search_reports_the_shapes_that_were_asked_for() -> None:
+    """A process that holds the embeddings cannot have a peak below their size."""
+    arguments = ["search", "cs_conference", "--width", "32", "--k", "10", "--fraction", "0.001"]
+    found = CliRunner().invoke(app, [*arguments])
+    assert found.exit_code == 0, found.output
+    (row,) = json.loads(found.stdout.splitlines()[-1])["rows"]
+    queries, candidates = SHAPES[row["name"]]
+    assert (row["queries"], row["candidates"]) == (queries, candidates)
+    assert row["fraction"] == 262 / queries
+    assert row["whole_seconds"] == pytest.approx(row["seconds"] / row["fraction"])
+    assert row["peak_bytes"] > candidates * 32 * 4
+    assert row["whole_bytes"] - row["peak_bytes"] == (queries - 262) * (32 * 4 + 10 * 12)
+
+
+def test_unknown_shapes_are_named() -> None:
+    found = CliRunner().invoke(app, ["search", "cs_conferences"])
+    assert found.exit_code == 1
+    assert "did you mean 'cs_conference'" in found.output

@@ -1,0 +1,154 @@
+"""The data card's figures are those of the data; its plots are there and none is broken."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from markdown_it import MarkdownIt
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from scimult.data.pairs import SPLITS
+from scimult.data.prepared import PreparedData
+from scimult.preparation.dataset import build_dataset
+from scimult.preparation.hygiene.card import write_card
+from scimult.preparation.hygiene.examples import draw_examples
+from scimult.preparation.hygiene.statistics import label_frequencies, quantiles, text_statistics
+from scimult.types import Text
+from tests.raw_corpus import LABELS, PAPERS, raw_config, write_jsonl, write_raw
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> PreparedData:
+    root = write_raw(tmp_path / "raw")
+    config = raw_config(root, max_pairs_per_label=2)
+    config.sources[0].licence = "CC0"
+    return build_dataset(config, tmp_path / "out")[0]
+
+
+def test_counts_are_those_of_the_raw_files(data: PreparedData) -> None:
+    found = text_statistics(data.texts, sample=0)
+    words = sorted(len(f"{p['title']} {p['abstract']}".split()) for p in PAPERS)
+    assert sorted(found.words["paper"].tolist()) == words
+    assert found.without_body == {"paper": 1, "label": 1, "query": 6}
+    carried = [label for paper in PAPERS for label in paper["labels"]]
+    expected = [carried.count(label["id"]) for label in LABELS]
+    assert label_frequencies(data)["toy"].tolist() == expected
+
+
+def test_quantiles_are_values_of_the_data() -> None:
+    assert quantiles(np.arange(101)) == [5, 50, 95, 100]
+    assert quantiles(np.array([], dtype=np.int64)) == [0, 0, 0, 0]
+
+
+def test_languages_of_long_texts(tmp_path: Path) -> None:
+    german = "Wir untersuchen, wie sich die Temperatur auf das Wachstum der Pflanzen auswirkt, "
+    english = "We study how temperature affects the growth of plants under different light, "
+    root = write_raw(tmp_path / "raw")
+    papers = [
+        dict(paper, abstract=(german if row < 5 else english) * 3)
+        for row, paper in enumerate(PAPERS)
+    ]
+    write_jsonl(root / "papers.jsonl", papers)
+    data, _ = build_dataset(raw_config(root), tmp_path / "out")
+    assert text_statistics(data.texts, sample=100).languages == {"en": 15, "de": 5}
+
+
+def test_the_card_names_its_plots_and_parts(data: PreparedData, tmp_path: Path) -> None:
+    path = tmp_path / "cards" / "toy.md"
+    result = CliRunner().invoke(app, ["card", str(data.folder), "--out", str(path)])
+    assert result.exit_code == 0, result.output
+    text = path.read_text()
+    plots = re.findall(r"\]\((.*\.png)\)", text)
+    assert plots == ["toy_lengths.png", "toy_labels.png", "toy_years.png"]
+    assert all((path.parent / plot).stat().st_size > 1000 for plot in plots)
+    assert data.fingerprint in text
+    assert "| toy | toy | 20 | 5 | 6 | CC0 |" in text
+    for entry in data.manifest["pairs"]:
+        counts = f"{entry['split']} | {entry['queries']} | {entry['pairs']} |"
+        assert f"| toy | {entry['task']} | {counts}" in text
+    assert "Not looked for (`hygiene.duplicates`)" in text
+
+
+def test_a_card_of_a_folder_with_links_alone(tmp_path: Path) -> None:
+    root = write_raw(tmp_path / "raw")
+    papers = [{key: paper[key] for key in ("id", "title", "abstract")} for paper in PAPERS]
+    write_jsonl(root / "papers.jsonl", papers)
+    source = {"name": "links", "papers": "papers.jsonl", "citations": "citations.tsv"}
+    data, _ = build_dataset(raw_config(root, sources=[source]), tmp_path / "out")
+    write_card(data, tmp_path / "card.md")
+    text = (tmp_path / "card.md").read_text()
+    assert "## Labels" not in text
+    assert "## Years" not in text
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["card_lengths.png"]
+
+
+MIX: dict[str, Any] = {
+    "citations": ["cited_by_cited", {"rule": "random", "count": 6}],
+    "queries": ["shown"],
+    "labels": [],
+}
+
+
+def test_examples_are_drawn_from_all_that_a_rule_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scimult.preparation.hygiene.examples.PLACES_PER_CHUNK", 5)
+    data, _ = build_dataset(raw_config(write_raw(tmp_path / "raw"), mining=MIX), tmp_path / "out")
+    given: dict[str, set[tuple[Text, Text]]] = {"cited_by_cited": set(), "random": set()}
+    for file in (file for split in SPLITS for file in data.pairs(split)):
+        assert file.found_by is not None
+        owners = file.negatives.owners
+        for owner, row, bits in zip(owners, file.negatives.values, file.found_by, strict=True):
+            for bit, rule in enumerate(file.rules):
+                if bits >> bit & 1:
+                    texts = data.texts.text(int(file.queries[owner])), data.texts.text(int(row))
+                    given.setdefault(rule, set()).add(texts)
+    everything = draw_examples(data, 10_000)
+    assert list(everything) == ["cited_by_cited", "random", "shown"]
+    for rule, examples in everything.items():
+        assert {(example.query, example.negative) for example in examples} == given[rule]
+        for example in examples:
+            assert example.source == "toy"
+            assert example.positive not in (example.query, example.negative)
+    some = draw_examples(data, 3, seed=1)
+    assert some == draw_examples(data, 3, seed=1)
+    assert some != draw_examples(data, 3, seed=2)
+    for rule, examples in some.items():
+        assert len(examples) == 3
+        assert set(examples) <= set(everything[rule])
+
+
+def test_the_card_shows_negatives_on_request_and_escapes_them(tmp_path: Path) -> None:
+    title = "A | pipe, *stars*, `code`, <b>tags</b>, [a](b), $x_1$ and\nlines"
+    root = write_raw(tmp_path / "raw")
+    write_jsonl(root / "papers.jsonl", [dict(paper, title=title) for paper in PAPERS])
+    data, _ = build_dataset(raw_config(root, mining=MIX), tmp_path / "out")
+    path = tmp_path / "card.md"
+    CliRunner().invoke(app, ["card", str(data.folder), "--out", str(path)])
+    assert "pipe" not in path.read_text()
+    arguments = ["card", str(data.folder), "--out", str(path), "--negatives", "2"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    text = path.read_text()
+    assert "its licences apply to them" in text
+    rows = [line for line in text.splitlines() if "pipe" in line]
+    assert len(rows) == 6
+    html = MarkdownIt().enable("table").render(text)
+    assert "<b>" not in html
+    assert "<em>" not in html
+    shown = unescape(html)
+    # Two examples of three rules; the queries of searches have another text.
+    assert shown.count(" ".join(title.split())) == 2 * 9 - 2
+
+
+def test_the_card_says_when_rules_are_not_known(tmp_path: Path) -> None:
+    nothing = {part: [] for part in ("citations", "queries", "labels")}
+    config = raw_config(write_raw(tmp_path / "raw"), mining=nothing)
+    data, _ = build_dataset(config, tmp_path / "out")
+    write_card(data, tmp_path / "card.md", negatives=2)
+    assert "does not say which rules gave its negatives" in (tmp_path / "card.md").read_text()

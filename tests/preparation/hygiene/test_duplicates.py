@@ -1,0 +1,128 @@
+"""Which papers are the same: by DOI, by title, by text, and which are kept apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.preparation.hygiene.config import HygieneConfig
+from scimult.preparation.hygiene.duplicates import (
+    Duplicates,
+    _keepers,
+    compute_keys,
+    find_duplicates,
+)
+from scimult.preparation.hygiene.normal_forms import doi_key, title_key
+from scimult.types import Text
+
+ABSTRACT = " ".join(f"word{number}" for number in range(40))
+OTHER = " ".join(f"term{number}" for number in range(40))
+TITLE = "A long enough title of a paper"
+
+
+def _find(folder: Path, texts: list[Text], dois: list[str | None] | None = None) -> Duplicates:
+    with TextStoreWriter(folder) as writer:
+        for number, text in enumerate(texts):
+            writer.add(f"t:{number}", text)
+    store, config = TextStore.open(folder), HygieneConfig(duplicates="merge")
+    keys = compute_keys(store, config, sketch=True)
+    return find_duplicates(store, keys, dois or [None] * len(texts), config)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("Poincaré maps", r"Poincar\'e maps"),
+        ("GRAPH-Drawing: an overview.", "graph drawing  an overview"),
+        ("The ﬁrst x² law", "The first x2 law"),
+        ("Über Straßen", "Uber STRASSEN"),
+    ],
+)
+def test_titles_that_differ_in_form_alone(first: str, second: str) -> None:
+    assert title_key(first) == title_key(second) != ""
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        ("10.1000/ABC.1", "10.1000/abc.1"),
+        ("https://doi.org/10.1000/abc.1", "10.1000/abc.1"),
+        ("http://dx.doi.org/10.1000/abc.1 ", "10.1000/abc.1"),
+        ("doi: 10.1000/abc.1", "10.1000/abc.1"),
+        ("n/a", ""),
+        ("", ""),
+    ],
+)
+def test_dois_in_their_usual_forms(written: str, key: str) -> None:
+    assert doi_key(written) == key
+
+
+def test_papers_of_one_doi_title_or_text_are_one(tmp_path: Path) -> None:
+    near = ABSTRACT.replace("word39", "other")
+    texts = [
+        Text("paper", "One long title of this paper", ABSTRACT),
+        Text("paper", "Something quite different", OTHER),
+        Text("paper", "one long title: of THIS paper", ""),
+        Text("paper", "One long name of this paper", near),
+        Text("paper", "Known by its number alone", "Nothing else."),
+        Text("paper", "Unrelated", "Short."),
+    ]
+    dois = [None, "10.1/X", None, None, "https://doi.org/10.1/x", None]
+    found = _find(tmp_path, texts, dois)
+    assert found.keeper_N.tolist() == [0, 1, 0, 0, 1, 5]
+    assert {k: v for k, v in found.counts.items() if v} == {
+        "duplicates by doi": 1,
+        "duplicates by title": 1,
+        "duplicates by near": 1,
+    }
+
+
+def test_one_title_over_two_abstracts_is_two_papers(tmp_path: Path) -> None:
+    texts = [
+        Text("paper", TITLE, ABSTRACT),
+        Text("paper", TITLE, OTHER),
+        Text("paper", TITLE, ""),
+        Text("paper", TITLE, OTHER + " and more"),
+    ]
+    found = _find(tmp_path, texts)
+    assert found.keeper_N.tolist() == [0, 1, 0, 1]
+    assert found.counts["same title, other abstract"] == 1
+
+
+def test_the_one_with_an_abstract_stands_for_the_others(tmp_path: Path) -> None:
+    texts = [Text("paper", TITLE), Text("paper", TITLE, ABSTRACT), Text("paper", TITLE, ABSTRACT)]
+    assert _find(tmp_path, texts).keeper_N.tolist() == [1, 1, 1]
+
+
+def test_short_titles_and_labels_are_left_alone_and_queries_are_one(tmp_path: Path) -> None:
+    texts = [
+        Text("label", TITLE, ABSTRACT),
+        Text("label", TITLE, ABSTRACT),
+        Text("paper", "Preface", "A few words."),
+        Text("paper", "Preface", "A few words."),
+        Text("query", "maps"),
+        Text("query", "Maps"),
+        Text("paper", TITLE, ABSTRACT),
+    ]
+    assert _find(tmp_path, texts).keeper_N.tolist() == [0, 1, 2, 3, 4, 4, 6]
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=20), st.integers())
+def test_keepers_are_those_of_a_naive_union(pairs: list[tuple[int, int]], bits: int) -> None:
+    has_body = [bool(bits >> row & 1) for row in range(12)]
+    groups = [{row} for row in range(12)]
+    for first, second in pairs:
+        one = next(g for g in groups if first in g) | next(g for g in groups if second in g)
+        groups = [g for g in groups if not g & one] + [one]
+    expected = [0] * 12
+    for group in groups:
+        keeper = min(group, key=lambda row: (not has_body[row], row))
+        for row in group:
+            expected[row] = keeper
+    columns = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    assert _keepers(columns, np.array(has_body)).tolist() == expected

@@ -1,0 +1,100 @@
+"""Overlap with evaluation sets: what counts as the same text, by role, and what is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.errors import DataError
+from scimult.preparation.hygiene.config import HygieneConfig
+from scimult.preparation.hygiene.evaluation_sets import find_sets, read_set
+from scimult.preparation.hygiene.overlap import ROLES, Overlap, find_overlap
+from scimult.types import Text
+from tests.benchmark_sets import write_fields, write_links, write_search
+from tests.raw_corpus import write_jsonl, write_tsv
+
+ABSTRACT = " ".join(f"word{number}" for number in range(40))
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> Path:
+    """Write a set whose query paper q, answer a and candidate c have titles of their own."""
+    root = tmp_path / "eval"
+    papers = [
+        {"_id": "a", "title": "The answer of this question", "text": ABSTRACT},
+        {"_id": "c", "title": "A candidate for the answer", "text": ""},
+    ]
+    query = {"_id": "q", "title": "A query paper has a title", "abstract": "b", "text": "x"}
+    write_jsonl(root / "deep/cite/corpus.jsonl", papers)
+    write_jsonl(root / "deep/cite/queries.jsonl", [query, {"_id": "r", "text": "short request"}])
+    judged = [("q", "a", 1), ("q", "c", 0), ("r", "a", 1)]
+    write_tsv(root / "deep/cite/qrels/test.tsv", ("query-id", "corpus-id", "score"), judged)
+    return root
+
+
+def _overlap(folder: Path, sets: Path, texts: list[Text], doi: str | None = None) -> Overlap:
+    with TextStoreWriter(folder) as writer:
+        for number, text in enumerate(texts):
+            writer.add(f"t:{number}", text)
+    dois = [doi, *[None] * (len(texts) - 1)]
+    return find_overlap(TextStore.open(folder), sets, dois, HygieneConfig())
+
+
+def test_what_is_the_same_is_found_by_role_and_way(sets: Path, tmp_path: Path) -> None:
+    texts = [
+        Text("label", "A query paper has a title"),
+        Text("paper", "A QUERY paper has a title!", "Anything."),
+        Text("paper", "The title is another one", ABSTRACT + " end"),
+        Text("query", "Short request"),
+        Text("paper", "A candidate for the answer", ""),
+        Text("paper", "Short request", ""),
+    ]
+    found = _overlap(tmp_path, sets, texts)
+    (report,) = found.sets
+    assert report.name == "deep/cite"
+    assert report.texts == {"query": 2, "answer": 1, "candidate": 1}
+    assert report.found == {"query": 2, "answer": 0, "candidate": 1}
+    assert report.ways == {"title": 2, "text": 1}
+    rows = {role: np.flatnonzero(found.rows[role]).tolist() for role in ROLES}
+    assert rows == {"query": [1, 3], "answer": [], "candidate": [4]}
+
+
+def test_a_text_with_few_words_changed_is_found(sets: Path, tmp_path: Path) -> None:
+    other = Text("paper", "The answer of that question", ABSTRACT)
+    config = HygieneConfig()
+    config.near.threshold = 0.7
+    with TextStoreWriter(tmp_path) as writer:
+        writer.add("t:0", other)
+    found = find_overlap(TextStore.open(tmp_path), sets, [None], config)
+    assert found.sets[0].ways == {"near": 1}
+    assert found.rows["answer"].tolist() == [True]
+
+
+def test_a_doi_is_enough(sets: Path, tmp_path: Path) -> None:
+    papers = [{"id": "1", "title": "Known elsewhere", "abstract": "", "doi": "doi:10.1/AB"}]
+    write_jsonl(sets / "fields/papers.jsonl", papers)
+    found = _overlap(tmp_path, sets, [Text("paper", "Other", "Text.")], "https://doi.org/10.1/ab")
+    assert {report.name: report.ways for report in found.sets}["fields"] == {"doi": 1}
+
+
+def test_the_sets_of_the_evaluation_are_read(tmp_path: Path) -> None:
+    for write in (write_search, write_links, write_fields):
+        write(tmp_path)
+    roles = {
+        name: sorted(entry.role for entry in read_set(path))
+        for name, path in find_sets(tmp_path).items()
+    }
+    assert roles["fields"] == ["candidate", "query", "query", "query"]
+    assert roles["search"] == ["answer"] * 4 + ["candidate"] + ["query"] * 3
+    # d1 is judged with 0 once, and with 1 for another query: an answer.
+    assert roles["links"].count("query") == 3
+
+
+def test_a_folder_without_sets_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no evaluation set below this folder.*Fix"):
+        find_sets(tmp_path)
+    with pytest.raises(DataError, match="does not exist"):
+        find_sets(tmp_path / "nowhere")

@@ -1,0 +1,49 @@
+"""Several models in one part: each ranks by its own embeddings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scimult.preparation.dataset import build_dataset
+from scimult.preparation.mining.config import DenseConfig
+from scimult.types import FloatArray, Role, Similarity, Text
+from tests.raw_corpus import raw_config, write_raw
+
+
+class _Hashes:
+    """Encodes a text by a hash of the model's name and the text."""
+
+    similarity: Similarity = "dot"
+
+    def __init__(self, rule: DenseConfig) -> None:
+        self.name = self.fingerprint = rule.model
+
+    def encode(
+        self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
+    ) -> FloatArray:
+        digests = [hashlib.sha256(f"{self.name} {text}".encode()).digest() for text in texts]
+        rows = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 32)
+        return rows.astype(np.float32) - 128
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_two_models_find_together_what_each_finds_alone(tmp_path: Path, keep: bool) -> None:
+    root = write_raw(tmp_path / "raw")
+
+    def pools(*models: str) -> list[set[int]]:
+        rules = [{"rule": "dense", "model": model, "ranks": [0, 4]} for model in models]
+        config = raw_config(root, mining={"citations": rules, "labels": [], "queries": []})
+        choices: dict[str, Any] = {"steps": tmp_path / "steps"} if keep else {}
+        data, _ = build_dataset(config, tmp_path / "out", open_encoder=_Hashes, **choices)
+        (file,) = [file for file in data.pairs("train") if file.task == "link_prediction"]
+        return [set(pool.tolist()) for pool in file.negatives]
+
+    first, second = pools("a"), pools("b")
+    assert first != second
+    assert pools("a", "b") == [a | b for a, b in zip(first, second, strict=True)]

@@ -1,0 +1,110 @@
+"""A conversion repeats only what would come out differently, and goes on where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scimult.config import validate
+from scimult.errors import DataError
+from scimult.files import read_json, sha256
+from scimult.preparation.sources import SOURCES, Conversion, convert
+from tests.public import write_files
+
+FOS = [{"doc_id": f"d{i}", "title": f"T{i}", "labels_text": ["Art"]} for i in range(3)]
+MESH = [{"doc_id": f"m{i}", "title": f"M{i}", "descriptor": "Cells"} for i in range(3)]
+FILES = {"fos/train.jsonl": FOS, "mesh_descriptors/train.jsonl": MESH}
+OPTIONS = {"tasks": ["fos", "mesh_descriptors"], "splits": ["train"]}
+
+
+def _convert(tmp_path: Path, out: str = "raw", skip_bad: bool = False, **more: Any) -> Conversion:
+    source = SOURCES["scirepeval"]
+    options = validate(source.options, {**OPTIONS, **more})
+    return convert(source, options, tmp_path / "in", tmp_path / out, skip_bad=skip_bad)[0]
+
+
+def _made(tmp_path: Path) -> dict[str, int]:
+    """Return when each source was written."""
+    found = (tmp_path / ".raw.steps").glob("*/step.json")
+    return {path.parent.name.removeprefix("scirepeval-"): path.stat().st_mtime_ns for path in found}
+
+
+def _again(tmp_path: Path, **more: Any) -> set[str]:
+    """Convert again, compare with a conversion from nothing, and return what was not kept."""
+    before = _made(tmp_path)
+    _convert(tmp_path, **more)
+    after = _made(tmp_path)
+    fresh = f"fresh-{len(list(tmp_path.iterdir()))}"
+    _convert(tmp_path, fresh, **more)
+    assert _content(tmp_path / "raw") == _content(tmp_path / fresh)
+    return {name for name in after if after[name] != before.get(name)}
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    """Return all files but ``sources.yaml``, which names the folder, and what has its checksum."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    named = ("sources.yaml", "conversion.json")
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in files
+        if path.name not in named
+    }
+
+
+def test_only_what_changed_is_converted_again(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", FILES)
+    _convert(tmp_path)
+    assert _again(tmp_path) == set()
+    write_files(tmp_path / "in", {"fos/train.jsonl": FOS[:2]})
+    assert _again(tmp_path) == {"fos"}
+    write_files(tmp_path / "in", {"fos/train-2.jsonl": FOS[2:]})
+    assert _again(tmp_path) == {"fos"}, "a file more"
+    assert _again(tmp_path, skip_bad=True) == {"fos", "mesh_descriptors"}
+    assert _again(tmp_path, skip_bad=True, band={"pub_year": 5}) == {"fos", "mesh_descriptors"}
+    damaged = tmp_path / "raw" / "scirepeval-fos" / "papers.jsonl.gz"
+    damaged.write_bytes(b"damaged")
+    assert _again(tmp_path, skip_bad=True, band={"pub_year": 5}) == {"fos"}
+
+
+def test_the_same_names_in_another_download_are_other_inputs(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", FILES)
+    _convert(tmp_path)
+    (tmp_path / "in").rename(tmp_path / "old")
+    write_files(tmp_path / "in", {**FILES, "fos/train.jsonl": FOS[1:]})
+    assert _again(tmp_path) == {"fos"}
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = [*MESH[:2], {"doc_id": "bad", "descriptor": "Cells"}]
+    write_files(tmp_path / "in", {**FILES, "mesh_descriptors/train.jsonl": bad})
+    with pytest.raises(DataError, match="title and abstract are both empty"):
+        _convert(tmp_path)
+    assert not (tmp_path / "raw").exists()
+    assert set(_made(tmp_path)) == {"fos"}, "nothing half-written is kept"
+    write_files(tmp_path / "in", FILES)
+    assert _again(tmp_path) == {"mesh_descriptors"}
+
+
+def test_a_kept_source_still_says_what_was_left_out(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", {**FILES, "fos/train.jsonl": [*FOS, {"doc_id": "bad"}]})
+    first = _convert(tmp_path, skip_bad=True)
+    again = _convert(tmp_path, skip_bad=True)
+    assert sum(first.rejects.counts.values()) == 1
+    assert again.rejects.counts == first.rejects.counts
+    assert again.rejects.summary() == first.rejects.summary()
+    assert again.counts == first.counts
+    assert len((tmp_path / "raw" / "rejects.jsonl").read_text().splitlines()) == 1
+
+
+def test_the_manifest_has_the_checksum_of_all_that_was_read_and_written(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", FILES)
+    _convert(tmp_path)
+    manifest = read_json(tmp_path / "raw" / "conversion.json")
+    read = {name: sum_ for name, sum_ in manifest["read"].items() if "named" not in name}
+    assert read == {name: sha256(tmp_path / "in" / name) for name in FILES}
+    for name, content in _content(tmp_path / "raw").items():
+        assert manifest["files"][name] == sha256(tmp_path / "raw" / name), content

@@ -1,0 +1,358 @@
+"""Raw files to a prepared folder: nothing is lost, invented or moved between splits."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scimult.config import load_config
+from scimult.data.pairs import PairFile
+from scimult.data.prepared import PreparedData
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import ConfigError, DataError, StorageError
+from scimult.files import read_json, write_json
+from scimult.preparation.dataset import DatasetConfig, build_dataset
+from scimult.preparation.metadata import Metadata
+from scimult.types import Text
+from tests.raw_corpus import (
+    CITATIONS,
+    CLICKS,
+    LABELS,
+    PAPERS,
+    QUERIES,
+    raw_config,
+    write_jsonl,
+    write_raw,
+    write_tsv,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_raw(tmp_path / "raw")
+
+
+@pytest.fixture
+def data(root: Path, tmp_path: Path) -> PreparedData:
+    return build_dataset(raw_config(root, max_pairs_per_label="all"), tmp_path / "out")[0]
+
+
+def _named_pairs(data: PreparedData, files: list[PairFile]) -> list[tuple[str, str]]:
+    ids = data.texts.ids
+    return [
+        (ids[query], ids[positive])
+        for file in files
+        for query, group in zip(file.queries, file.positives, strict=True)
+        for positive in group
+    ]
+
+
+def test_texts_come_in_the_order_labels_papers_queries(data: PreparedData) -> None:
+    assert data.texts.ids == [
+        *(f"toy/label:{label['id']}" for label in LABELS),
+        *(f"toy:{paper['id']}" for paper in PAPERS),
+        *(f"toy/query:{query['id']}" for query in QUERIES),
+    ]
+    assert data.texts.text(1) == Text("label", "Label 1", "About 1.")
+    assert data.texts.text(5) == Text("paper", "Paper number 0", "An abstract about topic 0.")
+    assert data.texts.text(25) == Text("query", "find topic 0")
+
+
+def test_every_raw_pair_is_in_exactly_one_split(data: PreparedData) -> None:
+    expected = {
+        "classification": {
+            (f"toy:{p['id']}", f"toy/label:{label}") for p in PAPERS for label in p["labels"]
+        },
+        "link_prediction": {(f"toy:{a}", f"toy:{b}") for a, b in CITATIONS},
+        "search": {(f"toy/query:{q}", f"toy:{p}") for q, p, clicked in CLICKS if clicked},
+    }
+    train, dev = data.pairs("train"), data.pairs("dev")
+    for task, pairs in expected.items():
+        parts = [
+            _named_pairs(data, [file for file in files if file.task == task])
+            for files in (train, dev)
+        ]
+        assert sorted([*parts[0], *parts[1]]) == sorted(pairs)
+        assert not {query for query, _ in parts[0]} & {query for query, _ in parts[1]}
+    paper_split = {}
+    for file in [*train, *dev]:
+        for query in file.queries.tolist():
+            assert paper_split.setdefault(query, file.split) == file.split
+
+
+def test_search_negatives_are_the_papers_shown_and_not_clicked(data: PreparedData) -> None:
+    found = {}
+    for file in [*data.pairs("train"), *data.pairs("dev")]:
+        if file.task == "search":
+            for query, pool in zip(file.queries, file.negatives, strict=True):
+                found[data.texts.ids[query]] = {data.texts.ids[row] for row in pool}
+    clicked = {(q, p) for q, p, click in CLICKS if click}
+    for query in QUERIES:
+        shown = {p for q, p, _ in CLICKS if q == query["id"] and (q, p) not in clicked}
+        assert found[f"toy/query:{query['id']}"] == {f"toy:{p}" for p in shown}
+
+
+def test_metadata_by_row(data: PreparedData) -> None:
+    metadata = Metadata.open(data.folder, len(data.texts))
+    for paper in PAPERS:
+        row = data.texts.row(f"toy:{paper['id']}")
+        others = [data.texts.row(f"toy:{other['id']}") for other in PAPERS]
+        for field, lists in (("authors", metadata.authors), ("venue", metadata.venues)):
+            values = {paper[field]} - {""} if field == "venue" else set(paper[field])
+            for other, other_row in zip(PAPERS, others, strict=True):
+                theirs = {other[field]} if field == "venue" else set(other[field])
+                shared = set(lists[row].tolist()) & set(lists[other_row].tolist())
+                assert len(shared) == len(values & theirs)
+        assert {data.texts.ids[label] for label in metadata.labels[row]} == {
+            f"toy/label:{label}" for label in paper["labels"]
+        }
+        assert metadata.years[row] == paper["year"]
+    assert metadata.authors[0].tolist() == []
+    assert metadata.years[0] == -1
+
+
+def test_manifest_counts_and_names_every_file(data: PreparedData) -> None:
+    counts = data.manifest["sources"][0]["counts"]
+    assert counts["papers"] == 20
+    assert counts["papers with empty abstract"] == 1
+    assert counts["labels without definition"] == 1
+    assert counts["citations"] == len(CITATIONS)
+    assert [task["name"] for task in data.manifest["tasks"]] == [
+        "classification",
+        "link_prediction",
+        "search",
+    ]
+    for entry in data.manifest["pairs"]:
+        file = next(f for f in data.pairs(entry["split"]) if f.task == entry["task"])
+        assert entry["groups"] == len(file)
+        assert entry["pairs"] == len(file.positives.values)
+        assert entry["with_negatives"] == (file.negatives.lengths > 0).sum()
+    on_disk = {path.relative_to(data.folder).as_posix() for path in data.folder.rglob("*.arrow")}
+    assert set(data.manifest["files"]) == on_disk
+    assert len(on_disk) == 4 + 6
+
+
+def test_the_same_input_gives_the_same_folder_and_another_seed_another(
+    root: Path, data: PreparedData, tmp_path: Path
+) -> None:
+    config = raw_config(root, max_pairs_per_label="all")
+    again = build_dataset(config, tmp_path / "again")[0]
+    assert again.fingerprint == data.fingerprint
+    config = raw_config(root, max_pairs_per_label="all", seed=1)
+    assert build_dataset(config, tmp_path / "other")[0].fingerprint != data.fingerprint
+
+
+def test_compressed_input_is_the_same_input(root: Path, data: PreparedData, tmp_path: Path) -> None:
+    plain = root / "papers.jsonl"
+    (root / "papers.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    config = raw_config(root, max_pairs_per_label="all")
+    config.sources[0].papers = "papers.jsonl.gz"
+    assert build_dataset(config, tmp_path / "gz")[0].fingerprint == data.fingerprint
+
+
+def test_down_sampling_keeps_what_it_leaves_out_as_known(root: Path, tmp_path: Path) -> None:
+    data = build_dataset(raw_config(root, max_pairs_per_label=2), tmp_path / "out")[0]
+    train, dev = (
+        next(f for f in data.pairs(split) if f.task == "classification")
+        for split in ("train", "dev")
+    )
+    per_label: dict[int, int] = {}
+    for label in train.positives.values.tolist():
+        per_label[label] = per_label.get(label, 0) + 1
+    assert max(per_label.values()) == 2
+    true_labels = {
+        data.texts.row(f"toy:{p['id']}"): {data.texts.row(f"toy/label:{x}") for x in p["labels"]}
+        for p in PAPERS
+    }
+    for file in (train, dev):
+        groups = zip(file.queries, file.positives, file.unsampled, file.negatives, strict=True)
+        for query, kept, left_out, negatives in groups:
+            assert {*kept.tolist(), *left_out.tolist()} == true_labels[int(query)]
+            assert not {*negatives.tolist()} & true_labels[int(query)]
+    assert train.unsampled.lengths.sum() > 0
+    assert dev.unsampled.lengths.sum() == 0
+
+
+def test_sources_of_a_label_space_share_the_cap(root: Path, tmp_path: Path) -> None:
+    """The paper: a label is in at most 100 pairs of all the pre-training data."""
+    papers = [dict(paper, id=f"x{paper['id']}") for paper in PAPERS]
+    write_jsonl(root / "more.jsonl", papers)
+    first = raw_config(root).sources[0].model_dump(exclude_unset=True)
+    shared = {"name": "more", "namespace": "toy", "papers": "more.jsonl", "labels": "none.jsonl"}
+    apart = dict(shared, name="apart", namespace="apart", labels="labels.jsonl")
+    write_jsonl(root / "none.jsonl", [{"id": "l9", "name": "Never used"}])
+    config = raw_config(
+        root,
+        max_pairs_per_label=3,
+        dev_fraction=0.0,
+        sources=[first, shared, {**apart, "max_pairs_per_label": "all"}],
+    )
+    data = build_dataset(config, tmp_path / "out")[0]
+    files = {file.source: file for file in data.pairs("train") if file.task == "classification"}
+    together = np.concatenate([files[name].positives.values for name in ("toy", "more")])
+    assert Counter(np.bincount(together)[np.bincount(together) > 0].tolist()) == {3: 5}
+    assert len(files["more"].positives.values) > 0
+    # Each source has 40 pairs of 5 labels. What is left out of a query that keeps another
+    # label is known; a query that keeps none is not trained.
+    assert len(files["apart"].positives.values) == 40
+    assert sum(len(files[name].unsampled.values) for name in ("toy", "more")) > 0
+    counts = {source["name"]: source["counts"] for source in data.manifest["sources"]}
+    for name, file in files.items():
+        left_out = counts[name]["pairs beyond the cap of their label"]
+        assert left_out == 40 - len(file.positives.values)
+        assert counts[name]["labels with such pairs"] == (5 if left_out else 0)
+
+
+def test_sources_of_a_label_space_agree_on_the_cap(root: Path) -> None:
+    first = raw_config(root).sources[0].model_dump(exclude_unset=True)
+    other = dict(first, name="other", namespace="toy", max_pairs_per_label=7)
+    with pytest.raises(ConfigError, match="share their labels.*max_pairs_per_label: 100 and 7"):
+        raw_config(root, sources=[first, other])
+    with pytest.raises(ConfigError, match="max_pairs_per_label needs labels"):
+        raw_config(root, sources=[first, dict(other, labels=None)])
+
+
+def test_sources_share_papers_through_a_namespace(root: Path, tmp_path: Path) -> None:
+    other = dict(PAPERS[3], title="Another title", labels=["l4"], venue="Other", authors=["New"])
+    write_jsonl(root / "more.jsonl", [other, dict(PAPERS[0], id="x1")])
+    write_tsv(root / "more.tsv", ("citing", "cited"), [("x1", "p3"), ("p7", "x1")])
+    first = raw_config(root).sources[0].model_dump(exclude_unset=True)
+    second = {
+        "name": "extra",
+        "namespace": "toy",
+        "papers": "more.jsonl",
+        "citations": "more.tsv",
+    }
+    data = build_dataset(raw_config(root, sources=[first, second]), tmp_path / "out")[0]
+    assert data.manifest["sources"][1]["counts"]["papers known from an earlier source"] == 1
+    assert data.texts.text(data.texts.row("toy:p3")).title == "Paper number 3"
+    extra = [f for split in ("train", "dev") for f in data.pairs(split) if f.source == "extra"]
+    assert set(_named_pairs(data, extra)) == {("toy:x1", "toy:p3"), ("toy:p7", "toy:x1")}
+    metadata = Metadata.open(data.folder, len(data.texts))
+    labels = metadata.labels[data.texts.row("toy:p3")]
+    assert {data.texts.ids[label] for label in labels} == {f"toy/label:l{i}" for i in (3, 4)}
+
+
+def test_judgments_are_positive_from_the_threshold_on(root: Path, tmp_path: Path) -> None:
+    rows = [("q0", "p1", 0), ("q0", "p2", 1), ("q0", "p3", 2), ("q1", "p1", 2), ("q1", "p1", 2)]
+    write_tsv(root / "qrels.tsv", ("query-id", "corpus-id", "score"), rows)
+    write_jsonl(root / "queries.jsonl", QUERIES[:2])
+    source = {
+        "name": "judged",
+        "papers": "papers.jsonl",
+        "queries": "queries.jsonl",
+        "judgments": "qrels.tsv",
+        "score_threshold": 2,
+    }
+    data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
+    (train,) = data.pairs("train")
+    ids = data.texts.ids
+    assert _named_pairs(data, [train]) == [
+        ("judged/query:q0", "judged:p3"),
+        ("judged/query:q1", "judged:p1"),
+    ]
+    assert [{ids[row] for row in pool} for pool in train.negatives] == [
+        {"judged:p1", "judged:p2"},
+        set(),
+    ]
+    assert data.manifest["sources"][0]["counts"]["repeated answers"] == 1
+    assert [len(file) for file in data.pairs("dev")] == [0]
+
+
+def test_tokens_are_built_once_and_follow_the_tokenizer(
+    root: Path, tmp_path: Path, minilm: Path
+) -> None:
+    tokenizer = TextTokenizer.from_folder(minilm)
+    data = build_dataset(raw_config(root), tmp_path / "out", tokenizer=tokenizer)[0]
+    (folder,) = (tmp_path / "out" / "tokens").iterdir()
+    assert folder.name == tokenizer.fingerprint
+    before = (folder / "tokens.bin").stat().st_mtime_ns
+    store = data.tokens(tokenizer, 32)
+    assert (folder / "tokens.bin").stat().st_mtime_ns == before
+    texts = data.texts.slice(0, len(data.texts))
+    expected = [ids.tolist() for ids in tokenizer.encode(texts, 32)]
+    assert [store.tokens(row, 32).tolist() for row in range(len(texts))] == expected
+    assert data.tokens(tokenizer, 600).meta["max_length"] == 600
+
+
+def test_a_prepared_folder_is_checked_when_opened(data: PreparedData, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"raw: not a prepared folder.*scimult prepare"):
+        PreparedData.open(tmp_path / "raw")
+    path = data.folder / "pairs" / "toy.search.train.arrow"
+    shutil.copy(data.folder / "citations.arrow", path)
+    with pytest.raises(DataError, match=r"toy\.search\.train\.arrow: file is missing or was ch"):
+        PreparedData.open(data.folder)
+    manifest = read_json(data.folder / "manifest.json")
+    write_json(data.folder / "manifest.json", {**manifest, "version": "0"})
+    with pytest.raises(DataError, match="prepared folder of another version"):
+        PreparedData.open(data.folder)
+
+
+def test_only_a_prepared_folder_is_replaced(root: Path, data: PreparedData) -> None:
+    with pytest.raises(StorageError, match=r"raw: exists and is not a prepared folder.*Fix"):
+        build_dataset(raw_config(root), root)
+    assert (root / "papers.jsonl").is_file()
+    build_dataset(raw_config(root, dev_fraction=0), data.folder)
+    assert [len(file) for file in PreparedData.open(data.folder).pairs("dev")] == [0, 0, 0]
+
+
+@pytest.mark.data
+def test_the_shared_data_configuration(
+    repository: Path, scimult_data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SCIMULT_DATA", str(scimult_data))
+    config = load_config(DatasetConfig, repository / "configs" / "data" / "scholarly.yaml")
+    data, rejects = build_dataset(config, tmp_path / "out")
+    assert not rejects.counts
+    pairs = {file.name: len(file.positives.values) for file in data.pairs("train")}
+    for file in data.pairs("dev"):
+        pairs[file.name] += len(file.positives.values)
+    assert pairs == {
+        "arxiv.classification": 47744,
+        "vis.link_prediction": 10968,
+        "acl.link_prediction": 67774,
+        "paperscape.link_prediction": 14999,
+        "citances.search": 9759,
+    }
+
+
+def test_the_world_configuration_loads(repository: Path) -> None:
+    config = load_config(DatasetConfig, repository / "configs" / "data" / "world.yaml")
+    assert config.sources[0].parts == ["labels", "citations", "queries"]
+
+
+def test_a_hard_negative_of_a_pair_and_those_of_its_query(root: Path, tmp_path: Path) -> None:
+    """Judged papers go with every pair of the query, in a table that has both kinds."""
+    links = [("p1", "p2", 1, "p3"), ("p1", "p4", 1, ""), ("p1", "p5", 0, ""), ("p1", "p2", 1, "p4")]
+    write_tsv(root / "links.tsv", ("query-id", "paper-id", "score", "negative-id"), links)
+    source = {"name": "judged", "papers": "papers.jsonl", "links": "links.tsv"}
+    data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
+    (file,) = data.pairs("train")
+    ids = [text.removeprefix("judged:") for text in data.texts.ids]
+    pools = {
+        ids[positive]: {ids[row] for row in pool}
+        for (positive,), pool in zip(file.positives, file.negatives, strict=True)
+    }
+    # p4 was given as a negative of p2, but it is a positive of the same query.
+    assert pools == {"p2": {"p3", "p5"}, "p4": {"p5"}}
+
+
+def test_judged_links_and_references(root: Path, tmp_path: Path) -> None:
+    links = [("p1", "p2", 2), ("p1", "p3", 1), ("p1", "p4", 0), ("p2", "p1", 1)]
+    write_tsv(root / "links.tsv", ("query-id", "paper-id", "score"), links)
+    source = {"name": "judged", "papers": "papers.jsonl", "links": "links.tsv"}
+    source |= {"references": "citations.tsv", "score_threshold": 1.5}
+    data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
+    (file,) = data.pairs("train")
+    assert file.task == "link_prediction"
+    assert _named_pairs(data, [file]) == [("judged:p1", "judged:p2")]
+    (pool,) = ([data.texts.ids[row] for row in rows] for rows in file.negatives)
+    assert pool == ["judged:p3", "judged:p4"]
+    # References reach mining, and make no pairs.
+    assert len(data.citations()) == len(CITATIONS)

@@ -1,0 +1,190 @@
+"""Steps are made once, and again only when inputs or files changed; interrupted ones go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scimult.config import validate
+from scimult.data import token_store
+from scimult.data.pairs import SPLITS
+from scimult.data.prepared import PreparedData
+from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.token_store import TokenStore, build_token_store
+from scimult.data.token_writer import TEXTS_PER_CHUNK, TokenWriter
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import DataError, StorageError
+from scimult.preparation.dataset import DatasetConfig, build_dataset
+from scimult.preparation.steps import Steps
+from scimult.types import Text
+from tests.raw_corpus import PAPERS, raw_config, write_jsonl, write_raw, write_tsv
+
+
+def test_a_step_is_made_again_when_inputs_or_its_files_changed(tmp_path: Path) -> None:
+    made: list[Any] = []
+    steps = Steps(tmp_path / "steps")
+
+    def run(inputs: dict[str, Any]) -> Path:
+        def make(folder: Path) -> None:
+            made.append(inputs)
+            (folder / "file").write_text(str(inputs))
+
+        return steps.run("one", inputs, make).folder
+
+    run({"a": 1})
+    folder = run({"a": 1})
+    assert len(made) == 1
+    run({"a": 2})
+    assert (folder / "file").read_text() == "{'a': 2}"
+    (folder / "file").write_text("damaged")
+    run({"a": 2})
+    assert made == [{"a": 1}, {"a": 2}, {"a": 2}]
+
+
+def test_a_step_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise DataError("no")
+
+    with pytest.raises(DataError):
+        Steps(tmp_path / "steps").run("one", {}, fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_inputs_changed_is_done_again(
+    tmp_path: Path, minilm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, steps = write_raw(tmp_path / "raw"), tmp_path / "steps"
+    tokenizer = TextTokenizer.from_folder(minilm)
+    tokenised: list[int] = []
+    encode = TextTokenizer.encode
+    monkeypatch.setattr(
+        TextTokenizer,
+        "encode",
+        lambda self, texts, length: tokenised.append(len(texts)) or encode(self, texts, length),
+    )
+
+    def build(name: str, **choices: Any) -> PreparedData:
+        config = raw_config(root, **choices)
+        return build_dataset(config, tmp_path / name, tokenizer=tokenizer, steps=steps)[0]
+
+    def read_at() -> int:
+        return (steps / "read" / "step.json").stat().st_mtime_ns
+
+    first, time = build("first"), read_at()
+    again = build("again", dev_fraction=0.5)
+    assert read_at() == time
+    assert tokenised == [len(first.texts)]
+    assert again.fingerprint != first.fingerprint
+    assert build("capped", max_pairs_per_label=1).fingerprint != first.fingerprint
+    assert read_at() == time, "the cap is drawn after reading"
+    alone = build_dataset(raw_config(root, dev_fraction=0.5), tmp_path / "alone")[0]
+    assert again.fingerprint == alone.fingerprint
+    write_jsonl(root / "papers.jsonl", [dict(PAPERS[0], title="Changed"), *PAPERS[1:]])
+    changed = build("changed")
+    assert read_at() != time
+    assert len(tokenised) == 2
+    assert changed.tokens(tokenizer, 64).meta["texts"] == changed.texts.fingerprint
+    assert PreparedData.open(tmp_path / "first").fingerprint == first.fingerprint
+
+
+def test_changed_links_and_references_are_read_again(tmp_path: Path) -> None:
+    root, steps = write_raw(tmp_path / "raw"), tmp_path / "steps"
+    tree = raw_config(root).model_dump(mode="json", exclude_unset=True)
+    more = {"name": "more", "namespace": "toy", "links": "links.tsv", "references": "more.tsv"}
+    config = validate(DatasetConfig, {**tree, "sources": [*tree["sources"], more]})
+
+    def check(linked: str, cited: str) -> None:
+        write_tsv(root / "links.tsv", ("query-id", "paper-id", "score"), [("p0", linked, 1)])
+        write_tsv(root / "more.tsv", ("citing", "cited"), [("p0", cited)])
+        data = build_dataset(config, tmp_path / "out", steps=steps)[0]
+        assert [data.row("toy:p0"), data.row(f"toy:{cited}")] in data.citations().tolist()
+        files = [file for split in SPLITS for file in data.pairs(split)]
+        (file,) = [file for file in files if file.source == "more" and len(file)]
+        assert file.positives[0].tolist() == [data.row(f"toy:{linked}")]
+
+    check("p7", "p8")
+    check("p7", "p9")
+    check("p6", "p9")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> TextStore:
+    """Write texts of four chunks."""
+    (tmp_path / "texts").mkdir()
+    with TextStoreWriter(tmp_path / "texts") as writer:
+        for number in range(3 * TEXTS_PER_CHUNK + 10):
+            writer.add(str(number), Text("paper", "word " * (number % 4 + 1), str(number)))
+    return TextStore.open(tmp_path / "texts")
+
+
+def _content(folder: Path) -> tuple[bytes, bytes]:
+    return (folder / "tokens.bin").read_bytes(), (folder / "offsets.npy").read_bytes()
+
+
+def test_an_interrupted_build_goes_on_and_ends_the_same(
+    texts: TextStore, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = TextTokenizer.from_folder(minilm)
+    build_token_store(texts, tokenizer, tmp_path / "whole", 16, show_progress=False)
+
+    starts: list[int] = []
+    encode_chunks = token_store.encode_chunks
+
+    def interrupted(*arguments: Any) -> Any:
+        starts.append(arguments[3])
+        for number, chunk in enumerate(encode_chunks(*arguments)):
+            if number == 2 and len(starts) == 1:
+                raise KeyboardInterrupt
+            yield chunk
+
+    monkeypatch.setattr(token_store, "encode_chunks", interrupted)
+    monkeypatch.setattr("scimult.data.token_writer.CHUNKS_PER_MARK", 1)
+    with pytest.raises(KeyboardInterrupt):
+        build_token_store(texts, tokenizer, tmp_path / "resumed", 16, show_progress=False)
+    assert not (tmp_path / "resumed").exists()
+    with (tmp_path / ".resumed.unfinished" / "tokens.bin").open("ab") as file:
+        file.write(b"half a chunk")
+    build_token_store(texts, tokenizer, tmp_path / "resumed", 16, show_progress=False)
+    assert starts == [0, 2 * TEXTS_PER_CHUNK]
+    assert _content(tmp_path / "whole") == _content(tmp_path / "resumed")
+    left = {path.name for path in (tmp_path / "resumed").iterdir()}
+    assert left == {"meta.json", "offsets.npy", "tokens.bin"}
+    assert len(TokenStore.open(tmp_path / "resumed", texts=texts)) == len(texts)
+
+
+@pytest.mark.ranks
+def test_two_processes_write_what_one_writes(
+    texts: TextStore, minilm: Path, tmp_path: Path
+) -> None:
+    tokenizer = TextTokenizer.from_folder(minilm)
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        build_token_store(texts, tokenizer, folder, 16, workers=workers, show_progress=False)
+    assert _content(tmp_path / "1") == _content(tmp_path / "2")
+
+
+def test_what_other_texts_left_unfinished_is_not_gone_on_with(tmp_path: Path) -> None:
+    one, other = ({"dtype": "uint16", "texts": name} for name in ("one", "other"))
+    lengths, tokens = np.array([2, 1]), np.array([5, 6, 7])
+    with pytest.raises(KeyboardInterrupt), TokenWriter(tmp_path / "t", one) as writer:
+        writer.append(lengths, tokens)
+        writer._mark()
+        raise KeyboardInterrupt
+    with TokenWriter(tmp_path / "t", other) as writer:
+        assert writer.texts == 0
+        writer.append(lengths, tokens)
+    assert np.load(tmp_path / "t" / "offsets.npy").tolist() == [0, 2, 3]
+    assert np.fromfile(tmp_path / "t" / "tokens.bin", np.uint16).tolist() == [5, 6, 7]
+
+
+def test_two_processes_do_not_write_one_store(tmp_path: Path) -> None:
+    with (
+        TokenWriter(tmp_path / "t", {"dtype": "uint16"}),
+        pytest.raises(StorageError, match="another process is writing here"),
+        TokenWriter(tmp_path / "t", {"dtype": "uint16"}),
+    ):
+        pass
