@@ -35,7 +35,7 @@ def mine(
     from scimult.preparation.mining.mine import mine_again
     from scimult.preparation.steps import Steps
 
-    before = read_yaml(config) if config else PreparedData.open(folder).manifest["mining"]
+    before = read_yaml(config) if config else PreparedData.open(folder).manifest.mining
     chosen = validate(MiningConfig, apply_overrides(before, overrides or ()), config)
     folder = folder.resolve()
     kept = Steps(steps or folder.with_name(f".{folder.name}.steps"))

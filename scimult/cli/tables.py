@@ -24,23 +24,23 @@ def print_prepared(data: PreparedData) -> None:
     sources = Table(title=plain(f"{data.folder}: {len(data.texts):,} texts"), box=box.SIMPLE)
     sources.add_column("source", no_wrap=True)
     sources.add_column("count", overflow="fold")
-    for source in data.manifest["sources"]:
-        counts = [f"{count:,} {what}" for what, count in source["counts"].items() if count]
-        sources.add_row(source["name"], ", ".join(counts))
+    for source in data.manifest.sources:
+        counts = [f"{count:,} {what}" for what, count in source.counts.items() if count]
+        sources.add_row(source.name, ", ".join(counts))
     console.print(sources)
     pairs = Table(box=box.SIMPLE)
     pairs.add_column("source", overflow="fold", min_width=12)
     for name in ("task", "split"):
         pairs.add_column(name, no_wrap=True)
     names = ["queries", "groups", "pairs"]
-    if any(entry["unsampled"] for entry in data.manifest["pairs"]):
+    if any(entry.unsampled for entry in data.manifest.pairs):
         names.append("unsampled")
     for name in (*names, "mined"):
         pairs.add_column(name, justify="right", no_wrap=True)
-    for entry in data.manifest["pairs"]:
-        mined = entry["with_negatives"] / max(entry["groups"], 1)
-        counts = [f"{entry[name]:,}" for name in names]
-        pairs.add_row(entry["source"], entry["task"], entry["split"], *counts, f"{mined:.1%}")
+    for entry in data.manifest.pairs:
+        mined = entry.with_negatives / max(entry.groups, 1)
+        counts = [f"{getattr(entry, name):,}" for name in names]
+        pairs.add_row(entry.source, entry.task, entry.split, *counts, f"{mined:.1%}")
     console.print(pairs)
     console.print("mined: groups with at least one hard negative", highlight=False)
 

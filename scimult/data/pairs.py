@@ -19,6 +19,8 @@ from scimult.data.views import ViewName
 from scimult.types import IntArray
 
 Split = Literal["train", "dev"]
+# What the pairs were made of: a file of the source, its papers alone, or its citation graph.
+PairPart = Literal["labels", "citations", "links", "queries", "views", "neighbours"]
 SPLITS: tuple[Split, ...] = ("train", "dev")
 VERSION = "1"
 RAGGED_COLUMNS = ("positives", "negatives", "unsampled")
@@ -54,6 +56,10 @@ class PairFile:
     shares : tuple of float
         How often each rule gives a drawn negative, relative to the others; empty where every
         negative of a group is drawn as often as any other.
+    namespace : str
+        Of the ids of its papers. This and ``part`` stand in the manifest, not in the file.
+    part : PairPart, optional
+        What the pairs were made of.
     """
 
     source: str
@@ -67,6 +73,8 @@ class PairFile:
     rules: tuple[str, ...] = ()
     found_by: RuleBits | None = None
     shares: tuple[float, ...] = ()
+    namespace: str = ""
+    part: PairPart | None = None
 
     def __post_init__(self) -> None:
         if len(self.unsampled) == 0 and len(self.queries):

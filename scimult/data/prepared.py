@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from scimult import distributed
+from scimult.data.manifest import FILE_NAME as MANIFEST_FILE
+from scimult.data.manifest import VERSION, Manifest, PairEntry
 from scimult.data.pairs import PairFile, Split, read_pairs
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
@@ -17,14 +18,12 @@ from scimult.data.text_store import TextStore, open_arrow
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError, SciMultError
-from scimult.files import FolderKind, read_json, recover_folder, sha256, write_json
+from scimult.files import FolderKind, read_json, recover_folder
 from scimult.types import IntArray
 
-MANIFEST = "manifest.json"
-VERSION = "1"
 PREPARED = FolderKind(
     "a prepared folder",
-    lambda folder: (folder / MANIFEST).is_file() and (folder / TEXTS_FILE).is_file(),
+    lambda folder: (folder / MANIFEST_FILE).is_file() and (folder / TEXTS_FILE).is_file(),
 )
 
 
@@ -37,10 +36,10 @@ TRIPLES_FILE = "triples.arrow"
 class PreparedData:
     """What ``scimult prepare`` wrote; see ``docs/formats.md``."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
-        self.texts = TextStore.open(folder, manifest["files"]["texts.arrow"]["sha256"])
+        self.texts = TextStore.open(folder, manifest.files[TEXTS_FILE].sha256)
 
     @classmethod
     def open(cls, folder: Path | str) -> PreparedData:
@@ -53,15 +52,10 @@ class PreparedData:
         """
         folder = Path(folder)
         recover_folder(folder)
-        if not (folder / MANIFEST).is_file():
-            raise DataError("not a prepared folder", path=folder, fix="run scimult prepare first")
-        manifest = read_json(folder / MANIFEST)
-        if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
-            fix = "run scimult prepare again with this version of scimult"
-            raise DataError("prepared folder of another version", path=folder, fix=fix)
-        for name, file in manifest["files"].items():
+        manifest = Manifest.read(folder)
+        for name, file in manifest.files.items():
             path = folder / name
-            if not path.is_file() or path.stat().st_size != file["bytes"]:
+            if not path.is_file() or path.stat().st_size != file.bytes:
                 raise DataError(
                     "file is missing or was changed since it was prepared",
                     path=path,
@@ -72,7 +66,7 @@ class PreparedData:
     @property
     def fingerprint(self) -> str:
         """Hash of everything but the tokens; changes when texts or pairs do."""
-        return str(self.manifest["fingerprint"])
+        return self.manifest.fingerprint
 
     def row(self, identifier: str) -> int:
         """Return the row of the text with this id, or of the one it was merged into.
@@ -102,8 +96,12 @@ class PreparedData:
 
     def pairs(self, split: Split) -> list[PairFile]:
         """Return the pair files of a split, one per source and task, in config order."""
-        entries = [entry for entry in self.manifest["pairs"] if entry["split"] == split]
-        return [read_pairs(self.folder / entry["file"]) for entry in entries]
+        return [self.open_pairs(entry) for entry in self.manifest.pairs if entry.split == split]
+
+    def open_pairs(self, entry: PairEntry) -> PairFile:
+        """Return one pair file; what it is a part of stands in the manifest alone."""
+        pairs = read_pairs(self.folder / entry.file)
+        return replace(pairs, namespace=entry.namespace, part=entry.part)
 
     def held_out(self) -> IntArray:
         """Return the rows of the texts that the dev split keeps from training, ascending.
@@ -166,18 +164,6 @@ def read_triples(folder: Path) -> IntArray:
         return np.empty((0, 3), np.int64)
     table = open_arrow(folder / TRIPLES_FILE, "triples", VERSION)
     return np.stack([column.to_numpy() for column in table.columns], axis=1)
-
-
-def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest last: it gets size and SHA-256 of every file, and their fingerprint."""
-    files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(folder.rglob("*.arrow"))
-    }
-    listing = "\n".join(f"{name} {file['sha256']}" for name, file in files.items())
-    manifest["files"] = files
-    manifest["fingerprint"] = hashlib.sha256(listing.encode()).hexdigest()[:12]
-    write_json(folder / MANIFEST, manifest)
 
 
 def _two_columns(path: Path, what: str, names: tuple[str, str]) -> IntArray:

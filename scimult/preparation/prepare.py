@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.data.lines import Rejects
-from scimult.data.pairs import SPLITS, PairFile, Split, pair_file_name, write_pairs
-from scimult.data.prepared import ALIASES_FILE, HELD_OUT_FILE, TRIPLES_FILE, VERSION, write_manifest
+from scimult.data.manifest import HygieneReport, Manifest, PairEntry, SourceEntry
+from scimult.data.pairs import SPLITS, PairFile, Split, write_pairs
+from scimult.data.prepared import ALIASES_FILE, HELD_OUT_FILE, TRIPLES_FILE
 from scimult.data.ragged import Ragged
 from scimult.data.teacher import FILE_NAME as TEACHER_FILE
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
@@ -103,24 +104,22 @@ def prepare(
     kept = cap_labels(collected.parts, [mask["train"] for mask in masks], config)
     _count_left_out(collected, kept)
     entries = [
-        _write_pair_file(folder, pairs, part)
+        _write_pair_file(folder, pairs)
         for part, part_masks, kept_P in zip(collected.parts, masks, kept, strict=True)
         for pairs in _split_pairs(part, part_masks, kept_P)
     ]
     tasks = config.task_set().subset(list(dict.fromkeys(part.task for part in collected.parts)))
-    manifest: dict[str, Any] = {
-        "version": VERSION,
-        "config": config.model_dump(mode="json"),
-        "tasks": [task.model_dump(mode="json") for task in tasks],
-        "texts": len(store),
-        "label_rows": {name: [r.start, r.stop] for name, r in collected.label_rows.items()},
-        "sources": [_describe(source, collected) for source in config.sources],
-        "pairs": entries,
-        "in_neither_split": _in_neither_split(collected.parts, masks),
-        "hygiene": report,
-        "rejects": dict(collected.rejects.counts),
-    }
-    write_manifest(folder, manifest)
+    Manifest(
+        config=config.model_dump(mode="json"),
+        tasks=list(tasks),
+        texts=len(store),
+        label_rows={name: (r.start, r.stop) for name, r in collected.label_rows.items()},
+        sources=[_describe(source, collected) for source in config.sources],
+        pairs=entries,
+        in_neither_split=_in_neither_split(collected.parts, masks),
+        hygiene=HygieneReport(**report),
+        rejects=dict(collected.rejects.counts),
+    ).write(folder)
     return collected.rejects
 
 
@@ -232,7 +231,15 @@ def _split_pairs(raw: RawPairs, masks: Masks, kept_P: BoolArray) -> Iterator[Pai
             groups = group_by_query(queries, positives, kept_P[inside])
         rows, grouped, unsampled = groups
         yield PairFile(
-            raw.source.name, raw.task, split, rows, grouped, Ragged.empty(len(rows)), unsampled
+            raw.source.name,
+            raw.task,
+            split,
+            rows,
+            grouped,
+            Ragged.empty(len(rows)),
+            unsampled,
+            namespace=raw.source.space,
+            part=raw.part,
         )
 
 
@@ -245,24 +252,13 @@ def _in_neither_split(parts: Sequence[RawPairs], masks: Sequence[Masks]) -> dict
     return {name: count for name, count in counts.items() if count}
 
 
-def _describe(source: SourceConfig, collected: Collected) -> dict[str, Any]:
+def _describe(source: SourceConfig, collected: Collected) -> SourceEntry:
     counts = collected.counts[source.name]
-    return {"name": source.name, "namespace": source.space, "counts": counts}
+    return SourceEntry(name=source.name, namespace=source.space, counts=counts)
 
 
-def _write_pair_file(folder: Path, pairs: PairFile, raw: RawPairs) -> dict[str, Any]:
+def _write_pair_file(folder: Path, pairs: PairFile) -> PairEntry:
     """Write one pair file and return its entry in the manifest."""
-    name = pair_file_name(pairs.source, pairs.task, pairs.split)
-    write_pairs(folder / name, pairs)
-    return {
-        "file": name,
-        "source": pairs.source,
-        "namespace": raw.source.space,
-        "part": raw.part,
-        "task": pairs.task,
-        "split": pairs.split,
-        "queries": int(np.count_nonzero(np.diff(pairs.queries, prepend=-1))),
-        "groups": len(pairs),
-        "pairs": len(pairs.positives.values),
-        "unsampled": len(pairs.unsampled.values),
-    }
+    entry = PairEntry.of(pairs)
+    write_pairs(folder / entry.file, pairs)
+    return entry

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from scimult.config import StrictConfig
-from scimult.data.pairs import PairFile, pair_file_name, write_pairs
-from scimult.data.prepared import PreparedData, write_manifest
+from scimult.data.manifest import PairEntry
+from scimult.data.pairs import PairFile, write_pairs
+from scimult.data.prepared import PreparedData
 from scimult.data.ragged import Ragged
 from scimult.data.views import ViewName
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.files import atomic_file
 from scimult.tasks import TaskSet
 from scimult.types import IntArray, Text
-
-VIEWS_PART = "views"
 
 
 class SelfSupervisionConfig(StrictConfig):
@@ -58,7 +57,7 @@ def add_view_pairs(folder: Path, chosen: Sequence[SelfSupervisionConfig], tasks:
     if not chosen:
         return
     data = PreparedData.open(folder)
-    spaces = {source["name"]: source["namespace"] for source in data.manifest["sources"]}
+    spaces = {source.name: source.namespace for source in data.manifest.sources}
     held_out = data.held_out()
     for choice in chosen:
         if choice.source not in spaces:
@@ -72,43 +71,31 @@ def add_view_pairs(folder: Path, chosen: Sequence[SelfSupervisionConfig], tasks:
             fix = "lower min_words or name another source"
             raise ConfigError("no paper is long enough", value=choice.source, fix=fix)
         entry = _write(folder, rows, choice, spaces[choice.source])
-        entry["too short"] = len(papers) - len(rows)
-        data.manifest["pairs"].append(entry)
-    known = {task["name"] for task in data.manifest["tasks"]}
+        entry.too_short = len(papers) - len(rows)
+        data.manifest.pairs.append(entry)
+    known = {task.name for task in data.manifest.tasks}
     for name in dict.fromkeys(choice.task for choice in chosen):
         if name not in known:
-            data.manifest["tasks"].append(tasks[name].model_dump(mode="json"))
-    write_manifest(folder, data.manifest)
+            data.manifest.tasks.append(tasks[name])
+    data.manifest.write(folder)
 
 
-def _write(
-    folder: Path, rows: IntArray, choice: SelfSupervisionConfig, space: str
-) -> dict[str, Any]:
-    source = f"{choice.source}-{choice.view}"
+def _write(folder: Path, rows: IntArray, choice: SelfSupervisionConfig, space: str) -> PairEntry:
     pairs = PairFile(
-        source,
+        f"{choice.source}-{choice.view}",
         choice.task,
         "train",
         rows,
         Ragged(rows, np.arange(len(rows) + 1, dtype=np.int64)),
         Ragged.empty(len(rows)),
         view=choice.view,
+        namespace=space,
+        part="views",
     )
-    name = pair_file_name(source, choice.task, "train")
-    with atomic_file(folder / name) as temporary:
+    entry = PairEntry.of(pairs)
+    with atomic_file(folder / entry.file) as temporary:
         write_pairs(temporary, pairs)
-    return {
-        "file": name,
-        "source": source,
-        "namespace": space,
-        "part": VIEWS_PART,
-        "task": choice.task,
-        "split": "train",
-        "queries": len(rows),
-        "groups": len(rows),
-        "pairs": len(rows),
-        "unsampled": 0,
-    }
+    return entry
 
 
 def _long_enough(data: PreparedData, rows: IntArray, choice: SelfSupervisionConfig) -> IntArray:

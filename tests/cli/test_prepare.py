@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
+from scimult.data.manifest import PairEntry
 from scimult.data.prepared import PREPARED, PreparedData
 from scimult.files import atomic_folder
 from scimult.preparation.sources import SOURCES
@@ -41,7 +41,7 @@ def test_prepare_then_mine(config: Path, tmp_path: Path, minilm: Path) -> None:
     assert code == 0, output
     assert "20 papers" in output
     data = PreparedData.open(out)
-    assert data.manifest["config"]["seed"] == 3
+    assert data.manifest.config["seed"] == 3
     assert max(file.negatives.lengths.max() for file in data.pairs("train")) == 2
     assert len(list((out / "tokens").iterdir())) == 1
 
@@ -49,7 +49,7 @@ def test_prepare_then_mine(config: Path, tmp_path: Path, minilm: Path) -> None:
     assert code == 0, output
     after = PreparedData.open(out)
     assert max(file.negatives.lengths.max() for file in after.pairs("train")) == 1
-    assert after.manifest["mining"] == {**data.manifest["mining"], "max_negatives": 1}
+    assert after.manifest.mining == {**data.manifest.mining, "max_negatives": 1}
 
     rules = tmp_path / "rules.yaml"
     model = str(save_tiny_model(tmp_path / "model", similarity="cosine"))
@@ -60,12 +60,12 @@ def test_prepare_then_mine(config: Path, tmp_path: Path, minilm: Path) -> None:
     mined = PreparedData.open(out)
     (entry,) = [
         entry
-        for entry in mined.manifest["pairs"]
-        if (entry["part"], entry["split"]) == ("citations", "train")
+        for entry in mined.manifest.pairs
+        if (entry.part, entry.split) == ("citations", "train")
     ]
-    assert list(entry["found"]) == ["dense", "bm25"]
-    assert min(entry["found"].values()) > 0
-    assert mined.manifest["mining"]["citations"][0]["model"] == model
+    assert list(entry.found) == ["dense", "bm25"]
+    assert min(entry.found.values()) > 0
+    assert mined.manifest.mining["citations"][0]["model"] == model
 
 
 def test_a_bad_record_is_one_line_and_exit_code_1_or_is_skipped(
@@ -109,7 +109,7 @@ def test_a_public_source_is_converted_and_prepared(tmp_path: Path) -> None:
     (file,) = PreparedData.open(tmp_path / "out").pairs("train")
     assert (file.source, file.task, len(file)) == ("pets", "search", 2)
     assert file.negatives.lengths.tolist() == [1, 1]
-    licence = PreparedData.open(tmp_path / "out").manifest["config"]["sources"][0]["licence"]
+    licence = PreparedData.open(tmp_path / "out").manifest.config["sources"][0]["licence"]
     assert licence == SOURCES["sentence-triples"].licence
     again = ("--config", tmp_path / "raw" / "sources.yaml", "--out", tmp_path / "again")
     assert _run("prepare", *again)[0] == 0
@@ -155,12 +155,11 @@ def test_the_cap_of_labels_can_be_taken_off_by_its_word(config: Path, tmp_path: 
     code, output = _run(*place, "max_pairs_per_label=all")
     assert code == 0, output
     (whole,) = _labelled(PreparedData.open(tmp_path / "out"))
-    assert capped["unsampled"] > 0 == whole["unsampled"]
+    assert capped.unsampled > 0 == whole.unsampled
 
 
-def _labelled(data: PreparedData) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = data.manifest["pairs"]
-    return [e for e in entries if (e["part"], e["split"]) == ("labels", "train")]
+def _labelled(data: PreparedData) -> list[PairEntry]:
+    return [e for e in data.manifest.pairs if (e.part, e.split) == ("labels", "train")]
 
 
 def test_the_list_names_every_source() -> None:
@@ -222,7 +221,7 @@ def test_decontaminate_and_kept_steps(config: Path, tmp_path: Path) -> None:
     assert code == 0, output
     data = PreparedData.open(tmp_path / "out")
     assert "toy:p4" in data.texts.ids
-    assert data.manifest["hygiene"]["overlap"][0]["found"]["query"] == 1
+    assert data.manifest.hygiene.overlap[0].found["query"] == 1
     code, output = _run(*place, "--decontaminate", tmp_path / "nowhere")
     assert code == 1
     assert "folder of evaluation sets does not exist" in output

@@ -80,14 +80,14 @@ def test_a_column_of_the_answers_becomes_scores(tmp_path: Path) -> None:
         rows = [data.texts.row(f"toy/query:{query}"), data.texts.row(f"toy:{paper}")]
         found = scores(*(np.array([row]) for row in rows))[0]
         assert found == number if number % 4 < 3 else np.isnan(found)
-    counts = data.manifest["sources"][0]["counts"]
+    counts = data.manifest.sources[0].counts
     assert counts["scored by a teacher"] == len(scores) == len(CLICKS) * 3 // 4
     # Scores change what a run learns: the folder has another fingerprint, and the same pairs.
     assert data.fingerprint != plain.fingerprint
     assert [len(file) for file in data.pairs("train")] == [
         len(file) for file in plain.pairs("train")
     ]
-    assert PreparedData.open(tmp_path / "out").manifest["files"]["teacher.arrow"]["bytes"] > 0
+    assert PreparedData.open(tmp_path / "out").manifest.files["teacher.arrow"].bytes > 0
 
 
 def test_a_score_that_is_no_number_names_its_line(tmp_path: Path) -> None:

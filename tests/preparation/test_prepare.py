@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -117,23 +118,23 @@ def test_metadata_by_row(data: PreparedData) -> None:
 
 
 def test_manifest_counts_and_names_every_file(data: PreparedData) -> None:
-    counts = data.manifest["sources"][0]["counts"]
+    counts = data.manifest.sources[0].counts
     assert counts["papers"] == 20
     assert counts["papers with empty abstract"] == 1
     assert counts["labels without definition"] == 1
     assert counts["citations"] == len(CITATIONS)
-    assert [task["name"] for task in data.manifest["tasks"]] == [
+    assert [task.name for task in data.manifest.tasks] == [
         "classification",
         "link_prediction",
         "search",
     ]
-    for entry in data.manifest["pairs"]:
-        file = next(f for f in data.pairs(entry["split"]) if f.task == entry["task"])
-        assert entry["groups"] == len(file)
-        assert entry["pairs"] == len(file.positives.values)
-        assert entry["with_negatives"] == (file.negatives.lengths > 0).sum()
+    for entry in data.manifest.pairs:
+        file = next(f for f in data.pairs(entry.split) if f.task == entry.task)
+        assert entry.groups == len(file)
+        assert entry.pairs == len(file.positives.values)
+        assert entry.with_negatives == (file.negatives.lengths > 0).sum()
     on_disk = {path.relative_to(data.folder).as_posix() for path in data.folder.rglob("*.arrow")}
-    assert set(data.manifest["files"]) == on_disk
+    assert set(data.manifest.files) == on_disk
     assert len(on_disk) == 4 + 6
 
 
@@ -202,7 +203,7 @@ def test_sources_of_a_label_space_share_the_cap(root: Path, tmp_path: Path) -> N
     # label is known; a query that keeps none is not trained.
     assert len(files["apart"].positives.values) == 40
     assert sum(len(files[name].unsampled.values) for name in ("toy", "more")) > 0
-    counts = {source["name"]: source["counts"] for source in data.manifest["sources"]}
+    counts = {source.name: source.counts for source in data.manifest.sources}
     for name, file in files.items():
         left_out = counts[name]["pairs beyond the cap of their label"]
         assert left_out == 40 - len(file.positives.values)
@@ -230,7 +231,7 @@ def test_sources_share_papers_through_a_namespace(root: Path, tmp_path: Path) ->
         "citations": "more.tsv",
     }
     data = build_dataset(raw_config(root, sources=[first, second]), tmp_path / "out")[0]
-    assert data.manifest["sources"][1]["counts"]["papers known from an earlier source"] == 1
+    assert data.manifest.sources[1].counts["papers known from an earlier source"] == 1
     assert data.texts.text(data.texts.row("toy:p3")).title == "Paper number 3"
     extra = [f for split in ("train", "dev") for f in data.pairs(split) if f.source == "extra"]
     assert set(_named_pairs(data, extra)) == {("toy:x1", "toy:p3"), ("toy:p7", "toy:x1")}
@@ -261,7 +262,7 @@ def test_judgments_are_positive_from_the_threshold_on(root: Path, tmp_path: Path
         {"judged:p1", "judged:p2"},
         set(),
     ]
-    assert data.manifest["sources"][0]["counts"]["repeated answers"] == 1
+    assert data.manifest.sources[0].counts["repeated answers"] == 1
     assert [len(file) for file in data.pairs("dev")] == [0]
 
 
@@ -292,6 +293,49 @@ def test_a_prepared_folder_is_checked_when_opened(data: PreparedData, tmp_path: 
     write_json(data.folder / "manifest.json", {**manifest, "version": "0"})
     with pytest.raises(DataError, match="prepared folder of another version"):
         PreparedData.open(data.folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("pairs", [{"file": "x"}], "pairs.0.source: Field required"),
+        ("pairs", None, "pairs: Input should be a valid list"),
+        ("label_rows", {"x": [1]}, "label_rows.x.1: Field required"),
+        ("files", {"texts.arrow": 3}, "files.texts.arrow: Input should be"),
+        ("tasks", [{"name": "t", "colour": "red"}], "tasks.0.colour: Extra inputs"),
+    ],
+)
+def test_a_damaged_manifest_names_the_key(
+    data: PreparedData, key: str, value: object, named: str
+) -> None:
+    path = data.folder / "manifest.json"
+    write_json(path, {**read_json(path), key: value})
+    with pytest.raises(DataError) as caught:
+        PreparedData.open(data.folder)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: manifest is damaged: {named}"), message
+    assert message.count("Fix:") == 1
+
+
+def test_the_manifest_comes_back_as_it_was_written(data: PreparedData) -> None:
+    """Keys of a later version of the toolkit too, wherever they stand."""
+    path = data.folder / "manifest.json"
+    tree = read_json(path)
+    tree["later"] = {"a": None}
+    tree["pairs"][0]["later"] = [1]
+    write_json(path, tree)
+    before = path.read_text(encoding="utf-8")
+    PreparedData.open(data.folder).manifest.write(data.folder)
+    assert json.loads(before) == read_json(path)
+
+
+def test_pair_files_say_what_they_are_made_of(data: PreparedData) -> None:
+    parts = {file.task: (file.namespace, file.part) for file in data.pairs("train")}
+    assert parts == {
+        "classification": ("toy", "labels"),
+        "link_prediction": ("toy", "citations"),
+        "search": ("toy", "queries"),
+    }
 
 
 def test_only_a_prepared_folder_is_replaced(root: Path, data: PreparedData) -> None:

@@ -86,7 +86,7 @@ def test_a_bad_record(
 
     data, rejects = build_dataset(raw_config(root), tmp_path / "out", skip_bad=True)
     assert rejects.counts[problem] == 1
-    assert data.manifest["rejects"][problem] == 1
+    assert data.manifest.rejects[problem] == 1
     logged = [
         json.loads(entry) for entry in (data.folder / "rejects.jsonl").read_text().splitlines()
     ]
@@ -155,7 +155,7 @@ def test_a_null_abstract_is_an_empty_one_and_ids_may_be_integers(
     write_jsonl(root / "papers.jsonl", papers)
     data, rejects = build_dataset(raw_config(root), tmp_path / "out")
     assert not rejects.counts
-    assert data.manifest["sources"][0]["counts"]["papers with empty abstract"] == len(PAPERS)
+    assert data.manifest.sources[0].counts["papers with empty abstract"] == len(PAPERS)
     named = {data.texts.row(f"toy/label:{number}") for number in (1, 2)}
     for file in (file for file in data.pairs("train") if file.task == "classification"):
         assert all(set(positives.tolist()) == named for positives in file.positives)
@@ -253,7 +253,7 @@ def test_tasks_of_the_configuration(root: Path, tmp_path: Path) -> None:
         "co_citation",
         "search",
     }
-    assert own["name"] in [task["name"] for task in data.manifest["tasks"]]
+    assert own["name"] in [task.name for task in data.manifest.tasks]
 
 
 def test_an_unset_variable_in_root(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from scimult import distributed
 from scimult.config import validate
 from scimult.data.batches import Batch
-from scimult.data.prepared import PreparedData, write_manifest
+from scimult.data.prepared import PreparedData
 from scimult.data.teacher import TeacherScores
 from scimult.errors import ConfigError
 from scimult.training.config import LossConfig
@@ -118,7 +118,7 @@ def score_search(prepared: Path) -> None:
     queries = np.concatenate([file.queries[lists.owners] for lists in parts])
     papers = np.concatenate([lists.values for lists in parts])
     TeacherScores(queries, papers, np.ones(len(papers))).write(data.folder)
-    write_manifest(data.folder, data.manifest)
+    data.manifest.write(data.folder)
 
 
 FOLLOW: dict[str, Any] = {"distillation": {"name": "margin_mse", "contrastive_weight": 0}}
@@ -131,7 +131,7 @@ def test_data_without_scores_are_refused_before_the_first_step(
     prepared = tmp_path / "prepared"
     shutil.copytree(folder / "prepared", prepared)
     (prepared / "teacher.arrow").unlink(missing_ok=True)
-    write_manifest(prepared, PreparedData.open(folder / "prepared").manifest)
+    PreparedData.open(folder / "prepared").manifest.write(prepared)
     data = {"prepared": str(prepared)}
     config = run_config(folder, "never", data=data, loss={"distillation": {"name": "kl"}})
     with pytest.raises(ConfigError, match="no teacher scored a positive and a hard negative"):

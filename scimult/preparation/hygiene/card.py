@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scimult.data.manifest import HygieneReport, Manifest, PairEntry
 from scimult.data.prepared import PreparedData
 from scimult.data.text_store import KINDS
 from scimult.files import write_text
@@ -76,7 +76,7 @@ def write_card(
         _labels(labels, plots.get("labels", "")),
         _years(years, len(texts.words["paper"]), plots.get("years", "")),
         _languages(texts),
-        _duplicates(data.manifest.get("hygiene", {})),
+        _duplicates(data.manifest.hygiene),
         _overlap(data.manifest),
         _left_out(data.manifest),
         _negatives(data, negatives, seed) if negatives else "",
@@ -99,48 +99,46 @@ def _head(data: PreparedData) -> str:
     )
 
 
-def _sources(manifest: dict[str, Any]) -> str:
-    licences = {
-        source["name"]: source.get("licence", "") for source in manifest["config"]["sources"]
-    }
+def _sources(manifest: Manifest) -> str:
+    licences = {source["name"]: source.get("licence", "") for source in manifest.config["sources"]}
     rows = [
         [
-            source["name"],
-            source["namespace"],
-            *(source["counts"].get(what, 0) for what in ("papers", "labels", "queries")),
-            licences.get(source["name"]) or "not stated in the configuration",
+            source.name,
+            source.namespace,
+            *(source.counts.get(what, 0) for what in ("papers", "labels", "queries")),
+            licences.get(source.name) or "not stated in the configuration",
         ]
-        for source in manifest["sources"]
+        for source in manifest.sources
     ]
     head = ("source", "namespace", "papers read", "labels", "queries", "licence")
     return f"## Sources\n\n{table(head, rows)}"
 
 
-def _pairs(manifest: dict[str, Any]) -> str:
-    totals: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    rows = []
-    for entry in manifest["pairs"]:
-        for what in ("queries", "pairs", "groups", "with_negatives"):
-            totals[entry["task"]][what] += entry[what]
-        rows.append([entry["source"], entry["task"], entry["split"], *_pair_counts(entry)])
-    rows += [["all", task, "both", *_pair_counts(counts)] for task, counts in totals.items()]
+def _pairs(manifest: Manifest) -> str:
+    entries = manifest.pairs
+    rows = [[e.source, e.task, e.split, *_pair_counts([e])] for e in entries]
+    for task in dict.fromkeys(entry.task for entry in entries):
+        of_task = [entry for entry in entries if entry.task == task]
+        rows.append(["all", task, "both", *_pair_counts(of_task)])
     head = ("source", "task", "split", "queries", "pairs", "with a hard negative")
-    split = manifest["config"].get("split", {"by": "query"})["by"]
+    split = manifest.config.get("split", {"by": "query"})["by"]
     return f"## Pairs\n\nTrain and dev are split by {split}.\n\n{table(head, rows)}"
 
 
-def _pair_counts(entry: dict[str, int]) -> list[Any]:
-    share = entry["with_negatives"] / max(entry["groups"], 1)
-    return [entry["queries"], entry["pairs"], f"{share:.1%}"]
+def _pair_counts(entries: Sequence[PairEntry]) -> list[int | str]:
+    mined = sum(entry.with_negatives for entry in entries)
+    share = mined / max(sum(entry.groups for entry in entries), 1)
+    counts = [sum(entry.queries for entry in entries), sum(entry.pairs for entry in entries)]
+    return [*counts, f"{share:.1%}"]
 
 
-def _drawn(manifest: dict[str, Any]) -> str:
+def _drawn(manifest: Manifest) -> str:
     """Return how often a negative that training draws is one of each rule."""
     rows = [
-        [_plain(entry["source"]), entry["task"], _plain(rule), f"{share:.1%}"]
-        for entry in manifest["pairs"]
-        if entry["split"] == "train" and entry["with_negatives"]
-        for rule, share in entry.get("drawn", {}).items()
+        [_plain(entry.source), entry.task, _plain(rule), f"{share:.1%}"]
+        for entry in manifest.pairs
+        if entry.split == "train" and entry.with_negatives
+        for rule, share in entry.drawn.items()
     ]
     if not rows:
         return ""
@@ -196,31 +194,31 @@ def _languages(texts: TextStatistics) -> str:
     )
 
 
-def _duplicates(report: dict[str, Any]) -> str:
-    if "duplicates" not in report:
+def _duplicates(report: HygieneReport) -> str:
+    if report.duplicates is None:
         return "## Duplicates\n\nNot looked for (`hygiene.duplicates`)."
-    rows = [[what, count] for what, count in report["duplicates"].items()]
-    texts = report["texts"]
+    rows = [[what, count] for what, count in report.duplicates.items()]
+    texts = report.texts
     return (
         f"## Duplicates\n\n{texts['read']:,} texts were read, {texts['kept']:,} are left after "
         f"duplicates and evaluation texts went.\n\n{table(('found', 'texts'), rows)}\n\n"
-        f"{table(('pairs', 'count'), [[what, n] for what, n in report['pairs'].items()])}"
+        f"{table(('pairs', 'count'), [[what, n] for what, n in report.pairs.items()])}"
     )
 
 
-def _overlap(manifest: dict[str, Any]) -> str:
-    entries = manifest.get("hygiene", {}).get("overlap")
+def _overlap(manifest: Manifest) -> str:
+    entries = manifest.hygiene.overlap
     if entries is None:
         return "## Overlap with evaluation sets\n\nNot looked for (`hygiene.evaluation`)."
     rows = [
         [
-            entry["set"],
-            *(f"{entry['found'][role]:,} / {entry['texts'][role]:,}" for role in entry["texts"]),
-            ", ".join(f"{way} {count:,}" for way, count in entry["ways"].items()) or "none",
+            entry.set,
+            *(f"{entry.found[role]:,} / {entry.texts[role]:,}" for role in entry.texts),
+            ", ".join(f"{way} {count:,}" for way, count in entry.ways.items()) or "none",
         ]
         for entry in entries
     ]
-    removed = manifest["config"]["hygiene"]["decontaminate"]
+    removed = manifest.config["hygiene"]["decontaminate"]
     note = (
         f"Training texts that equal a {' or '.join(removed)} were removed, so that those are 0 now."
         if removed
@@ -234,9 +232,9 @@ def _overlap(manifest: dict[str, Any]) -> str:
     )
 
 
-def _left_out(manifest: dict[str, Any]) -> str:
-    rows = [[f"bad record: {reason}", count] for reason, count in manifest["rejects"].items()]
-    neither = manifest.get("in_neither_split", {})
+def _left_out(manifest: Manifest) -> str:
+    rows = [[f"bad record: {reason}", count] for reason, count in manifest.rejects.items()]
+    neither = manifest.in_neither_split
     rows += [[f"{name}: pairs in neither split", count] for name, count in neither.items()]
     return f"## Left out\n\n{table(('what', 'count'), rows) if rows else 'Nothing.'}"
 

@@ -83,7 +83,7 @@ def label_frequencies(data: PreparedData) -> dict[str, IntArray]:
     counts = np.bincount(np.concatenate([np.empty(0, np.int64), *rows]), minlength=len(data.texts))
     return {
         namespace: counts[first:stop]
-        for namespace, (first, stop) in data.manifest["label_rows"].items()
+        for namespace, (first, stop) in data.manifest.label_rows.items()
     }
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scimult.data.pairs import PairFile, pair_file_name, read_pairs
-from scimult.data.prepared import PREPARED, PreparedData, write_manifest
+from scimult.data.manifest import PairEntry
+from scimult.data.pairs import read_pairs
+from scimult.data.prepared import PREPARED, PreparedData
 from scimult.errors import DataError, UnknownNameError
 from scimult.files import atomic_folder, link_or_copy
 from scimult.preparation.mining.config import MiningConfig, NeighbourConfig, RuleConfig
 from scimult.preparation.mining.dense import OpenEncoder
-from scimult.preparation.mining.rules import NEIGHBOURS, RuleBuilder
-from scimult.preparation.mining.steps import Entry, MiningSteps
-from scimult.preparation.self_supervision import VIEWS_PART
+from scimult.preparation.mining.rules import RuleBuilder
+from scimult.preparation.mining.steps import MiningSteps
 from scimult.preparation.steps import Steps
 from scimult.progress import note
 
@@ -65,11 +66,12 @@ def mine(
         for neighbours in config.neighbours:
             _add_neighbours(data, neighbours, made)
         # The builder asks for known positives from here on: neighbours are among them.
-        for entry in data.manifest["pairs"]:
-            _mine_file(data, entry, _rules(config, entry), made)
-    _note_idle_rules(data.manifest["pairs"])
-    manifest = {**data.manifest, "mining": config.model_dump(mode="json")}
-    write_manifest(folder, manifest)
+        data.manifest.pairs = [
+            _mine_file(data, entry, _rules(config, entry), made) for entry in data.manifest.pairs
+        ]
+    _note_idle_rules(data.manifest.pairs)
+    data.manifest.mining = config.model_dump(mode="json")
+    data.manifest.write(folder)
 
 
 def mine_again(
@@ -92,37 +94,38 @@ def mine_again(
 
 
 def _mine_file(
-    data: PreparedData, entry: Entry, rules: list[RuleConfig], made: MiningSteps
-) -> None:
-    """Mine one pair file and count what was found in its manifest entry."""
+    data: PreparedData, entry: PairEntry, rules: list[RuleConfig], made: MiningSteps
+) -> PairEntry:
+    """Mine one pair file; return its entry in the manifest with what was found."""
     path, counts = made.mine(entry, rules)
-    _put(path, data.folder / entry["file"])
-    entry.update(counts)
-    _tell_shares(entry, rules)
+    _put(path, data.folder / entry.file)
+    mined = entry.mined(counts)
+    _tell_shares(mined, rules)
+    return mined
 
 
-def _tell_shares(entry: Entry, rules: list[RuleConfig]) -> None:
+def _tell_shares(entry: PairEntry, rules: list[RuleConfig]) -> None:
     """Say so where pairs without a find of some rule change the shares that were asked for."""
     shares = [rule.share for rule in rules if rule.share is not None]
-    if not shares or not entry["with_negatives"] or entry["split"] != "train":
+    if not shares or not entry.with_negatives or entry.split != "train":
         return
     asked = [share / sum(shares) for share in shares]
-    drawn = entry["drawn"]
+    drawn = entry.drawn
     if max(abs(a - b) for a, b in zip(asked, drawn.values(), strict=True)) > _NOTED:
         told = ", ".join(
             f"{name} {b:.0%} ({a:.0%} asked)"
             for (name, b), a in zip(drawn.items(), asked, strict=True)
         )
         why = "some pairs have no find of a rule, or one that several rules gave"
-        note(f"{entry['file']}: shares of draws: {told}; {why}")
+        note(f"{entry.file}: shares of draws: {told}; {why}")
 
 
-def _note_idle_rules(entries: Sequence[Entry]) -> None:
+def _note_idle_rules(entries: Sequence[PairEntry]) -> None:
     """Name the rules that found nothing in any split of a part: one line for each part."""
     found: dict[str, Counter[str]] = {}
     for entry in entries:
-        if entry["groups"]:
-            found.setdefault(f"{entry['source']}.{entry['task']}", Counter()).update(entry["found"])
+        if entry.groups:
+            found.setdefault(f"{entry.source}.{entry.task}", Counter()).update(entry.found)
     for part, counts in found.items():
         idle = [name for name in counts if not counts[name]]
         fed = [name for name in counts if counts[name]]
@@ -131,28 +134,31 @@ def _note_idle_rules(entries: Sequence[Entry]) -> None:
             note(f"{part}: {', '.join(idle)} found no hard negatives{others}")
 
 
-def _rules(config: MiningConfig, entry: Entry) -> list[RuleConfig]:
-    if entry["part"] == VIEWS_PART:
+def _rules(config: MiningConfig, entry: PairEntry) -> list[RuleConfig]:
+    if entry.part == "views":
         return []
-    if entry["part"] != NEIGHBOURS:
-        return config.rules(entry["source"], entry["part"])
+    if entry.part != "neighbours":
+        return config.rules(entry.source, entry.part)
     return next(
-        list(chosen.negatives) for chosen in config.neighbours if chosen.source == entry["from"]
+        list(chosen.negatives)
+        for chosen in config.neighbours
+        if chosen.source == entry.neighbours_of
     )
 
 
 def _add_neighbours(data: PreparedData, chosen: NeighbourConfig, made: MiningSteps) -> None:
     """Add the neighbour pairs of a source and enter them in the manifest."""
     total = 0
-    for entry in list(data.manifest["pairs"]):
-        if (entry["source"], entry["part"]) != (chosen.source, "citations"):
+    for entry in list(data.manifest.pairs):
+        if (entry.source, entry.part) != (chosen.source, "citations"):
             continue
         path = made.neighbours(entry, chosen)
-        pairs = read_pairs(path)
+        pairs = replace(read_pairs(path), namespace=entry.namespace, part="neighbours")
         if len(pairs):
-            new = _neighbours_entry(pairs, entry)
-            _put(path, data.folder / new["file"])
-            data.manifest["pairs"].append(new)
+            new = PairEntry.of(pairs)
+            new.neighbours_of = entry.source
+            _put(path, data.folder / new.file)
+            data.manifest.pairs.append(new)
         total += len(pairs)
     if not total:
         fix = "choose lower ranks: the window must lie within the papers that have a citation"
@@ -163,22 +169,6 @@ def _add_neighbours(data: PreparedData, chosen: NeighbourConfig, made: MiningSte
         )
 
 
-def _neighbours_entry(pairs: PairFile, citations: Entry) -> Entry:
-    return {
-        "file": pair_file_name(pairs.source, pairs.task, pairs.split),
-        "source": pairs.source,
-        "namespace": citations["namespace"],
-        "part": NEIGHBOURS,
-        "from": citations["source"],
-        "task": pairs.task,
-        "split": pairs.split,
-        "queries": len(pairs),
-        "groups": len(pairs),
-        "pairs": len(pairs.positives.values),
-        "unsampled": 0,
-    }
-
-
 def _put(made: Path, path: Path) -> None:
     """Put a file that was made in the place of another; copies of the old one stay as they are."""
     path.unlink(missing_ok=True)
@@ -187,18 +177,18 @@ def _put(made: Path, path: Path) -> None:
 
 def _drop_neighbours(data: PreparedData) -> None:
     """Forget neighbour pairs of an earlier mining."""
-    entries: list[Entry] = data.manifest["pairs"]
+    entries = data.manifest.pairs
     for entry in entries:
-        if entry["part"] == NEIGHBOURS:
-            (data.folder / entry["file"]).unlink()
-    data.manifest["pairs"] = [entry for entry in entries if entry["part"] != NEIGHBOURS]
+        if entry.part == "neighbours":
+            (data.folder / entry.file).unlink()
+    data.manifest.pairs = [entry for entry in entries if entry.part != "neighbours"]
 
 
 def _check_sources(config: MiningConfig, data: PreparedData) -> None:
     """Meet a wrong name before work starts."""
     parts: dict[str, set[str]] = {}
-    for entry in data.manifest["pairs"]:
-        parts.setdefault(entry["source"], set()).add(entry["part"])
+    for entry in data.manifest.pairs:
+        parts.setdefault(entry.source, set()).add(entry.part)
     for name in config.sources:
         if name not in parts:
             raise UnknownNameError("source in mining.sources", name, parts)

@@ -47,4 +47,6 @@ def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> Pair
         queries[found],
         positives.take(found),
         Ragged.empty(len(found)),
+        namespace=citations.namespace,
+        part="neighbours",
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scimult.data.pairs import PairFile, known_positives
+from scimult.data.pairs import PairFile, PairPart, known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.ragged import Ragged
 from scimult.preparation.metadata import Metadata
@@ -34,7 +34,6 @@ from scimult.retrieval.exact import ExactIndex
 from scimult.types import FloatArray, IntArray
 
 Vectors = tuple[IntArray, FloatArray]
-NEIGHBOURS = "neighbours"
 
 
 class RuleBuilder:
@@ -64,14 +63,14 @@ class RuleBuilder:
     ) -> None:
         self._data, self._config = data, config
         self._dense = DenseWindows(data, scratch, open_encoder, embeddings)
-        self._known: dict[tuple[str, str], Ragged] = {}
+        self._known: dict[tuple[str, PairPart | None], Ragged] = {}
         self._relations: dict[str, Relation | Links] = {}
         self._bm25: dict[tuple[str, bool], BM25Index] = {}
         self._embeddings: dict[str, Vectors] = {}
         self._vetoes: dict[str, PairScorer] = {}
         self._contents: dict[str, str | dict[str, str]] = {}
 
-    def known(self, task: str, part: str) -> Ragged:
+    def known(self, task: str, part: PairPart | None) -> Ragged:
         """Return, for every text row, what must not become its negative.
 
         That is every positive of the task, over all sources and splits; for citations also
@@ -82,24 +81,20 @@ class RuleBuilder:
             files = [*self._data.pairs("train"), *self._data.pairs("dev")]
             known = known_positives([file for file in files if file.task == task])
             by_row = known.by_row(len(self._data.texts))
-            if part in ("citations", NEIGHBOURS):
+            if part in ("citations", "neighbours"):
                 by_row = _united(by_row, self._cites)
             elif part == "labels":
                 by_row = _united(by_row, self._metadata.labels)
             self._known[task, part] = by_row
         return self._known[task, part]
 
-    def ingredients(
-        self, pairs: PairFile, entry: dict[str, Any], rules: Sequence[configs.RuleConfig]
-    ) -> list[Ingredient]:
+    def ingredients(self, pairs: PairFile, rules: Sequence[configs.RuleConfig]) -> list[Ingredient]:
         """Return the rules of one pair file.
 
         Parameters
         ----------
         pairs : PairFile
-            Its groups.
-        entry : dict
-            Its entry in the manifest.
+            Its groups; namespace and part decide where candidates come from.
         rules : sequence of RuleConfig
             What is wanted.
 
@@ -115,7 +110,7 @@ class RuleBuilder:
             made.append(
                 Ingredient(
                     name if names[name] == 1 else f"{name} {names[name]}",
-                    self._rule(rule, pairs, entry, self._config.seed + 1000 * (place + 1)),
+                    self._rule(rule, pairs, self._config.seed + 1000 * (place + 1)),
                     rule.count or self._config.max_negatives,
                     rule.exclude_known,
                     self._veto(rule.veto),
@@ -123,10 +118,8 @@ class RuleBuilder:
             )
         return made
 
-    def _rule(
-        self, rule: configs.RuleConfig, pairs: PairFile, entry: dict[str, Any], seed: int
-    ) -> Rule:
-        config, space = self._config, entry["namespace"]
+    def _rule(self, rule: configs.RuleConfig, pairs: PairFile, seed: int) -> Rule:
+        config, space = self._config, pairs.namespace
         count = rule.count or config.max_negatives
         match rule:
             case configs.CitedByCitedConfig():
@@ -134,7 +127,7 @@ class RuleBuilder:
             case configs.CoCitedConfig():
                 return CoCited(self._cites, self._cited_by, config.max_neighbours, seed)
             case configs.NeighbourLabelConfig():
-                labels = range(*self._data.manifest["label_rows"][space])
+                labels = range(*self._data.manifest.label_rows[space])
                 return LabelsOfNeighbours(
                     self._relation(rule.rule),
                     self._metadata.labels,
@@ -145,14 +138,14 @@ class RuleBuilder:
             case configs.ShownConfig():
                 return Shown(self._shown, self._data.triples())
             case configs.RandomConfig():
-                return Random(self._candidates(entry), count, seed)
+                return Random(self._candidates(pairs), count, seed)
             case configs.FieldConfig():
-                return self._field_rule(rule, self._candidates(entry), count, seed)
+                return self._field_rule(rule, self._candidates(pairs), count, seed)
             case configs.BM25Config():
-                return self._bm25_window(rule, entry)
+                return self._bm25_window(rule, pairs)
             case configs.DenseConfig():
-                candidates = f"{space} {entry['part'] == 'labels'}"
-                return self._dense.window(rule, pairs, self._candidates(entry), candidates)
+                candidates = f"{space} {pairs.part == 'labels'}"
+                return self._dense.window(rule, pairs, self._candidates(pairs), candidates)
             case configs.CitationBandConfig():
                 return self.citation_window(space, range(*rule.ranks), rule.margin)
         raise AssertionError(rule)
@@ -203,14 +196,9 @@ class RuleBuilder:
         )
 
     def _training_edges(self, space: str) -> IntArray:
-        entries = [
-            (entry["namespace"], entry["part"])
-            for entry in self._data.manifest["pairs"]
-            if entry["split"] == "train"
-        ]
         edges = [np.empty((0, 2), np.int64)]
-        for pairs, entry in zip(self._data.pairs("train"), entries, strict=True):
-            if entry == (space, "citations"):
+        for pairs in self._data.pairs("train"):
+            if (pairs.namespace, pairs.part) == (space, "citations"):
                 citing = pairs.queries[pairs.positives.owners]
                 edges.append(np.stack([citing, pairs.positives.values], axis=1))
         return np.concatenate(edges)
@@ -223,11 +211,9 @@ class RuleBuilder:
             return OtherField(rows_C, fields_of, count, seed)
         return SameField(fields_of, fields_to_rows(fields_of, rows_C), count, seed)
 
-    def _bm25_window(
-        self, rule: configs.BM25Config, entry: dict[str, Any]
-    ) -> RankWindow[Sequence[str]]:
-        texts, rows_C = self._data.texts, self._candidates(entry)
-        key = entry["namespace"], entry["part"] == "labels"
+    def _bm25_window(self, rule: configs.BM25Config, pairs: PairFile) -> RankWindow[Sequence[str]]:
+        texts, rows_C = self._data.texts, self._candidates(pairs)
+        key = pairs.namespace, pairs.part == "labels"
         if key not in self._bm25:
             self._bm25[key] = bm25_index(texts, rows_C)
         return RankWindow(
@@ -250,12 +236,12 @@ class RuleBuilder:
             self._vetoes[veto.model] = load_cross_encoder(veto.model)
         return CrossEncoderVeto(self._vetoes[veto.model], self._data.texts, veto.margin)
 
-    def _candidates(self, entry: dict[str, Any]) -> IntArray:
+    def _candidates(self, pairs: PairFile) -> IntArray:
         """Return the rows that a query of this pair file chooses from."""
-        space = entry["namespace"]
-        if entry["part"] == "labels":
-            return np.arange(*self._data.manifest["label_rows"][space], dtype=np.int64)
-        return self._data.papers(space)
+        if pairs.part == "labels":
+            rows = self._data.manifest.label_rows[pairs.namespace]
+            return np.arange(*rows, dtype=np.int64)
+        return self._data.papers(pairs.namespace)
 
     def _relation(self, name: str) -> Relation | Links:
         if name not in self._relations:

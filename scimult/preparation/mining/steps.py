@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from scimult.data.manifest import MinedCounts, PairEntry
 from scimult.data.negatives import drawn_by_rule
-from scimult.data.pairs import PairFile, positives_hash, read_pairs, write_pairs
+from scimult.data.pairs import PairFile, positives_hash, write_pairs
 from scimult.data.prepared import ALIASES_FILE, TRIPLES_FILE, PreparedData
 from scimult.data.ragged import Ragged, offsets_of
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
@@ -40,8 +41,6 @@ COUNTS_FILE = "counts.json"
 # Of the manifest's entry of a pair file: what rules look at.
 _DESCRIBED = ("file", "source", "namespace", "part", "task", "split")
 _READ = (TEXTS_FILE, METADATA_FILE, ALIASES_FILE, "citations.arrow", "shown.arrow", TRIPLES_FILE)
-
-Entry = dict[str, Any]
 
 
 class MiningSteps:
@@ -66,7 +65,7 @@ class MiningSteps:
         self._builder, self._steps = builder, steps
         self._inputs = {"version": VERSION, "data": data_state(data), "seed": config.seed}
 
-    def neighbours(self, entry: Entry, chosen: NeighbourConfig) -> Path:
+    def neighbours(self, entry: PairEntry, chosen: NeighbourConfig) -> Path:
         """Return a pair file with the neighbours of the queries of another (SciNCL).
 
         Raises
@@ -76,15 +75,15 @@ class MiningSteps:
         """
 
         def make(folder: Path) -> None:
-            window = self._builder.citation_window(entry["namespace"], range(*chosen.ranks))
-            pairs = neighbour_pairs(read_pairs(self._data.folder / entry["file"]), window)
+            window = self._builder.citation_window(entry.namespace, range(*chosen.ranks))
+            pairs = neighbour_pairs(self._data.open_pairs(entry), window)
             write_pairs(folder / PAIRS_FILE, pairs)
 
-        inputs = {**self._inputs, "of": entry["file"], **self._embedding(chosen)}
-        name = f"neighbours.{Path(entry['file']).stem}"
+        inputs = {**self._inputs, "of": entry.file, **self._embedding(chosen)}
+        name = f"neighbours.{Path(entry.file).stem}"
         return self._steps.run(name, inputs, make).folder / PAIRS_FILE
 
-    def mine(self, entry: Entry, rules: Sequence[RuleConfig]) -> tuple[Path, dict[str, Any]]:
+    def mine(self, entry: PairEntry, rules: Sequence[RuleConfig]) -> tuple[Path, MinedCounts]:
         """Return a pair file with its negatives, and what the manifest says of them.
 
         Raises
@@ -95,25 +94,25 @@ class MiningSteps:
         config = self._config
         inputs = {
             **self._inputs,
-            "of": entry["file"],
+            "of": entry.file,
             "rules": [self._builder.identity(rule) for rule in rules],
             "max_negatives": config.max_negatives,
             "max_neighbours": config.max_neighbours,
             "neighbours": [self._embedding(chosen) for chosen in config.neighbours],
         }
         shares = [rule.share for rule in rules if rule.share is not None]
-        name = f"mined.{Path(entry['file']).stem}"
+        name = f"mined.{Path(entry.file).stem}"
         blocks = Steps(self._steps.folder / f"{name}.blocks")
 
         def make(folder: Path) -> None:
-            pairs = read_pairs(self._data.folder / entry["file"])
-            miner = _FileMiner(pairs, entry, rules, self._builder, config)
+            pairs = self._data.open_pairs(entry)
+            miner = _FileMiner(pairs, rules, self._builder, config)
             pools = _mine_blocks(miner, blocks, inputs)
             _write_mined(folder, pairs, pools, shares)
 
         step = self._steps.run(name, {**inputs, "shares": shares}, make)
         shutil.rmtree(blocks.folder, ignore_errors=True)
-        return step.folder / PAIRS_FILE, read_json(step.folder / COUNTS_FILE)
+        return step.folder / PAIRS_FILE, MinedCounts(**read_json(step.folder / COUNTS_FILE))
 
     def _embedding(self, chosen: NeighbourConfig) -> dict[str, Any]:
         sizes = self._config.embedding.model_dump(mode="json")
@@ -126,12 +125,11 @@ class _FileMiner:
     def __init__(
         self,
         pairs: PairFile,
-        entry: Entry,
         rules: Sequence[RuleConfig],
         builder: RuleBuilder,
         config: MiningConfig,
     ) -> None:
-        self.pairs, self._entry, self._rules = pairs, entry, rules
+        self.pairs, self._rules = pairs, rules
         self._builder, self._config = builder, config
         self._groups = Groups.of(pairs)
 
@@ -139,11 +137,11 @@ class _FileMiner:
     def _ingredients(self) -> list[Ingredient]:
         if not len(self.pairs):
             return []
-        return self._builder.ingredients(self.pairs, self._entry, self._rules)
+        return self._builder.ingredients(self.pairs, self._rules)
 
     @cached_property
     def _is_known(self) -> Membership:
-        return Membership(self._builder.known(self.pairs.task, self._entry["part"]))
+        return Membership(self._builder.known(self.pairs.task, self.pairs.part))
 
     def mine(self, start: int, stop: int, folder: Path) -> None:
         """Mine the groups from ``start`` to ``stop`` and write what was found."""
@@ -191,28 +189,25 @@ def _write_mined(folder: Path, pairs: PairFile, pools: Pools, shares: Sequence[f
         shares=tuple(shares),
     )
     write_pairs(folder / PAIRS_FILE, mined)
-    counts = {
-        "with_negatives": int((negatives.lengths > 0).sum()),
-        "negatives": len(negatives.values),
-        "found": pools.found,
-        "drawn": drawn_by_rule(mined),
-    }
-    write_json(folder / COUNTS_FILE, counts)
+    counts = MinedCounts(
+        with_negatives=int((negatives.lengths > 0).sum()),
+        negatives=len(negatives.values),
+        found=pools.found,
+        drawn=drawn_by_rule(mined),
+    )
+    write_json(folder / COUNTS_FILE, counts.model_dump())
 
 
 def data_state(data: PreparedData) -> str:
     """Return a hash of all that rules may read of a prepared folder, negatives left aside."""
-    files = data.manifest["files"]
+    manifest = data.manifest
     pairs = [
-        [
-            *(entry[name] for name in _DESCRIBED),
-            positives_hash(read_pairs(data.folder / entry["file"])),
-        ]
-        for entry in data.manifest["pairs"]
+        [*(getattr(entry, name) for name in _DESCRIBED), positives_hash(data.open_pairs(entry))]
+        for entry in manifest.pairs
     ]
     tree = {
-        "files": {name: files[name]["sha256"] for name in _READ if name in files},
-        "label_rows": data.manifest["label_rows"],
+        "files": {name: manifest.files[name].sha256 for name in _READ if name in manifest.files},
+        "label_rows": manifest.label_rows,
         "pairs": pairs,
     }
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()

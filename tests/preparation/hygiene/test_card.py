@@ -69,9 +69,9 @@ def test_the_card_names_its_plots_and_parts(data: PreparedData, tmp_path: Path) 
     assert all((path.parent / plot).stat().st_size > 1000 for plot in plots)
     assert data.fingerprint in text
     assert "| toy | toy | 20 | 5 | 6 | CC0 |" in text
-    for entry in data.manifest["pairs"]:
-        counts = f"{entry['split']} | {entry['queries']} | {entry['pairs']} |"
-        assert f"| toy | {entry['task']} | {counts}" in text
+    for entry in data.manifest.pairs:
+        counts = f"{entry.split} | {entry.queries} | {entry.pairs} |"
+        assert f"| toy | {entry.task} | {counts}" in text
     assert "Not looked for (`hygiene.duplicates`)" in text
 
 

@@ -49,8 +49,8 @@ def test_merged_papers_keep_pairs_labels_and_ids(root: Path, tmp_path: Path) -> 
     same = {"p2": "p1", "p9": "p1"}
     moved = {(same.get(a, a), same.get(b, b)) for a, b in CITATIONS}
     assert _links(data) == {(f"toy:{a}", f"toy:{b}") for a, b in moved if a != b}
-    assert data.manifest["hygiene"]["duplicates"]["duplicates by title"] == 2
-    assert data.manifest["hygiene"]["texts"] == {"read": 31, "kept": 29}
+    assert data.manifest.hygiene.duplicates["duplicates by title"] == 2
+    assert data.manifest.hygiene.texts == {"read": 31, "kept": 29}
     assert data.row("toy:p9") == data.row("toy:p1") == data.texts.row("toy:p1")
     with pytest.raises(DataError, match="unknown text id"):
         data.row("toy:p99")
@@ -98,8 +98,8 @@ def test_decontamination_leaves_no_such_text(root: Path, tmp_path: Path) -> None
     for remove in ([], ["query"]):
         hygiene = {"evaluation": str(sets), "decontaminate": remove}
         data, _ = build_dataset(raw_config(root, hygiene=hygiene), tmp_path / "out")
-        (entry,) = data.manifest["hygiene"]["overlap"]
-        assert entry["found"]["query"] == 1
+        (entry,) = data.manifest.hygiene.overlap
+        assert entry.found["query"] == 1
         titles = [data.texts.text(row).title for row in range(len(data.texts))]
         assert (TITLE in titles) == (not remove)
     assert _links(data) == {
@@ -162,7 +162,7 @@ def test_splitting_by_year_counts_what_is_in_neither(root: Path, tmp_path: Path)
         assert (years[file.queries] < 2012).all()
         assert (years[file.positives.values] < 2012).all()
     written = len(_links(data))
-    assert written + data.manifest["in_neither_split"].get("toy.link_prediction", 0) == len(
+    assert written + data.manifest.in_neither_split.get("toy.link_prediction", 0) == len(
         set(CITATIONS)
     )
 

@@ -94,18 +94,18 @@ def test_mining_again_changes_the_negatives_alone(data: PreparedData) -> None:
 
     mine_again(data.folder, MiningConfig(max_negatives=1, citations=[], queries=[]))
     after = PreparedData.open(data.folder)
-    assert after.manifest["mining"]["max_negatives"] == 1
+    assert after.manifest.mining["max_negatives"] == 1
     assert after.fingerprint != data.fingerprint
-    assert after.manifest["files"]["texts.arrow"] == before["files"]["texts.arrow"]
+    assert after.manifest.files["texts.arrow"] == before.files["texts.arrow"]
     assert [file.positives.values.tolist() for file in after.pairs("train")] == positives
     assert tokens.stat().st_ino == inode
     pools = {f.task: f.negatives.lengths for f in after.pairs("train")}
     assert pools["classification"].max() == 1
     assert pools["link_prediction"].max() == pools["search"].max() == 0
-    for entry in after.manifest["pairs"]:
-        if entry["part"] != "labels":
-            assert (entry["with_negatives"], entry["negatives"]) == (0, 0)
-            assert entry["groups"] > 0
+    for entry in after.manifest.pairs:
+        if entry.part != "labels":
+            assert (entry.with_negatives, entry.negatives) == (0, 0)
+            assert entry.groups > 0
 
     mine_again(data.folder, MiningConfig())
     assert PreparedData.open(data.folder).fingerprint == data.fingerprint
@@ -194,21 +194,21 @@ def test_any_mix_of_rules(data: PreparedData) -> None:
     mine_again(data.folder, chosen, lambda rule: _Lengths())
     mixed = PreparedData.open(data.folder)
     files = [*mixed.pairs("train"), *mixed.pairs("dev")]
-    entries = {entry["file"]: entry for entry in mixed.manifest["pairs"]}
+    entries = {entry.file: entry for entry in mixed.manifest.pairs}
     assert {file.source for file in files} == {"toy", "toy-neighbours"}
     for file in files:
         known = known_positives([other for other in files if other.task == file.task])
         entry = entries[f"pairs/{file.name}.{file.split}.arrow"]
-        assert entry["negatives"] == len(file.negatives.values)
-        assert sum(entry["found"].values()) >= entry["negatives"]
+        assert entry.negatives == len(file.negatives.values)
+        assert sum(entry.found.values()) >= entry.negatives
         for query, pool in zip(file.queries.tolist(), file.negatives, strict=True):
             assert not set(pool.tolist()) & {query, *known[query].tolist()}
             assert all(mixed.texts.kinds[row] == _kind(file.task) for row in pool)
     train = entries["pairs/toy.link_prediction.train.arrow"]
     names = "cited_by_cited co_cited bm25 dense random same_field other_field"
-    assert list(train["found"]) == names.split()
-    assert all(train["found"].values()), train["found"]
-    assert list(entries["pairs/toy.search.train.arrow"]["found"]) == ["shown", "random"]
+    assert list(train.found) == names.split()
+    assert all(train.found.values()), train.found
+    assert list(entries["pairs/toy.search.train.arrow"].found) == ["shown", "random"]
 
     before = mixed.fingerprint
     mine_again(data.folder, chosen, lambda rule: _Lengths())
@@ -232,14 +232,12 @@ def test_shares_go_into_pair_files_and_what_they_give_into_the_manifest(
         mined = PreparedData.open(data.folder)
         prints.append(mined.fingerprint)
         (file,) = (file for file in mined.pairs("train") if file.task == "link_prediction")
-        entry = next(
-            e for e in mined.manifest["pairs"] if e["file"].endswith(f"{file.name}.train.arrow")
-        )
+        entry = next(e for e in mined.manifest.pairs if e.file.endswith(f"{file.name}.train.arrow"))
         assert file.shares == (shares or ())
-        assert entry["drawn"] == drawn_by_rule(file)
-        assert set(entry["drawn"]) == {"cited_by_cited", "random"}
+        assert entry.drawn == drawn_by_rule(file)
+        assert set(entry.drawn) == {"cited_by_cited", "random"}
         asked = np.array(shares or (0, 0)) / max(sum(shares or ()), 1)
-        off = np.abs(asked - list(entry["drawn"].values())).max()
+        off = np.abs(asked - list(entry.drawn.values())).max()
         assert ("shares of draws: cited_by_cited" in told) == (shares is not None and off > 0.02)
     assert len(set(prints)) == 3
 
@@ -250,9 +248,9 @@ def test_a_dense_rule_without_dev_pairs(tmp_path: Path) -> None:
     rules = {"citations": [{"rule": "dense", "model": "lengths"}]}
     mine_again(data.folder, validate(MiningConfig, rules), lambda rule: _Lengths())
     mined = {
-        entry["split"]: entry["negatives"]
-        for entry in PreparedData.open(data.folder).manifest["pairs"]
-        if entry["part"] == "citations"
+        entry.split: entry.negatives
+        for entry in PreparedData.open(data.folder).manifest.pairs
+        if entry.part == "citations"
     }
     assert mined["dev"] == 0 < mined["train"]
 

@@ -157,7 +157,7 @@ def test_a_drawn_negative_was_released_with_its_positive(
     assert _drawn_triples(data, 40) == expected
     assert len(data.triples()) == len(RELEASED)
     # One pair for each (query, positive), however many negatives came with it.
-    assert sum(entry["pairs"] for entry in data.manifest["pairs"]) == 4
+    assert sum(entry.pairs for entry in data.manifest.pairs) == 4
 
 
 def test_a_negative_that_is_in_its_own_pair_is_counted_and_left_out(tmp_path: Path) -> None:

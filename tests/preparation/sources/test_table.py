@@ -167,7 +167,7 @@ def test_titles_alone_need_no_word_and_dois_arrive(tmp_path: Path) -> None:
     assert [row.get("doi") for row in found.rows("table", "papers")] == ["10.1/x", None, "10.1/X"]
     hygiene = {"duplicates": "merge", "keys": ["doi"]}
     data = found.prepare(tmp_path / "out", hygiene=hygiene)
-    assert data.manifest["hygiene"]["duplicates"]["duplicates by doi"] == 1
+    assert data.manifest.hygiene.duplicates["duplicates by doi"] == 1
     assert "table:3" not in data.texts.ids
 
 
