@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,11 +29,11 @@ from scimult.cli.main import app
 from scimult.distributed import free_port
 
 # Facts of the moment, not of the work: clocks, memory, folders, the commit.
-OF_THE_MOMENT = {
-    *("bytes_read", "code", "command", "commit", "created", "date", "environment", "finished"),
-    *("git", "hardware", "host", "machine", "path", "platform", "resources", "seconds", "started"),
-    *("time", "usage", "version", "versions", "when"),
-}
+OF_THE_MOMENT = {"command", "commits", "cost", "date", "provenance", "seconds", "usage"}
+# The report's table of costs.
+COST = "Cost"
+# Some files name the folder that they were made in, so that it has to be the same each time.
+WORK = Path(tempfile.gettempdir()) / "scimult-goldens"
 STAGES = ("vanilla", "mha_expert")
 
 
@@ -40,31 +41,29 @@ def main(out: Path) -> None:
     """Write all goldens into the new folder ``out``."""
     out.mkdir(parents=True)
     write_helps(out / "help")
-    with tempfile.TemporaryDirectory() as scratch:
-        work = Path(scratch)
-        _make_world(work)
-        _train(work)
-        (out / "metrics.jsonl").write_text("".join(_metrics(work / stage) for stage in STAGES))
-        models = [part for name in STAGES for part in ("--model", f"{name}={work / name}")]
-        scored = [("demo", work / "world" / "eval", ["--bm25", *models])]
-        if real := os.environ.get("SCIMULT_DATA"):
-            _prepare_real(Path(real), work)
-            expert = models[-2:]
-            scored += [("first", Path(real) / "eval", ["--bm25", *expert])]
-            scored += [("linear", Path(real) / "eval", expert)]
-            samples = Path(real) / "formats" / "scirepeval"
-            scored += [("scirepeval_samples", samples, ["--bm25", *expert])]
-        for suite, data, systems in scored:
-            _score(suite, data, systems, work)
-        for folder in sorted(path for path in work.iterdir() if path.is_dir()):
-            if folder.name not in STAGES:
-                lines = [
-                    f"{fingerprint(path)}  {path.relative_to(work)}\n" for path in _files(folder)
-                ]
-                (out / f"{folder.name}.sha256").write_text("".join(lines))
-        for suite, *_ in scored:
-            for name in ("table.md", "report.md", "report.tex", "report.json"):
-                (out / f"{suite}.{name}").write_text(_readable(work / f"{suite}_results" / name))
+    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir()
+    _make_world(WORK)
+    _train(WORK)
+    (out / "metrics.jsonl").write_text("".join(_metrics(WORK / stage) for stage in STAGES))
+    models = [part for name in STAGES for part in ("--model", f"{name}={WORK / name}")]
+    scored = [("demo", WORK / "world" / "eval", ["--bm25", *models])]
+    if real := os.environ.get("SCIMULT_DATA"):
+        _prepare_real(Path(real), WORK)
+        expert = models[-2:]
+        scored += [("first", Path(real) / "eval", ["--bm25", *expert])]
+        scored += [("linear", Path(real) / "eval", expert)]
+        samples = Path(real) / "formats" / "scirepeval"
+        scored += [("scirepeval_samples", samples, ["--bm25", *expert])]
+    for suite, data, systems in scored:
+        _score(suite, data, systems, WORK)
+        for name in ("table.md", "report.md", "report.tex", "report.json"):
+            (out / f"{suite}.{name}").write_text(_readable(WORK / suite / name))
+    for folder in sorted(path for path in WORK.iterdir() if path.is_dir()):
+        if folder.name not in ("untrained", *STAGES):
+            lines = [f"{fingerprint(path)}  {path.relative_to(WORK)}\n" for path in _files(folder)]
+            (out / f"{folder.name}.sha256").write_text("".join(lines))
+    shutil.rmtree(WORK)
 
 
 def write_helps(out: Path) -> None:
@@ -101,7 +100,7 @@ def _make_world(work: Path) -> None:
         f"{work / 'vocabulary'}",
     ]
     _run(["scimult", "train-tokenizer", *vocabulary])
-    subprocess.run(["cp", "-r", f"{prepared}", f"{mined}"], check=True)
+    shutil.copytree(prepared, mined)
     rules = "citations=[{rule: co_cited, count: 2}, {rule: bm25, ranks: [5, 50]}, random]"
     _run(["scimult", "mine", f"{mined}", rules])
     (work / "card").mkdir()
@@ -130,7 +129,7 @@ def _prepare_real(data: Path, work: Path) -> None:
 
 def _score(suite: str, data: Path, systems: list[str], work: Path) -> None:
     """Evaluate the systems on a suite, and write the report."""
-    results = work / f"{suite}_results"
+    results = work / suite
     where = ["--suite", suite, "--data", f"{data}", "--out", f"{results}"]
     _run(["scimult", "evaluate", *where, *systems])
     _run(["scimult", "report", f"{results}", "--resamples", "1000", "--out", f"{results}"])
@@ -143,23 +142,33 @@ def _metrics(run: Path) -> str:
 
 
 def _readable(path: Path) -> str:
-    """Return a report's text; its JSON is laid out, without the facts of the moment."""
+    """Return a file's text without what it cost; JSON is laid out, without facts of the moment."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
-        text = json.dumps(_lasting(json.loads(text)), indent=1, sort_keys=True)
-    return re.sub(r"/\S*/tmp\w+", "", text)
+        return json.dumps(_lasting(json.loads(text)), indent=1, sort_keys=True)
+    start = {".md": "## ", ".tex": "% "}[path.suffix]
+    parts = re.split(rf"(?m)^(?={start}[A-Z])", text)
+    return "".join(part for part in parts if not part.startswith(f"{start}{COST}\n"))
 
 
 def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _lasting(item) for key, item in value.items() if key not in OF_THE_MOMENT}
-    return [_lasting(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_lasting(item) for item in value if not _is_cost(item)]
+    return value
+
+
+def _is_cost(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("title") == COST
 
 
 def _files(folder: Path) -> list[Path]:
-    binary = {".html", ".png"}
+    """Return the files that are the same each time: no plots, no reports, which tell times."""
     return sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.suffix not in binary
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix not in {".html", ".png"} and path.stem != "report"
     )
 
 
