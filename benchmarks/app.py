@@ -10,6 +10,7 @@ import typer
 
 from scimult.cli.common import Device
 from scimult.cli.main import Verbs
+from scimult.cli.output import print_table
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,6 @@ def variants(
 ) -> None:
     """Parameters and speed of every variant beside vanilla; the last line is one JSON object."""
     import torch
-    from rich.console import Console
 
     from benchmarks.tables import variants_table
     from benchmarks.variants import CASES, SIZES, make_load, measure
@@ -63,7 +63,7 @@ def variants(
     keep_freed_memory()
     load = make_load(tokens, max_length, where, getattr(torch, dtype), SIZES[size]["vocab_size"])
     found = [measure(name, size, load, rounds, clock) for name in progress(chosen, "variants")]
-    Console().print(variants_table(found, f"{size}, 3 tasks, {load.tokens} tokens a batch"))
+    print_table(variants_table(found, f"{size}, 3 tasks, {load.tokens} tokens a batch"))
     report = {
         "benchmark": "variants",
         "size": size,
@@ -106,7 +106,6 @@ def train(
     from benchmarks.compare_training import memory, side_by_side, two_ranks
     from benchmarks.tables import training_table
     from benchmarks.training import Setting, random_encoder
-    from scimult.cli.tables import print_with_notes
     from scimult.training.deepspeed_config import resolve_precision
     from scimult.training.engine import process_group
 
@@ -128,7 +127,7 @@ def train(
             "rows": [row.as_json() for row in rows],
             "machine": where,
         }
-        print_with_notes(training_table(rows, f"{size}, {pairs} pairs a step, {chosen}"), [])
+        print_table(training_table(rows, f"{size}, {pairs} pairs a step, {chosen}"))
         if processes:
             report["two_ranks"] = two_ranks(setting, rounds, chosen)
             report["memory"] = memory(setting, chunk_tokens, chosen)
@@ -151,7 +150,6 @@ def gradients(
     from dataclasses import asdict
 
     import torch
-    from rich.console import Console
 
     from benchmarks.gradients import gradient_errors
     from benchmarks.tables import gradients_table
@@ -159,7 +157,7 @@ def gradients(
 
     setting = Setting(base, prepared, pairs, max_length, dropout=0.0)
     tokens, found = gradient_errors(setting, chunks or [50])
-    Console().print(gradients_table(found, f"{pairs} pairs, {tokens} tokens"))
+    print_table(gradients_table(found, f"{pairs} pairs, {tokens} tokens"))
     report = {
         "benchmark": "gradients",
         "pairs": pairs,
@@ -252,7 +250,6 @@ def search(
 
     from benchmarks.search import SHAPES, measure_search
     from benchmarks.tables import search_table
-    from scimult.cli.tables import print_with_notes
     from scimult.errors import UnknownNameError
     from scimult.progress import progress
 
@@ -262,7 +259,7 @@ def search(
             raise UnknownNameError("shape", name, SHAPES)
     found = [measure_search(name, width, k, fraction, clock) for name in progress(chosen, "shapes")]
     title = f"exact search, width {width}, best {k}, {clock} seconds"
-    print_with_notes(search_table(found, title), [])
+    print_table(search_table(found, title))
     report = {
         "benchmark": "search",
         "width": width,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
+from scimult.table import Table, texts
 
 if TYPE_CHECKING:
     from benchmarks.compare_training import TrainingRow
@@ -17,79 +16,65 @@ if TYPE_CHECKING:
 
 def variants_table(rows: Sequence[Measurement], title: str) -> Table:
     """Return sizes and relative times of the model variants."""
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
-    table.add_column("variant", no_wrap=True)
-    headings = ("parameters", "trained", "active", "MB", "train", "encode", "mixed")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ["variant", "parameters", "trained", "active", "MB", "train", "encode", "mixed"]
+    cells = []
     for row in rows:
         counts = [f"{n / 1e6:.2f}" for n in (row.parameters, row.trainable, row.active)]
         times = [
             "" if time is None else f"{time.median:.2f}"
             for time in (row.train, row.encode, row.mixed)
         ]
-        table.add_row(row.name, *counts, f"{row.megabytes:.0f}", *times)
-    table.caption = "parameters in millions; times relative to vanilla (mixed: to one task alone)"
-    return table
+        cells.append(texts(row.name, *counts, f"{row.megabytes:.0f}", *times))
+    note = "parameters in millions; times relative to vanilla (mixed: to one task alone)"
+    return Table(title, headings, 1, cells, [note])
 
 
 def training_table(rows: Sequence[TrainingRow], title: str) -> Table:
     """Return training steps of ours beside those of sentence-transformers."""
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
-    headings = ("dropout", "ours", "theirs", "padding", "faster", "cached")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        rates = [f"{rate:,.0f}" for rate in (row.ours, row.theirs)]
-        ratios = [str(row.faster), str(row.cached)]
-        table.add_row(f"{row.dropout}", *rates, f"{row.padding:.0%}", *ratios)
-    table.caption = (
+    headings = ["dropout", "ours", "theirs", "padding", "faster", "cached"]
+    cells = [
+        texts(
+            row.dropout,
+            f"{row.ours:,.0f}",
+            f"{row.theirs:,.0f}",
+            f"{row.padding:.0%}",
+            row.faster,
+            row.cached,
+        )
+        for row in rows
+    ]
+    note = (
         "ours, theirs (sentence-transformers): real tokens a second; padding: of theirs; faster: "
         "their time over ours; cached: our time with the embedding cache over ours without"
     )
-    return table
+    return Table(title, headings, 0, cells, [note])
 
 
 def gradients_table(rows: Sequence[GradientErrors], title: str) -> Table:
     """Return the errors of each group of parameters, by the number of chunks."""
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
-    table.add_column("gradient of", no_wrap=True)
-    for row in rows:
-        name = "one pass" if row.chunks == 1 else f"{row.chunks} chunks"
-        table.add_column(name, justify="right", no_wrap=True)
+    passes = ["one pass" if row.chunks == 1 else f"{row.chunks} chunks" for row in rows]
+    cells = []
     for group in rows[0].groups:
         errors = [row.groups[group] for row in rows]
-        table.add_row(group, *(f"{whole:.2%} ({worst:.2%})" for whole, worst in errors))
-    table.caption = "error of bf16 over the norm of fp32's: of the group, of its worst tensor"
-    return table
+        cells.append(texts(group, *(f"{whole:.2%} ({worst:.2%})" for whole, worst in errors)))
+    note = "error of bf16 over the norm of fp32's: of the group, of its worst tensor"
+    return Table(title, ["gradient of", *passes], 1, cells, [note])
 
 
 def search_table(rows: Sequence[SearchCost], title: str) -> Table:
     """Return time and memory of exact search."""
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1))
-    table.add_column("shape", no_wrap=True)
-    headings = (
-        "queries",
-        "candidates",
-        "searched",
-        "seconds",
-        "× bare",
-        "+ names",
-        "whole",
-        "peak",
-        "whole",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    times = ["seconds", "× bare", "+ names", "whole"]
+    headings = ["shape", "queries", "candidates", "searched", *times, "peak", "whole"]
+    cells = []
     for row in rows:
         counts = [f"{row.queries:,}", f"{row.candidates:,}", f"{100 * row.fraction:.1f}%"]
         with_names = "–" if row.ratio_with_names is None else f"{row.ratio_with_names:.2f}"
-        times = [f"{row.seconds:.1f}", f"{row.ratio:.2f}", with_names]
-        times.append(f"{row.whole_seconds:,.0f} s")
+        seconds = [f"{row.seconds:.1f}", f"{row.ratio:.2f}", with_names]
         memory = [f"{size / 2**30:.2f} GiB" for size in (row.peak_bytes, row.whole_bytes)]
-        table.add_row(row.name, *counts, *times, *memory)
-    table.caption = (
+        whole = f"{row.whole_seconds:,.0f} s"
+        cells.append(texts(row.name, *counts, *seconds, whole, *memory))
+    note = (
         "bare: products and top-k of each block alone; + names: with name matching; "
         "whole: all queries, computed"
     )
-    return table
+    return Table(title, headings, 1, cells, [note])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from scimult.cli.checks import known_device
-from scimult.cli.output import echo, list_table, print_table
+from scimult.cli.output import echo, print_records
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult
@@ -135,7 +135,7 @@ def show_list(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
         for row in rows:
             typer.echo(json.dumps(row, ensure_ascii=False))
     elif rows:
-        print_table(list_table(rows, title))
+        print_records(rows, title)
 
 
 def show_ranked(rows: list[dict[str, Any]], title: str, similarity: str, as_json: bool) -> None:

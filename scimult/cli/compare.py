@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Optional
 
 import typer
 
+from scimult.cli.output import print_table
+
 
 def compare(
     results: Annotated[
@@ -31,17 +33,18 @@ def compare(
     ] = 0.95,
 ) -> None:
     """Differences to a baseline with intervals and corrected tests; writes JSON and Markdown."""
-    from scimult.cli.tables import print_with_notes
     from scimult.evaluation.comparison import Settings, save_comparison
     from scimult.evaluation.comparison import compare as compare_systems
-    from scimult.evaluation.comparison_table import to_markdown, to_rich
+    from scimult.evaluation.reporting.leaderboard import differences
     from scimult.files import write_text
+    from scimult.table import to_markdown
 
     settings = Settings(
         baseline=baseline, metric=metric, resamples=resamples, seed=seed, confidence=confidence
     )
     found = compare_systems(results, settings, systems or [])
     path = save_comparison(found, results)
-    write_text(path.with_suffix(".md"), to_markdown(found))
-    print_with_notes(to_rich(found), found.notes)
+    table = differences(found)
+    write_text(path.with_suffix(".md"), to_markdown(table, level=1))
+    print_table(table)
     typer.echo(f"table in {path.with_suffix('.md')}, full precision in {path}")

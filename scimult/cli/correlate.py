@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from scimult.cli.output import echo
+from scimult.cli.output import echo, print_table
 
 
 def correlate(
@@ -19,13 +19,14 @@ def correlate(
     ] = "pearson",
 ) -> None:
     """Correlations between data sets over systems; writes all methods as JSON and Markdown."""
-    from scimult.cli.tables import print_with_notes
+    from scimult.evaluation.correlation import METHODS, correlation_table
     from scimult.evaluation.correlation import correlate as correlate_sets
-    from scimult.evaluation.correlation import to_markdown, to_rich
     from scimult.files import write_json, write_text
+    from scimult.table import to_markdown
 
     found = correlate_sets(results)
     write_json(results / "correlation.json", found.model_dump(mode="json"))
-    write_text(results / "correlation.md", to_markdown(found))
-    print_with_notes(to_rich(found, method), found.notes)
+    pages = [to_markdown(correlation_table(found, name), level=1) for name in METHODS]
+    write_text(results / "correlation.md", "\n".join(pages))
+    print_table(correlation_table(found, method))
     echo(f"all methods in {results / 'correlation.md'}, full precision beside it")

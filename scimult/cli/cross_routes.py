@@ -9,7 +9,7 @@ import typer
 
 from scimult.cli.checks import check_model
 from scimult.cli.common import Device, Model, SkipBad
-from scimult.cli.output import echo
+from scimult.cli.output import echo, print_table
 from scimult.errors import DataError
 
 
@@ -31,10 +31,8 @@ def cross_routes(
     check_model(model)
     if not data.is_dir():
         raise DataError("folder does not exist", path=data, fix="check the path")
-    from scimult.cli.tables import print_with_notes
     from scimult.evaluation.harness import evaluate, load_sets
     from scimult.evaluation.report import check_comparable
-    from scimult.evaluation.reporting.grid import to_rich
     from scimult.evaluation.reporting.routes import cross_tables
     from scimult.evaluation.results import folder_of, load_results
     from scimult.evaluation.routes import FixedRoute
@@ -63,5 +61,5 @@ def cross_routes(
             evaluate(system, chosen, loaded, out)
     written = [result for result in load_results(out) if result.system in names]
     for grid in cross_tables(written):
-        print_with_notes(to_rich(grid), grid.notes)
+        print_table(grid)
     echo(f"results in {out}; scimult report shows this table too")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 import typer
 
 from scimult.cli.common import Device, SkipBad
-from scimult.cli.output import echo
+from scimult.cli.output import echo, print_table
 from scimult.cli.systems import Store, make_systems
 from scimult.errors import ConfigError, DataError, SciMultError
 
@@ -163,11 +163,10 @@ def _earlier(resume: bool, replace: bool) -> Earlier:
 
 def _show_table(out: Path, failed: Sequence[str]) -> None:
     """Write and print the table of all results; raise if a set failed."""
-    from scimult.cli.tables import print_with_notes
-    from scimult.evaluation.report import to_rich, update_table
+    from scimult.evaluation.report import score_table, update_table
 
     report = update_table(out)
-    print_with_notes(to_rich(report), report.notes)
+    print_table(score_table(report))
     echo(f"table in {out / 'table.md'}, scores and provenance beside it")
     if failed:
         fix = "mend what is said of them above, and run the command again with --resume"

@@ -8,11 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 import typer
+from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
+from scimult.table import Table, to_rich
 from scimult.terminal import visible
+
+# Where nobody looks at a terminal, tables are as wide as they need to be.
+_WIDE = 200
 
 
 def echo(message: object, *, err: bool = False) -> None:
@@ -20,23 +25,21 @@ def echo(message: object, *, err: bool = False) -> None:
     typer.echo(visible(str(message)), err=err)
 
 
-def plain(value: object) -> Text:
-    """Return a cell or title: no markup, nothing that commands the terminal."""
-    return Text(visible(str(value)))
+def print_table(table: Table) -> None:
+    """Print a table and its notes."""
+    console = Console()
+    (console if console.is_terminal else Console(width=_WIDE)).print(to_rich(table))
+    for note in table.notes:
+        console.print(visible(note), highlight=False, markup=False, soft_wrap=True)
 
 
-def list_table(rows: list[dict[str, Any]], title: str) -> Table:
-    """Return rows with the same keys as a table; numbers stand to the right."""
-    table = Table(title=plain(title), title_justify="left")
+def print_records(rows: list[dict[str, Any]], title: str) -> None:
+    """Print rows with the same keys as a table; numbers stand to the right."""
+    table = RichTable(title=Text(visible(title)), title_justify="left", box=box.SIMPLE)
     for name, value in rows[0].items() if rows else ():
         numeric = isinstance(value, (int, float))
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         cells = [f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row.values()]
-        table.add_row(*map(plain, cells))
-    return table
-
-
-def print_table(table: Table) -> None:
-    """Print a table as wide as the terminal."""
+        table.add_row(*(Text(visible(cell)) for cell in cells))
     Console().print(table)

@@ -185,14 +185,14 @@ def _convert(
     choices: Mapping[str, bool],
 ) -> None:
     """Write the raw files of a public source and say what was counted."""
-    from scimult.cli.tables import print_conversion
+    from scimult.cli.tables import print_counts
     from scimult.config import apply_overrides, validate
     from scimult.preparation.sources import SOURCES, convert
 
     source = SOURCES[name]
     chosen = validate(source.options, apply_overrides({}, options))
     conversion, notes = convert(source, chosen, source_folder, raw, **choices)
-    print_conversion(raw, conversion.counts)
+    print_counts(f"{raw}: raw files", conversion.counts)
     for note in conversion.notes:
         typer.echo(note, err=True)
     for note in notes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
-from scimult.cli.output import echo
+from scimult.cli.output import echo, print_table
 from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
 from scimult.files import check_own_file
 
@@ -54,9 +54,7 @@ def report(
     _check(results, map_ or [], out)
     from rich.console import Console
 
-    from scimult.cli.tables import print_with_notes
     from scimult.evaluation.reporting.chapter import make_chapter
-    from scimult.evaluation.reporting.grid import to_rich
     from scimult.evaluation.reporting.maps import check_layout
     from scimult.evaluation.reporting.page import write_page
     from scimult.evaluation.reporting.parts import Options
@@ -80,7 +78,7 @@ def report(
             raise UnknownNameError("system of a map", name, known)
     for chapter in chapters:
         for table in chapter.tables:
-            print_with_notes(to_rich(table), table.notes)
+            print_table(table)
         for gap in chapter.missing:
             line = f"not shown: {gap.section}: {gap.why}. Fix: {gap.fix}"
             Console().print(line, highlight=False, markup=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scimult.cli.common import AsJson
+from scimult.cli.output import print_table
 
 
 def runs(
@@ -24,7 +25,6 @@ def runs(
     import json
 
     from scimult.cli.runs_table import comparison_tables, runs_table
-    from scimult.cli.tables import print_with_notes
     from scimult.errors import ConfigError
     from scimult.training import runs as found_runs
 
@@ -35,7 +35,7 @@ def runs(
             for summary in summaries:
                 typer.echo(json.dumps(found_runs.as_json(summary), ensure_ascii=False))
         else:
-            print_with_notes(runs_table(summaries), [])
+            print_table(runs_table(summaries))
         return
     if len(found) < 2:
         raise ConfigError("--compare takes two runs or more", value=[str(path) for path in found])
@@ -44,4 +44,4 @@ def runs(
         typer.echo(json.dumps(found_runs.as_json(comparison), ensure_ascii=False))
         return
     for table in comparison_tables(comparison):
-        print_with_notes(table, [])
+        print_table(table)

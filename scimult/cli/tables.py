@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from scimult.cli.output import echo, plain
+from scimult.cli.output import echo, print_table
 from scimult.data.prepared import PreparedData
-from scimult.terminal import visible
+from scimult.table import Table, texts
 
 if TYPE_CHECKING:
     from scimult.preparation.sources import PublicSource
@@ -20,29 +15,19 @@ if TYPE_CHECKING:
 
 def print_prepared(data: PreparedData) -> None:
     """Print what a prepared folder holds: counts per source, then pairs and negatives."""
-    console = Console()
-    sources = Table(title=plain(f"{data.folder}: {len(data.texts):,} texts"), box=box.SIMPLE)
-    sources.add_column("source", no_wrap=True)
-    sources.add_column("count", overflow="fold")
-    for source in data.manifest.sources:
-        counts = [f"{count:,} {what}" for what, count in source.counts.items() if count]
-        sources.add_row(source.name, ", ".join(counts))
-    console.print(sources)
-    pairs = Table(box=box.SIMPLE)
-    pairs.add_column("source", overflow="fold", min_width=12)
-    for name in ("task", "split"):
-        pairs.add_column(name, no_wrap=True)
+    title = f"{data.folder}: {len(data.texts):,} texts"
+    print_counts(title, {source.name: source.counts for source in data.manifest.sources})
     names = ["queries", "groups", "pairs"]
     if any(entry.unsampled for entry in data.manifest.pairs):
         names.append("unsampled")
-    for name in (*names, "mined"):
-        pairs.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for entry in data.manifest.pairs:
         mined = entry.with_negatives / max(entry.groups, 1)
         counts = [f"{getattr(entry, name):,}" for name in names]
-        pairs.add_row(entry.source, entry.task, entry.split, *counts, f"{mined:.1%}")
-    console.print(pairs)
-    console.print("mined: groups with at least one hard negative", highlight=False)
+        rows.append(texts(entry.source, entry.task, entry.split, *counts, f"{mined:.1%}"))
+    headings = ["source", "task", "split", *names, "mined"]
+    notes = ["mined: groups with at least one hard negative"]
+    print_table(Table("pairs", headings, 3, rows, notes))
 
 
 def print_sources(sources: Sequence[PublicSource]) -> None:
@@ -53,19 +38,10 @@ def print_sources(sources: Sequence[PublicSource]) -> None:
         echo(f"  licence: {source.licence}\n  files below --input:\n{files}")
 
 
-def print_conversion(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Print what a conversion to raw files counted."""
-    table = Table(title=plain(f"{folder}: raw files"), box=box.SIMPLE)
-    table.add_column("source", no_wrap=True)
-    table.add_column("count", overflow="fold")
-    for name, found in counts.items():
-        table.add_row(name, ", ".join(f"{n:,} {what}" for what, n in found.items() if n))
-    Console().print(table)
-
-
-def print_with_notes(table: Table, notes: Sequence[str]) -> None:
-    """Print a table, in full width where nobody looks at a terminal, and its notes."""
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
-    for note in notes:
-        console.print(visible(note), highlight=False, markup=False, soft_wrap=True)
+def print_counts(title: str, counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Print what was counted of every source, zeros left out."""
+    rows = [
+        texts(name, ", ".join(f"{count:,} {what}" for what, count in found.items() if count))
+        for name, found in counts.items()
+    ]
+    print_table(Table(title, ["source", "count"], 2, rows))

@@ -91,7 +91,7 @@ class Probe(StrictConfig):
     Attributes
     ----------
     costs : list of float
-        Grid of C, the inverse strength of regularisation.
+        Table of C, the inverse strength of regularisation.
     folds : int
         Folds of the cross-validation that chooses C.
     model : {"svm", "logistic"}

@@ -6,21 +6,20 @@ add little to a benchmark. Shape legend: S systems, D data sets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from rich.table import Table as RichTable
-from rich.text import Text
 from scipy import stats
 
 from scimult.config import StrictConfig
 from scimult.errors import DataError
 from scimult.evaluation.metrics import Scores
-from scimult.evaluation.report import ABSENT, check_comparable, escaped, set_order
+from scimult.evaluation.report import check_comparable, set_order
 from scimult.evaluation.results import Result, load_results, provenance
+from scimult.table import ABSENT, Table, label, number
 
 FEWEST = 3
 """Over two systems every correlation is 1 or -1."""
@@ -109,28 +108,12 @@ def matrix(scores_SD: Scores, method: Method) -> list[list[float | None]]:
     return [[values[min(i, j), max(i, j)] for j in places] for i in places]
 
 
-def to_rich(correlation: Correlation, method: Method) -> RichTable:
-    """Return one matrix as a table for the terminal."""
-    table = RichTable(title=Text(_title(correlation, method)), title_justify="left")
-    table.add_column("set", no_wrap=True)
-    for name in correlation.sets:
-        table.add_column(Text(name), justify="right")
-    for name, cells in _rows(correlation, method):
-        table.add_row(Text(name), *cells)
-    return table
-
-
-def to_markdown(correlation: Correlation) -> str:
-    """Return the matrices of all methods as Markdown."""
-    lines = []
-    for method in METHODS:
-        lines += [f"# {escaped(_title(correlation, method))}", ""]
-        lines.append("| " + " | ".join(["set", *map(escaped, correlation.sets)]) + " |")
-        lines.append("|---|" + "---:|" * len(correlation.sets))
-        for name, cells in _rows(correlation, method):
-            lines.append("| " + " | ".join([escaped(name), *cells]) + " |")
-        lines.append("")
-    return "\n".join([*lines, *(f"* {escaped(note)}" for note in correlation.notes)]) + "\n"
+def correlation_table(correlation: Correlation, method: Method) -> Table:
+    """Return the matrix of one method as a table."""
+    matrix = zip(correlation.sets, correlation.matrices[method], strict=True)
+    rows = [[label(name), *(number(value, "{:.2f}") for value in row)] for name, row in matrix]
+    title = f"Suite {correlation.suite}: {method} correlation between data sets"
+    return Table(title, ["set", *correlation.sets], 1, rows, correlation.notes)
 
 
 def _main(result: Result, name: str) -> float:
@@ -142,14 +125,3 @@ def _coefficient(first_S: Scores, second_S: Scores, method: Method) -> float | N
     if np.ptp(first_S) == 0 or np.ptp(second_S) == 0:
         return None
     return float(METHODS[method](first_S, second_S).statistic)
-
-
-def _title(correlation: Correlation, method: Method) -> str:
-    return f"Suite {correlation.suite}: {method} correlation between data sets"
-
-
-def _rows(correlation: Correlation, method: Method) -> Sequence[tuple[str, list[str]]]:
-    return [
-        (name, [ABSENT if value is None else f"{value:.2f}" for value in values])
-        for name, values in zip(correlation.sets, correlation.matrices[method], strict=True)
-    ]

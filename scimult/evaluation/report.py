@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from scimult.errors import DataError
 from scimult.evaluation.results import Result, SetFacts, averages, load_results
 from scimult.files import write_text
-
-ABSENT = "–"
+from scimult.table import ABSENT, Table, percent, texts, to_markdown
 
 
 @dataclass(frozen=True)
@@ -123,53 +118,21 @@ def update_table(out: Path) -> Report:
         If a result is damaged or cannot be compared with the others.
     """
     report = make_report(load_results(out))
-    write_text(out / "table.md", to_markdown(report))
+    write_text(out / "table.md", to_markdown(score_table(report), level=1))
     return report
 
 
-def to_rich(report: Report) -> RichTable:
-    """Return the table for the terminal, best scores in bold."""
-    table = RichTable(title=Text(report.title), title_justify="left")
-    for column in ("task", "set", "metric"):
-        table.add_column(column, no_wrap=True)
-    for system in report.systems:
-        table.add_column(Text(system), justify="right")
-    previous = ("", "")
-    for row in report.rows:
-        cells = [
-            Text(cell, style="bold" if best else "")
-            for cell, best in zip(row.cells, row.best, strict=True)
+def score_table(report: Report) -> Table:
+    """Return the report as a table, best scores in bold."""
+    rows = [
+        [
+            *texts(row.task, row.name, row.metric),
+            *(percent(score, bold=best) for score, best in zip(row.scores, row.best, strict=True)),
         ]
-        current = (row.task, row.name)
-        if row.name != previous[1] and previous[1]:
-            table.add_section()
-        labels = current if current != previous else ("", "")
-        table.add_row(*map(Text, (*labels, row.metric)), *cells)
-        previous = current
-    return table
-
-
-def to_markdown(report: Report) -> str:
-    """Return the table as Markdown, best scores in bold."""
-    lines = [f"# {escaped(report.title)}", ""]
-    headings = ["task", "set", "metric", *map(escaped, report.systems)]
-    lines.append("| " + " | ".join(headings) + " |")
-    lines.append("|" + "---|" * 3 + "---:|" * len(report.systems))
-    for row in report.rows:
-        cells = [
-            f"**{cell}**" if best else cell for cell, best in zip(row.cells, row.best, strict=True)
-        ]
-        labels = map(escaped, (row.task, row.name, row.metric))
-        lines.append("| " + " | ".join([*labels, *cells]) + " |")
-    return "\n".join([*lines, "", *(f"* {escaped(note)}" for note in report.notes)]) + "\n"
-
-
-def escaped(text: str) -> str:
-    """Keep a text of users from ending a cell or line of Markdown, or starting markup.
-
-    An underscore within a word starts nothing and stays as it is.
-    """
-    return re.sub(r"([\\|`*\[\]<>]|\b_|_\b)", r"\\\1", " ".join(text.split()))
+        for row in report.rows
+    ]
+    headings = ["task", "set", "metric", *report.systems]
+    return Table(report.title, headings, 3, rows, report.notes, group=2)
 
 
 def _score(result: Result, name: str, metric: str) -> float | None:

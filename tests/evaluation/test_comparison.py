@@ -19,11 +19,12 @@ from scimult.evaluation.comparison import (
     compare,
     save_comparison,
 )
-from scimult.evaluation.comparison_table import to_markdown
 from scimult.evaluation.per_query import write_per_query
+from scimult.evaluation.reporting.leaderboard import differences
 from scimult.evaluation.resampling import holm
 from scimult.evaluation.results import Result, SetResult, load_results, save_result
 from scimult.files import sha256
+from scimult.table import to_markdown
 
 RNG = np.random.default_rng(0)
 QUERIES = [f"q{row}" for row in range(40)]
@@ -198,12 +199,13 @@ def test_what_is_written(out: Path) -> None:
     assert Comparison.model_validate(written) == found
     assert written["results"]["good"] == sha256(out / "good/result.json")
     assert written["provenance"]["seed"] == 3
-    lines = to_markdown(found).splitlines()
+    lines = to_markdown(differences(found), level=1).splitlines()
     assert "| 90% interval | p | p (Holm) |" in lines[2]
     line = next(line for line in lines if line.startswith("| links | map | good |"))
     mean = 100 * BASE.mean()
-    assert f"| {mean:.2f} | {mean + 30:.2f} | +30.00 | +{3000 / mean:.2f}% |" in line
-    assert line.endswith("| [+30.00, +30.00] | 0.0002 | 0.0014* |")
+    numbers = [f"{mean:.2f}", f"{mean + 30:.2f}", "+30.00", f"+{3000 / mean:.2f}%"]
+    numbers += ["+30.00 to +30.00", "0.0002", "0.0014*"]
+    assert line == f"| links | map | good | {' | '.join(f'**{cell}**' for cell in numbers)} |"
     assert any("cisi: with 12 queries the interval is too narrow" in line for line in lines)
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.harness import LoadedSet, evaluate, load_sets, missing_sets
-from scimult.evaluation.report import make_report, to_markdown
+from scimult.evaluation.report import make_report, score_table
 from scimult.evaluation.results import Result, load_results
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import BM25System, DenseSystem, Ranker
 from scimult.evaluation.task_data import Dataset
+from scimult.table import to_markdown
 from scimult.types import FloatArray, Role, Text
 from tests.benchmark_sets import WordEncoder, write_coarse, write_links, write_search
 
@@ -118,7 +119,9 @@ def test_a_set_that_fails_does_not_lose_the_others(prepared: Prepared) -> None:
     assert result.failed == {"links": "out of memory"}
     assert isinstance(told["links"], RuntimeError)
     assert load_results(out) == [result]
-    assert "words failed on links: out of memory" in to_markdown(make_report([result]))
+    assert "words failed on links: out of memory" in to_markdown(
+        score_table(make_report([result])), level=1
+    )
     mended = evaluate(DenseSystem(WordEncoder()), suite, sets, out, earlier="resume")
     assert mended.failed == {}
     assert list(mended.sets) == list(sets)

@@ -11,10 +11,11 @@ import pytrec_eval
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.harness import evaluate, load_sets
-from scimult.evaluation.report import make_report, to_markdown
+from scimult.evaluation.report import make_report, score_table
 from scimult.evaluation.results import Result
 from scimult.evaluation.suites import Suite, load_suite, suite_names
 from scimult.evaluation.systems import DenseSystem
+from scimult.table import to_markdown
 from tests.benchmark_sets import HEADER, WordEncoder, benchmark, write_jsonl, write_rows
 
 MEASURES = {"ndcg": "ndcg", "ndcg@10": "ndcg_cut_10", "map": "map", "mrr": "recip_rank"}
@@ -71,7 +72,7 @@ def test_means_are_those_of_trec_eval_run_on_the_same_lists(tmp_path: Path, prot
         assert found == pytest.approx(np.mean(list(peer.values())), abs=1e-12), metric
     assert result.sets["set"].counts["queries"] == QUERIES
     assert sorted(result.sets["set"].remarks.values()) == [UNJUDGED, EMPTY]
-    table = to_markdown(make_report([result]))
+    table = to_markdown(score_table(make_report([result])), level=1)
     assert "set: 4 times: nothing is relevant to the query, which counts as 0." in table
     assert "set: 3 times: query has no judgment and is not asked." in table
 

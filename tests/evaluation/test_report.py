@@ -15,12 +15,13 @@ from scimult.errors import ConfigError, DataError
 from scimult.evaluation.harness import LoadedSet, evaluate, load_sets
 from scimult.evaluation.intervals import with_intervals
 from scimult.evaluation.per_query import read_per_query, write_per_query
-from scimult.evaluation.report import make_report, to_markdown, to_rich, update_table
+from scimult.evaluation.report import make_report, score_table, update_table
 from scimult.evaluation.results import Result, averages, folder_of, load_results
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import BM25System, DenseSystem
 from scimult.files import sha256
 from scimult.retrieval.runs import read_run
+from scimult.table import to_markdown, to_rich
 from tests.benchmark_sets import (
     PAPERS,
     WordEncoder,
@@ -161,7 +162,7 @@ def test_the_table_has_a_row_per_metric_and_a_column_per_system(prepared: Prepar
     report = update_table(prepared[2])
     assert report.systems == ["BM25", "words"]
     assert len(report.rows) == 4 + 1 + 3 + 2 + 2 + 4
-    text = to_markdown(report)
+    text = to_markdown(score_table(report), level=1)
     assert (prepared[2] / "table.md").read_text() == text
     row = next(line for line in text.splitlines() if "| rerank | map |" in line)
     scores = [result.sets["rerank"].scores["map"] for result in results]
@@ -170,7 +171,7 @@ def test_the_table_has_a_row_per_metric_and_a_column_per_system(prepared: Prepar
     wanted = [f"**{cell}**" if cell == best else cell for cell in shown]
     assert row == f"| link_prediction | rerank | map | {wanted[0]} | {wanted[1]} |"
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(to_rich(report))
+    console.print(to_rich(score_table(report)))
     printed = console.export_text()
     for cell in shown:
         assert cell in printed
@@ -197,7 +198,7 @@ def test_left_out_records_and_modes_are_noted(tmp_path: Path) -> None:
     suite = Suite(name="tiny", description="Tests", how_to_get="", benchmarks=benchmarks)
     sets = load_sets(suite, tmp_path, skip_bad=True)
     result = evaluate(BM25System(), suite, sets, tmp_path / "out")
-    text = to_markdown(make_report([result]))
+    text = to_markdown(score_table(make_report([result])), level=1)
     assert "fields: left out 1: paper has a label that the label file does not name." in text
     assert "links: mode 'paper'." in text
 
@@ -241,7 +242,7 @@ def test_names_of_a_suite_are_text_in_markdown(tmp_path: Path) -> None:
     sets = load_sets(suite, tmp_path / "data")
     evaluate(BM25System(), suite, sets, tmp_path / "out")
     (result,) = load_results(tmp_path / "out")
-    lines = to_markdown(make_report([result])).splitlines()
+    lines = to_markdown(score_table(make_report([result])), level=1).splitlines()
     assert lines[0] == (
         r"# Suite \<b\>: \<script\>alert(1)\</script\> \| a \`b\` \*c\* \[d\](e) # \_f\_"
     )

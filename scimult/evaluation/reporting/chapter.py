@@ -16,7 +16,6 @@ from scimult.evaluation.reporting.gaps import (
     without_queries,
     without_samples,
 )
-from scimult.evaluation.reporting.grid import Grid
 from scimult.evaluation.reporting.leaderboard import (
     Tested,
     leaderboard,
@@ -31,6 +30,7 @@ from scimult.evaluation.reporting.routes import cross_tables
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.reporting.wins import Duel, counts
 from scimult.evaluation.results import Result, averages, load_results
+from scimult.table import Table
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Chapter:
     dates: tuple[str, str]
     commits: list[str]
     groups: list[Group]
-    tables: list[Grid]
+    tables: list[Table]
     curves: list[RecallCurves]
-    frequencies: list[Grid]
+    frequencies: list[Table]
     duels: list[Duel]
     maps: list[PaperMap]
     missing: list[Missing]
@@ -136,8 +136,8 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
 
 
 def _tables(
-    results: Sequence[Result], plain: Grid, tested: Tested | None, parts: Sequence[SetPart]
-) -> list[Grid]:
+    results: Sequence[Result], plain: Table, tested: Tested | None, parts: Sequence[SetPart]
+) -> list[Table]:
     tables = [leaderboard(results, tested) if tested else plain]
     if tested and tested.comparison:
         tables.insert(0, standing(tested.comparison))

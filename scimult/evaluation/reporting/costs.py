@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scimult.evaluation.report import ABSENT
-from scimult.evaluation.reporting.grid import Cell, Grid, label, number
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.results import Result
+from scimult.table import ABSENT, Cell, Table, label, number
 
 MEGA = 1e6
 
 
-def costs(results: Sequence[Result]) -> Grid:
+def costs(results: Sequence[Result]) -> Table:
     """Return time and, where the results have them, texts and tokens per second and index size."""
     headings = ["system", "sets", "seconds", "encode s", "texts/s", "tokens/s", "index MB"]
     notes = [
@@ -21,7 +20,7 @@ def costs(results: Sequence[Result]) -> Grid:
         "sets. Times of results that other machines or a busy one wrote do not compare.",
         *dict.fromkeys(f"{result.system}: {_machine(result)}." for result in results),
     ]
-    return Grid("Cost", headings, 1, [_row(result) for result in results], notes)
+    return Table("Cost", headings, 1, [_row(result) for result in results], notes)
 
 
 def missing_costs(results: Sequence[Result]) -> list[Missing]:

@@ -6,15 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult.evaluation.metrics import MACRO_F1
-from scimult.evaluation.reporting.grid import Cell, Grid, label, percent
 from scimult.evaluation.reporting.sources import ScoredSet
+from scimult.table import Cell, Table, label, percent
 from scimult.types import IntArray
 
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Where ranges of frequencies start; each ends before the next."""
 
 
-def by_frequency(scored: ScoredSet) -> Grid | None:
+def by_frequency(scored: ScoredSet) -> Table | None:
     """Return scores by label frequency in the papers that were scored; None if not known.
 
     Coarse sets have the F1 of every class. Of fine sets, papers are grouped by the frequency of
@@ -26,7 +26,7 @@ def by_frequency(scored: ScoredSet) -> Grid | None:
     return _rarest(scored) if fine and scored.dataset else None
 
 
-def _classes(scored: ScoredSet) -> Grid:
+def _classes(scored: ScoredSet) -> Table:
     tables = scored.tables
     gold = np.array(next(iter(tables.values())).column("gold"))
     names = _label_names(scored)
@@ -38,7 +38,7 @@ def _classes(scored: ScoredSet) -> Grid:
         ]
         shown = names.get(name, name)
         rows.append([label(shown), Cell(f"{frequency[name]:,}", frequency[name]), *_best(scores)])
-    return Grid(
+    return Table(
         f"{scored.name}: F1 of each class",
         ["class", "papers", *tables],
         1,
@@ -53,7 +53,7 @@ def class_f1(gold: NDArray[np.str_], predicted: NDArray[np.str_], name: str) -> 
     return float(2 * hits / ((gold == name).sum() + (predicted == name).sum()))
 
 
-def _rarest(scored: ScoredSet) -> Grid:
+def _rarest(scored: ScoredSet) -> Table:
     assert scored.dataset is not None, "only called with data"
     rarest_Q = rarest_label(scored.dataset.qrels.rows.values, scored.dataset.qrels.rows.owners)
     rows = []
@@ -69,7 +69,7 @@ def _rarest(scored: ScoredSet) -> Grid:
         papers = int(chosen_Q.sum())
         shown = name or f"{low} to {(high or 0) - 1}"
         rows.append([label(shown), Cell(f"{papers:,}", papers), *_best(scores)])
-    return Grid(
+    return Table(
         f"{scored.name}: {scored.column} by label frequency",
         ["papers with the rarest label", "papers", *scored.tables],
         1,

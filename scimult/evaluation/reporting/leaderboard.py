@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scimult.evaluation.comparison import (
@@ -15,9 +15,20 @@ from scimult.evaluation.comparison import (
     set_seed,
 )
 from scimult.evaluation.report import Row, make_report
-from scimult.evaluation.reporting.grid import SIGNS, Cell, Grid, Mark, change, label, percent
 from scimult.evaluation.resampling import bootstrap, interval
 from scimult.evaluation.results import Result
+from scimult.table import (
+    ABSENT,
+    SIGNS,
+    Cell,
+    Mark,
+    Table,
+    change,
+    label,
+    number,
+    percent,
+    texts,
+)
 
 Interval = tuple[float, float]
 Intervals = dict[tuple[str, str, str], Interval]
@@ -71,7 +82,7 @@ def significance(out: Path, results: Sequence[Result], settings: Settings) -> Te
     return Tested(intervals, compare(out, settings) if comparable else None)
 
 
-def leaderboard(results: Sequence[Result], tested: Tested | None) -> Grid:
+def leaderboard(results: Sequence[Result], tested: Tested | None) -> Table:
     """Return all scores, systems as columns, the main metric of a set first."""
     report = make_report(results)
     rows = [_row(row, report.systems, tested) for row in report.rows]
@@ -86,15 +97,30 @@ def leaderboard(results: Sequence[Result], tested: Tested | None) -> Grid:
     ]
     headings = ["task", "set", "metric", *report.systems]
     averages = sum(row.name not in main for row in report.rows)
-    return Grid("Leaderboard", headings, 3, rows, notes, minor, averages)
+    return Table("Leaderboard", headings, 3, rows, notes, minor, averages)
 
 
-def relative_changes(comparison: Comparison) -> Grid:
+def differences(comparison: Comparison) -> Table:
+    """Return every difference to the baseline; those that pass the corrected test are bold."""
+    settings = comparison.settings
+    ends = f"{100 * settings.confidence:g}% interval"
+    numbers = [settings.baseline, "score", "difference", "relative", ends, "p", "p (Holm)"]
+    return Table(
+        f"Suite {comparison.suite}: compared with {settings.baseline}",
+        ["set", "metric", "system", *numbers],
+        3,
+        [_difference(row, settings) for row in (*comparison.rows, *comparison.averages)],
+        comparison.notes,
+        group=1,
+    )
+
+
+def relative_changes(comparison: Comparison) -> Table:
     """Return the relative change of average scores per task (SciMult, Table 9)."""
     tasks = dict.fromkeys(row.task for row in comparison.averages)
     changes = {(row.task, row.system): row.relative_change for row in comparison.averages}
     baseline = comparison.settings.baseline
-    return Grid(
+    return Table(
         f"Relative change of average scores, compared with {baseline}",
         ["task", *comparison.systems],
         1,
@@ -109,7 +135,7 @@ def relative_changes(comparison: Comparison) -> Grid:
     )
 
 
-def standing(comparison: Comparison) -> Grid:
+def standing(comparison: Comparison) -> Table:
     """Count the data sets on which each system is better or worse than the baseline."""
     level = comparison.settings.level
     averages = {row.system: row for row in comparison.averages if row.task == "all"}
@@ -129,7 +155,31 @@ def standing(comparison: Comparison) -> Grid:
         f"Data sets on which a system is better or worse than {baseline}, by the corrected test "
         f"at level {level:g}; on the others the difference can be chance."
     ]
-    return Grid(f"Compared with {baseline}", headings, 1, rows, notes)
+    return Table(f"Compared with {baseline}", headings, 1, rows, notes)
+
+
+def _difference(row: Difference, settings: Settings) -> list[Cell]:
+    passes = row.p_holm is not None and row.p_holm <= settings.level
+    name = f"average ({row.task})" if row.name == "average" else row.name
+    cells = [
+        percent(row.baseline_score),
+        percent(row.score),
+        number(row.difference, "{:+.2f}", 100),
+        change(row.relative_change),
+        Cell(f"{100 * row.low:+.2f} to {100 * row.high:+.2f}"),
+        _p_value(row.p),
+        _p_value(row.p_holm, "*" if passes else ""),
+    ]
+    return [
+        *texts(name, row.metric, row.system),
+        *(replace(cell, bold=passes) for cell in cells),
+    ]
+
+
+def _p_value(p: float | None, star: str = "") -> Cell:
+    if p is None:
+        return Cell(ABSENT)
+    return Cell((f"{p:.4f}" if p >= 0.00005 else "<0.0001") + star, p)
 
 
 def _main_rows(comparison: Comparison) -> list[Difference]:

@@ -13,12 +13,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from scimult.evaluation.report import escaped
 from scimult.evaluation.reporting import charts
 from scimult.evaluation.reporting.chapter import Chapter
-from scimult.evaluation.reporting.grid import SIGNS, Grid, to_latex, to_markdown
 from scimult.evaluation.results import provenance
 from scimult.files import write_json, write_text
+from scimult.table import SIGNS, Table, escaped, to_latex, to_markdown
 
 FORMAT = "scimult-report/1"
 PACKAGE = "scimult.evaluation.reporting"
@@ -68,7 +67,7 @@ def _asset(name: str) -> str:
     return (folder / name).read_text(encoding="utf-8")
 
 
-def _grids(chapter: Chapter) -> list[Grid]:
+def _grids(chapter: Chapter) -> list[Table]:
     return [*chapter.tables, *chapter.frequencies]
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scimult.evaluation.reporting.curves import RecallCurves, recall_curves
-from scimult.evaluation.reporting.grid import Grid
 from scimult.evaluation.reporting.labels import by_frequency
 from scimult.evaluation.reporting.maps import Layout, PaperMap, can_map, paper_map, takes
 from scimult.evaluation.reporting.sources import read_scored_set
 from scimult.evaluation.reporting.wins import Duel, duels
 from scimult.evaluation.results import Result
 from scimult.retrieval.embeddings import StoredEmbeddings
+from scimult.table import Table
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class SetPart:
     has_texts: bool
     has_lists: bool
     curves: RecallCurves | None
-    frequency: Grid | None
+    frequency: Table | None
     duels: list[Duel]
     maps: list[PaperMap]
 

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig, load_config
 from scimult.errors import ConfigError
-from scimult.evaluation.reporting.grid import Cell, Grid, label, percent
 from scimult.evaluation.results import Result
+from scimult.table import Cell, Table, label, percent
 
 AVERAGE = "average"
 
@@ -68,7 +68,7 @@ def publications() -> list[Publication]:
     return found
 
 
-def beside_ours(results: Sequence[Result], papers: Sequence[Publication]) -> list[Grid]:
+def beside_ours(results: Sequence[Result], papers: Sequence[Publication]) -> list[Table]:
     """Return every published table that shares a data set with the results."""
     suite = results[-1].suite["name"]
     return [
@@ -81,7 +81,7 @@ def beside_ours(results: Sequence[Result], papers: Sequence[Publication]) -> lis
 
 def _beside(
     table: PublishedTable, paper: Publication, suite: str, results: Sequence[Result]
-) -> Grid | None:
+) -> Table | None:
     ours = {
         f"{suite}:{name}/{metric}": score
         for result in results
@@ -112,7 +112,7 @@ def _beside(
     unknown = list(dict.fromkeys(_set_of(c) for c in shown if _set_of(c) not in paper.counts))
     if unknown:
         notes.append(f"Sizes in the paper not known: {', '.join(unknown)}.")
-    return Grid(f"Published: {table.name}, {table.title}", headings, 1, rows, notes)
+    return Table(f"Published: {table.name}, {table.title}", headings, 1, rows, notes)
 
 
 def _set_of(column: str) -> str:

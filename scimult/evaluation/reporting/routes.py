@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scimult.evaluation.reporting.grid import Grid, label, percent
 from scimult.evaluation.results import Result
+from scimult.table import Table, label, percent
 
 
-def cross_tables(results: Sequence[Result]) -> list[Grid]:
+def cross_tables(results: Sequence[Result]) -> list[Table]:
     """Return, for each model that was evaluated by route, main scores of sets by route."""
     models: dict[str, list[Result]] = {}
     for result in results:
@@ -18,7 +18,7 @@ def cross_tables(results: Sequence[Result]) -> list[Grid]:
     return [_cross_table(model, found) for model, found in models.items()]
 
 
-def _cross_table(model: str, results: Sequence[Result]) -> Grid:
+def _cross_table(model: str, results: Sequence[Result]) -> Table:
     routes = [str(result.settings["route"]) for result in results]
     rows = []
     for name in dict.fromkeys(name for result in results for name in result.sets):
@@ -35,7 +35,7 @@ def _cross_table(model: str, results: Sequence[Result]) -> Grid:
         "Columns: the task whose route (experts, control code, instruction) encoded all texts. The "
         "best of a row is bold; if routes specialise, it is under the task of the row."
     ]
-    return Grid(f"{model}, by route", ["task", "set", "metric", *routes], 3, rows, notes)
+    return Table(f"{model}, by route", ["task", "set", "metric", *routes], 3, rows, notes)
 
 
 def _main(result: Result, name: str) -> float | None:

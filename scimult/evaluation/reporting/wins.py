@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from scimult.evaluation.metrics import MACRO_F1, Scores
-from scimult.evaluation.reporting.grid import Cell, Grid, label
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.resampling import ROUNDING
+from scimult.table import Cell, Table, label
 from scimult.types import Text
 
 LISTED = 3
@@ -103,7 +103,7 @@ def duels(scored: ScoredSet, baseline: str, examples: int) -> list[Duel]:
     return found
 
 
-def counts(found: Sequence[Duel]) -> Grid:
+def counts(found: Sequence[Duel]) -> Table:
     """Return wins, ties and losses as a table."""
     headings = ["task", "set", "score per query", "system", "wins", "ties", "losses"]
     rows = [
@@ -114,7 +114,7 @@ def counts(found: Sequence[Duel]) -> Grid:
         for duel in found
     ]
     baseline = found[0].baseline if found else ""
-    return Grid(f"Queries won and lost against {baseline}", headings, 4, rows)
+    return Table(f"Queries won and lost against {baseline}", headings, 4, rows)
 
 
 def _scores(scored: ScoredSet, system: str) -> Scores:

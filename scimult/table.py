@@ -1,15 +1,21 @@
-"""Tables of a report, written once for the terminal, Markdown, LaTeX, JSON and HTML."""
+"""A table, written once for the terminal, Markdown, LaTeX, and (by the report) JSON and HTML."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from scimult.evaluation.report import ABSENT, escaped
+from scimult.terminal import visible
+
+ABSENT = "–"
+# Longer texts are folded on a terminal; names stay whole.
+_LONGEST_NAME = 40
 
 Mark = Literal["", "better", "worse"]
 SIGNS: dict[Mark, str] = {"": "", "better": "▲", "worse": "▼"}
@@ -58,7 +64,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Table:
     """A table.
 
     Attributes
@@ -68,7 +74,7 @@ class Grid:
     headings : list of str
         One per column.
     labels : int
-        How many columns, from the left, name the row.
+        How many columns, from the left, are text; the others are numbers.
     rows : list of list of Cell
         Cells in the order of the headings.
     notes : list of str
@@ -77,6 +83,8 @@ class Grid:
         Rows that HTML shows on demand only.
     footer : int
         How many rows at the end sum up the others.
+    group : int
+        Rows that agree in so many columns, from the left, stand together on a terminal.
     """
 
     title: str
@@ -86,6 +94,7 @@ class Grid:
     notes: list[str] = field(default_factory=list)
     minor: list[int] = field(default_factory=list)
     footer: int = 0
+    group: int = 0
 
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.headings) for row in self.rows), self.title
@@ -113,40 +122,69 @@ def number(value: float | None, form: str, factor: float = 1, **shown: object) -
     return Cell(form.format(factor * value), value, **shown)  # type: ignore[arg-type]
 
 
-def to_rich(grid: Grid) -> RichTable:
-    """Return a table for the terminal."""
-    table = RichTable(title=Text(grid.title), title_justify="left")
-    for column, heading in enumerate(grid.headings):
-        named = column < grid.labels
-        table.add_column(Text(heading), justify="left" if named else "right", no_wrap=named)
-    for row in grid.rows:
-        table.add_row(
-            *(Text(cell.text + SIGNS[cell.mark], style="bold" * cell.bold) for cell in row)
+def texts(*values: object) -> list[Cell]:
+    """Return a row of plain texts."""
+    return [Cell(str(value)) for value in values]
+
+
+def to_rich(table: Table) -> RichTable:
+    """Return the table for the terminal, where no text of others gives commands."""
+    shown = RichTable(title=_plain(table.title), title_justify="left", box=box.SIMPLE)
+    for column, heading in enumerate(table.headings):
+        named = column < table.labels
+        longest = max((len(row[column].text) for row in table.rows), default=0)
+        shown.add_column(
+            _plain(heading),
+            justify="left" if named else "right",
+            no_wrap=named and longest <= _LONGEST_NAME,
+            overflow="fold",
         )
-    return table
+    previous: list[str] = []
+    for row in table.rows:
+        group = [cell.text for cell in row[: table.group]]
+        if previous and previous != group:
+            shown.add_section()
+        styled = [_plain(cell.text + SIGNS[cell.mark], bold=cell.bold) for cell in row]
+        if previous == group:
+            styled[: table.group] = [Text()] * table.group
+        shown.add_row(*styled)
+        previous = group
+    return shown
 
 
-def to_markdown(grid: Grid) -> str:
-    """Return the table and its notes as Markdown."""
-    head = [escaped(heading) for heading in grid.headings]
-    rule = "---|" * grid.labels + "---:|" * (len(head) - grid.labels)
-    lines = [f"## {escaped(grid.title)}", "", f"| {' | '.join(head)} |", f"|{rule}"]
-    for row in grid.rows:
-        texts = [escaped(cell.text) + SIGNS[cell.mark] for cell in row]
-        shown = [f"**{t}**" if cell.bold else t for cell, t in zip(row, texts, strict=True)]
-        lines.append(f"| {' | '.join(shown)} |")
-    return "\n".join([*lines, "", *(f"* {escaped(note)}" for note in grid.notes)]) + "\n"
+def to_markdown(table: Table, level: int = 2) -> str:
+    """Return the table and its notes as Markdown, below a heading of a level."""
+    head = [escaped(heading) for heading in table.headings]
+    rule = "---|" * table.labels + "---:|" * (len(head) - table.labels)
+    lines = [f"{'#' * level} {escaped(table.title)}", "", f"| {' | '.join(head)} |", f"|{rule}"]
+    for row in table.rows:
+        lines.append(f"| {' | '.join(map(_markdown_cell, row))} |")
+    return "\n".join([*lines, "", *(f"* {escaped(note)}" for note in table.notes)]) + "\n"
 
 
-def to_latex(grid: Grid) -> str:
+def _markdown_cell(cell: Cell) -> str:
+    # Numbers are texts of ours.
+    text = (escaped(cell.text) if cell.value is None else cell.text) + SIGNS[cell.mark]
+    return f"**{text}**" if cell.bold else text
+
+
+def escaped(text: str) -> str:
+    """Keep a text of users from ending a cell or line of Markdown, or starting markup.
+
+    An underscore within a word starts nothing and stays as it is.
+    """
+    return re.sub(r"([\\|`*\[\]<>]|\b_|_\b)", r"\\\1", " ".join(text.split()))
+
+
+def to_latex(table: Table) -> str:
     """Return the table as LaTeX for the package ``booktabs``; notes are comments."""
-    columns = "l" * grid.labels + "r" * (len(grid.headings) - grid.labels)
+    columns = "l" * table.labels + "r" * (len(table.headings) - table.labels)
     # A line break in a text would end the comment.
-    lines = ["% " + " ".join(note.split()) for note in (grid.title, *grid.notes)]
+    lines = ["% " + " ".join(note.split()) for note in (table.title, *table.notes)]
     lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-    lines += [_latex_row([_latex(heading) for heading in grid.headings]), r"\midrule"]
-    for previous, row in zip([None, *grid.rows], grid.rows, strict=False):
-        if grid.labels > 1 and previous and previous[0].text != row[0].text:
+    lines += [_latex_row([_latex(heading) for heading in table.headings]), r"\midrule"]
+    for previous, row in zip([None, *table.rows], table.rows, strict=False):
+        if table.labels > 1 and previous and previous[0].text != row[0].text:
             lines.append(r"\midrule")
         lines.append(_latex_row([_latex_cell(cell) for cell in row]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
@@ -163,3 +201,7 @@ def _latex_cell(cell: Cell) -> str:
 
 def _latex(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in text)
+
+
+def _plain(text: str, bold: bool = False) -> Text:
+    return Text(visible(text), style="bold" if bold else "")

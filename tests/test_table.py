@@ -7,9 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from scimult.evaluation.reporting.grid import (
+from scimult.table import (
     Cell,
-    Grid,
+    Table,
     change,
     label,
     percent,
@@ -18,7 +18,7 @@ from scimult.evaluation.reporting.grid import (
     to_rich,
 )
 
-GRID = Grid(
+TABLE = Table(
     "A & B",
     ["set", "one_1", "two"],
     1,
@@ -31,7 +31,7 @@ GRID = Grid(
 
 
 def test_markdown_keeps_texts_inside_their_cells() -> None:
-    lines = to_markdown(GRID).splitlines()
+    lines = to_markdown(TABLE).splitlines()
     assert lines[2:6] == [
         "| set | one_1 | two |",
         "|---|---:|---:|",
@@ -42,7 +42,7 @@ def test_markdown_keeps_texts_inside_their_cells() -> None:
 
 
 def test_latex_escapes_texts_and_marks_tests() -> None:
-    lines = to_latex(GRID).splitlines()
+    lines = to_latex(TABLE).splitlines()
     assert lines[:3] == ["% A & B", "% a note", r"\begin{tabular}{lrr}"]
     assert r"set & one\_1 & two \\" in lines
     assert r"50\% | x & 50.00 & \textbf{61.23}\rlap{$^{+}$} \\" in lines
@@ -50,14 +50,14 @@ def test_latex_escapes_texts_and_marks_tests() -> None:
 
 
 def test_a_line_break_in_a_text_does_not_end_a_latex_comment() -> None:
-    found = to_latex(Grid("one\n\\input{x}", ["a"], 1, [[label("b")]], ["two\n\\end{x}"]))
+    found = to_latex(Table("one\n\\input{x}", ["a"], 1, [[label("b")]], ["two\n\\end{x}"]))
     assert all(line.startswith("%") for line in found.splitlines()[:2])
     assert found.splitlines()[2] == r"\begin{tabular}{l}"
 
 
 def test_terminal_shows_marks() -> None:
     shown = StringIO()
-    Console(file=shown, width=80).print(to_rich(GRID))
+    Console(file=shown, width=80).print(to_rich(TABLE))
     assert "61.23▲" in shown.getvalue()
     assert "25.00▼" in shown.getvalue()
 
