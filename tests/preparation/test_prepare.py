@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -293,49 +292,6 @@ def test_a_prepared_folder_is_checked_when_opened(data: PreparedData, tmp_path: 
     write_json(data.folder / "manifest.json", {**manifest, "version": "0"})
     with pytest.raises(DataError, match="prepared folder of another version"):
         PreparedData.open(data.folder)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "named"),
-    [
-        ("pairs", [{"file": "x"}], "pairs.0.source: Field required"),
-        ("pairs", None, "pairs: Input should be a valid list"),
-        ("label_rows", {"x": [1]}, "label_rows.x.1: Field required"),
-        ("files", {"texts.arrow": 3}, "files.texts.arrow: Input should be"),
-        ("tasks", [{"name": "t", "colour": "red"}], "tasks.0.colour: Extra inputs"),
-    ],
-)
-def test_a_damaged_manifest_names_the_key(
-    data: PreparedData, key: str, value: object, named: str
-) -> None:
-    path = data.folder / "manifest.json"
-    write_json(path, {**read_json(path), key: value})
-    with pytest.raises(DataError) as caught:
-        PreparedData.open(data.folder)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: manifest is damaged: {named}"), message
-    assert message.count("Fix:") == 1
-
-
-def test_the_manifest_comes_back_as_it_was_written(data: PreparedData) -> None:
-    """Keys of a later version of the toolkit too, wherever they stand."""
-    path = data.folder / "manifest.json"
-    tree = read_json(path)
-    tree["later"] = {"a": None}
-    tree["pairs"][0]["later"] = [1]
-    write_json(path, tree)
-    before = path.read_text(encoding="utf-8")
-    PreparedData.open(data.folder).manifest.write(data.folder)
-    assert json.loads(before) == read_json(path)
-
-
-def test_pair_files_say_what_they_are_made_of(data: PreparedData) -> None:
-    parts = {file.task: (file.namespace, file.part) for file in data.pairs("train")}
-    assert parts == {
-        "classification": ("toy", "labels"),
-        "link_prediction": ("toy", "citations"),
-        "search": ("toy", "queries"),
-    }
 
 
 def test_only_a_prepared_folder_is_replaced(root: Path, data: PreparedData) -> None:

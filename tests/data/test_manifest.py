@@ -1,0 +1,62 @@
+"""The manifest: damage is named, and what is read is written again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scimult.data.prepared import PreparedData
+from scimult.errors import DataError
+from scimult.files import read_json, write_json
+from scimult.preparation.dataset import build_dataset
+from tests.raw_corpus import raw_config, write_raw
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> PreparedData:
+    return build_dataset(raw_config(write_raw(tmp_path / "raw")), tmp_path / "out")[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("pairs", [{"file": "x"}], "pairs.0.source: Field required"),
+        ("pairs", None, "pairs: Input should be a valid list"),
+        ("label_rows", {"x": [1]}, "label_rows.x.1: Field required"),
+        ("files", {"texts.arrow": 3}, "files.texts.arrow: Input should be"),
+        ("tasks", [{"name": "t", "colour": "red"}], "tasks.0.colour: Extra inputs"),
+    ],
+)
+def test_a_damaged_manifest_names_the_key(
+    data: PreparedData, key: str, value: object, named: str
+) -> None:
+    path = data.folder / "manifest.json"
+    write_json(path, {**read_json(path), key: value})
+    with pytest.raises(DataError) as caught:
+        PreparedData.open(data.folder)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: manifest is damaged: {named}"), message
+    assert message.count("Fix:") == 1
+
+
+def test_the_manifest_comes_back_as_it_was_written(data: PreparedData) -> None:
+    """Keys of a later version of the toolkit too, wherever they stand."""
+    path = data.folder / "manifest.json"
+    tree = read_json(path)
+    tree["later"] = {"a": None}
+    tree["pairs"][0]["later"] = [1]
+    write_json(path, tree)
+    before = path.read_text(encoding="utf-8")
+    PreparedData.open(data.folder).manifest.write(data.folder)
+    assert json.loads(before) == read_json(path)
+
+
+def test_pair_files_say_what_they_are_made_of(data: PreparedData) -> None:
+    parts = {file.task: (file.namespace, file.part) for file in data.pairs("train")}
+    assert parts == {
+        "classification": ("toy", "labels"),
+        "link_prediction": ("toy", "citations"),
+        "search": ("toy", "queries"),
+    }
