@@ -121,11 +121,12 @@ class DeepSpeedEngine:
         }
         name_of = {parameter: name for name, parameter in model.named_parameters()}
         groups = [[name_of[p] for p in group["params"]] for group in optimizer.param_groups]
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=optimizer,
             lr_scheduler=schedule,
-            config=bound_buckets(settings, sum(p.numel() for p in model.parameters())),
+            config=bound_buckets(settings, trained),
             dist_init_required=False,
         )
         self._shards = StateShards(self._engine, optimizer, groups)
