@@ -5,43 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
-from scimult.models import Encoder, pack
-from scimult.training.config import OptimizerConfig
-from scimult.training.deepspeed_config import resolve_deepspeed
-from scimult.training.engine import DeepSpeedEngine
-from scimult.training.optim import RoutedAdamW, parameter_groups
-from tests.models.variants import tiny_encoder, tiny_rows
+from tests.models.variants import tiny_encoder
 from tests.ranks import run_ranks
+from tests.training.engines import do_step, tiny_engine
 
 pytestmark = pytest.mark.ranks
 
 STEPS = 4
-
-
-def tiny_engine(
-    stage: int, precision: str = "fp32", model: Encoder | None = None
-) -> DeepSpeedEngine:
-    """Return an engine around a tiny encoder with experts, clipping at 1."""
-    model = model or tiny_encoder("mha_expert")
-    optimizer = RoutedAdamW(parameter_groups(model, OptimizerConfig(lr=1e-3)), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-    settings = resolve_deepspeed(
-        {"zero_optimization": {"stage": stage}},
-        pairs_per_step=8,
-        accumulation=1,
-        world_size=1,
-        precision=precision,  # type: ignore[arg-type]
-        clip=1.0,
-    )
-    return DeepSpeedEngine(model, optimizer, schedule, settings)
-
-
-def do_steps(engine: DeepSpeedEngine) -> None:
-    for _ in range(STEPS):
-        engine.backward(engine.forward(pack(tiny_rows()), 1).float().square().mean())
-        engine.step(frozenset({1}))
 
 
 def synchronisations() -> dict[int, int]:
@@ -53,7 +24,8 @@ def synchronisations() -> dict[int, int]:
         engine = tiny_engine(stage)
         calls: list[int] = []
         get_accelerator().synchronize = lambda *_, calls=calls: calls.append(1)
-        do_steps(engine)
+        for _ in range(STEPS):
+            do_step(engine)
         counts[stage] = len(calls)
         engine.close()
     return counts
