@@ -21,6 +21,7 @@ from torch import Tensor
 from scimult.errors import SciMultError
 
 T = TypeVar("T")
+_BACKENDS_OF_GPUS = "cpu:gloo,cuda:nccl"
 # How gloo and NCCL say that a peer is gone or silent.
 _LOST = re.compile(r"closed by peer|reset by peer|broken pipe|timed? ?out|remote process", re.I)
 
@@ -49,13 +50,16 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def initialise(backend: str, timeout_seconds: float) -> bool:
+def initialise(device: torch.device, timeout_seconds: float) -> bool:
     """Join the process group that the launcher describes, or make one of a single process.
+
+    Tensors on a GPU go over NCCL. What is on the host goes over gloo, objects too: NCCL would
+    copy them to the GPU and back, and wait for all that it was told before.
 
     Parameters
     ----------
-    backend : str
-        ``gloo`` or ``nccl``.
+    device : device
+        Where this rank computes.
     timeout_seconds : float
         A collective that waits longer than this ends the job instead of hanging it.
 
@@ -67,6 +71,7 @@ def initialise(backend: str, timeout_seconds: float) -> bool:
     if _initialised():
         return False
     timeout = datetime.timedelta(seconds=timeout_seconds)
+    backend = "gloo" if device.type == "cpu" else _BACKENDS_OF_GPUS
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         store, own_rank, ranks = _launchers_store()
         # The launcher's store outlives a group, and with it the addresses at which the ranks of

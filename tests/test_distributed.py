@@ -12,6 +12,7 @@ from torch import Tensor
 from scimult import distributed
 from scimult.errors import ConfigError
 from tests.ranks import run_ranks
+from tests.training.engines import do_step, tiny_engine
 
 ROWS = {1: [3], 2: [2, 5], 3: [4, 0, 1]}
 
@@ -84,6 +85,32 @@ def test_collectives_on_two_ranks(tmp_path: Path) -> None:
             "on main": "from 0",
             "refused": ("place: not so (value: 0)", 0),
         }
+
+
+def _collectives_beside_a_gpu() -> tuple[dict[str, Any], float]:
+    """Join the group of ranks with GPUs, in which nothing that goes to a GPU arrives.
+
+    Return what objects become in it, and the norm of a step that DeepSpeed makes in it.
+    """
+    # Its import makes it known: collectives of this backend do nothing.
+    import torch.testing._internal.distributed.fake_pg
+
+    distributed.shut_down()
+    distributed._BACKENDS_OF_GPUS = "cpu:gloo,cuda:fake"
+    assert distributed.initialise(torch.device("cuda", distributed.rank()), timeout_seconds=60)
+    objects = _collectives_on_rank()
+    engine = tiny_engine(2)
+    do_step(engine)
+    norm = engine.gradient_norm
+    engine.close()
+    return objects, float(norm)
+
+
+def test_objects_stay_on_the_host_beside_a_gpu(tmp_path: Path) -> None:
+    (first, norm), (second, other_norm) = run_ranks(_collectives_beside_a_gpu, 2, tmp_path)
+    assert first["objects"] == second["objects"] == [{"rank": 0}, {"rank": 1}]
+    assert first["broadcast"] == second["broadcast"] == "from 0"
+    assert norm == other_norm > 0
 
 
 def test_collectives_without_a_process_group() -> None:

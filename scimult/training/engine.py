@@ -37,11 +37,11 @@ def process_group(timeout_seconds: float) -> Iterator[torch.device]:
     if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda":
         device = torch.device("cuda", distributed.local_rank())
         torch.cuda.set_device(device)
-        made = distributed.initialise("nccl", timeout_seconds)
+        made = distributed.initialise(device, timeout_seconds)
     else:
         os.environ["DS_ACCELERATOR"] = "cpu"
         device = torch.device("cpu")
-        made = distributed.initialise("gloo", timeout_seconds)
+        made = distributed.initialise(device, timeout_seconds)
         _share_cores()
         keep_freed_memory()
     try:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from scimult import distributed
 from scimult.models import Encoder, pack
 from scimult.training.config import OptimizerConfig
 from scimult.training.deepspeed_config import Precision, resolve_deepspeed
@@ -25,7 +26,7 @@ def tiny_engine(
         {"zero_optimization": {"stage": stage}, **settings},
         pairs_per_step=8,
         accumulation=1,
-        world_size=1,
+        world_size=distributed.world_size(),
         precision=precision,
         clip=1.0,
     )
