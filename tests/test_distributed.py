@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,28 @@ def _rows(world: int) -> list[Tensor]:
     return [torch.randn(rows, 4, generator=generator) for rows in ROWS[world]]
 
 
+class _NotedCollectives:
+    """Notes the collectives of torch that are called meanwhile."""
+
+    names = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor")
+
+    def __init__(self, calls: list[str]) -> None:
+        self._calls = calls
+
+    def __enter__(self) -> None:
+        self._before = {name: getattr(torch.distributed, name) for name in self.names}
+        for name, collective in self._before.items():
+            setattr(torch.distributed, name, partial(self._noted, name, collective))
+
+    def _noted(self, name: str, collective: Any, *args: Any, **options: Any) -> Any:
+        self._calls.append(name)
+        return collective(*args, **options)
+
+    def __exit__(self, *_: object) -> None:
+        for name, collective in self._before.items():
+            setattr(torch.distributed, name, collective)
+
+
 def _local_loss(x_ND: Tensor, gathered_SD: Tensor, first: int) -> Tensor:
     """Return the summed softmax loss of local rows against the rows of all ranks."""
     scores_NS = x_ND @ gathered_SD.T
@@ -31,9 +54,12 @@ def _local_loss(x_ND: Tensor, gathered_SD: Tensor, first: int) -> Tensor:
 
 def _gather_on_rank(world: int) -> dict[str, Any]:
     x_ND = _rows(world)[distributed.rank()].requires_grad_()
-    gathered_SD, first = distributed.gather_rows(x_ND)
-    _local_loss(x_ND, gathered_SD, first).backward()
-    return {"rows": gathered_SD.detach(), "first": first, "gradient": x_ND.grad}
+    calls: list[str] = []
+    with _NotedCollectives(calls):
+        gathered_SD, first = distributed.gather_rows(x_ND, ROWS[world])
+        _local_loss(x_ND, gathered_SD, first).backward()
+    found = {"rows": gathered_SD.detach(), "first": first, "gradient": x_ND.grad}
+    return found | {"calls": calls}
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -48,6 +74,9 @@ def test_gathered_rows_and_gradients_equal_one_process(tmp_path: Path, world: in
         assert torch.equal(result["rows"], whole_SD.detach())
         assert result["first"] == first
         torch.testing.assert_close(result["gradient"], gradient, rtol=0, atol=1e-6)
+        # One there and one back: nobody asks how many rows the others have.
+        there_and_back = ["all_gather_into_tensor", "reduce_scatter_tensor"]
+        assert result["calls"] == (there_and_back if world > 1 else [])
 
 
 def _collectives_on_rank() -> dict[str, Any]:
@@ -116,7 +145,7 @@ def test_objects_stay_on_the_host_beside_a_gpu(tmp_path: Path) -> None:
 def test_collectives_without_a_process_group() -> None:
     x_ND = torch.ones(2, 3)
     distributed.barrier()
-    assert distributed.gather_rows(x_ND) == (x_ND, 0)
+    assert distributed.gather_rows(x_ND, [2]) == (x_ND, 0)
     assert distributed.all_gather_objects("x") == ["x"]
     assert distributed.broadcast_object("x") == "x"
     assert distributed.is_main()
