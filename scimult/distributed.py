@@ -9,7 +9,7 @@ import datetime
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from torch import Tensor
 from scimult.errors import SciMultError
 
 T = TypeVar("T")
+_BACKENDS_OF_GPUS = "cpu:gloo,cuda:nccl"
 # How gloo and NCCL say that a peer is gone or silent.
 _LOST = re.compile(r"closed by peer|reset by peer|broken pipe|timed? ?out|remote process", re.I)
 
@@ -49,13 +50,16 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def initialise(backend: str, timeout_seconds: float) -> bool:
+def initialise(device: torch.device, timeout_seconds: float) -> bool:
     """Join the process group that the launcher describes, or make one of a single process.
+
+    Tensors on a GPU go over NCCL. What is on the host goes over gloo, objects too: NCCL would
+    copy them to the GPU and back, and wait for all that it was told before.
 
     Parameters
     ----------
-    backend : str
-        ``gloo`` or ``nccl``.
+    device : device
+        Where this rank computes.
     timeout_seconds : float
         A collective that waits longer than this ends the job instead of hanging it.
 
@@ -67,6 +71,7 @@ def initialise(backend: str, timeout_seconds: float) -> bool:
     if _initialised():
         return False
     timeout = datetime.timedelta(seconds=timeout_seconds)
+    backend = "gloo" if device.type == "cpu" else _BACKENDS_OF_GPUS
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         store, own_rank, ranks = _launchers_store()
         # The launcher's store outlives a group, and with it the addresses at which the ranks of
@@ -170,7 +175,7 @@ def on_main(work: Callable[[], T]) -> T:
     return result
 
 
-def gather_rows(x_ND: Tensor) -> tuple[Tensor, int]:
+def gather_rows(x_ND: Tensor, sizes_W: Sequence[int]) -> tuple[Tensor, int]:
     """Concatenate the rows of all ranks, keeping the gradient of every rank's use of them.
 
     The gradient that reaches ``x_ND`` is the sum of what all ranks computed for these
@@ -181,6 +186,8 @@ def gather_rows(x_ND: Tensor) -> tuple[Tensor, int]:
     ----------
     x_ND : Tensor
         Local rows, shape ``(N, ...)``; N may differ between ranks.
+    sizes_W : sequence of int
+        N of every rank. Ranks that asked each other would wait for their devices.
 
     Returns
     -------
@@ -191,32 +198,35 @@ def gather_rows(x_ND: Tensor) -> tuple[Tensor, int]:
     """
     if world_size() == 1:
         return x_ND, 0
-    counts = torch.zeros(world_size(), dtype=torch.long, device=x_ND.device)
-    counts[rank()] = len(x_ND)
-    dist.all_reduce(counts)
-    sizes = [int(count) for count in counts.tolist()]
-    gathered: Tensor = _GatherRows.apply(x_ND, sizes)  # type: ignore[no-untyped-call]
-    return gathered, sum(sizes[: rank()])
+    assert len(sizes_W) == world_size()
+    assert sizes_W[rank()] == len(x_ND)
+    gathered: Tensor = _GatherRows.apply(x_ND, sizes_W)  # type: ignore[no-untyped-call]
+    return gathered, sum(sizes_W[: rank()])
 
 
 class _GatherRows(torch.autograd.Function):
     """All-gather of unequal row counts whose backward sums the gradients of all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, sizes: list[int]) -> Tensor:
-        ctx.sizes = sizes
-        padded = x_ND.new_zeros(max(sizes), *x_ND.shape[1:])
+    def forward(ctx: Any, x_ND: Tensor, sizes_W: Sequence[int]) -> Tensor:
+        ctx.sizes = sizes_W
+        # Every rank sends as many rows as the one that has most; the rest is padding.
+        most = max(sizes_W)
+        padded = x_ND.new_zeros(most, *x_ND.shape[1:])
         padded[: len(x_ND)] = x_ND
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded.contiguous())
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        parts = x_ND.new_empty(len(sizes_W), *padded.shape)
+        dist.all_gather_into_tensor(parts.flatten(0, 1), padded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes_W, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        total = gradients[0].contiguous().clone()
-        dist.all_reduce(total)
-        start = sum(ctx.sizes[: rank()])
-        return total[start : start + ctx.sizes[rank()]], None
+        (gradient_SD,) = gradients
+        padded = gradient_SD.new_zeros(len(ctx.sizes), max(ctx.sizes), *gradient_SD.shape[1:])
+        for part, rows in zip(padded, torch.split(gradient_SD, list(ctx.sizes)), strict=True):
+            part[: len(rows)] = rows
+        total = torch.empty_like(padded[0])
+        dist.reduce_scatter_tensor(total, padded.flatten(0, 1))
+        return total[: ctx.sizes[rank()]], None
 
 
 def _initialised() -> bool:

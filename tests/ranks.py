@@ -45,7 +45,7 @@ def _on_rank(
         MASTER_PORT=str(port),
     )
     torch.set_num_threads(1)
-    distributed.initialise("gloo", timeout_seconds=60)
+    distributed.initialise(torch.device("cpu"), timeout_seconds=60)
     try:
         torch.save(function(*arguments), folder / f"rank{rank}.pt")
     finally:

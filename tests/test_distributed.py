@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from scimult import distributed
 from scimult.errors import ConfigError
 from tests.ranks import run_ranks
+from tests.training.engines import do_step, tiny_engine
 
 ROWS = {1: [3], 2: [2, 5], 3: [4, 0, 1]}
 
@@ -19,6 +21,28 @@ ROWS = {1: [3], 2: [2, 5], 3: [4, 0, 1]}
 def _rows(world: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(world)
     return [torch.randn(rows, 4, generator=generator) for rows in ROWS[world]]
+
+
+class _NotedCollectives:
+    """Notes the collectives of torch that are called meanwhile."""
+
+    names = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor")
+
+    def __init__(self, calls: list[str]) -> None:
+        self._calls = calls
+
+    def __enter__(self) -> None:
+        self._before = {name: getattr(torch.distributed, name) for name in self.names}
+        for name, collective in self._before.items():
+            setattr(torch.distributed, name, partial(self._noted, name, collective))
+
+    def _noted(self, name: str, collective: Any, *args: Any, **options: Any) -> Any:
+        self._calls.append(name)
+        return collective(*args, **options)
+
+    def __exit__(self, *_: object) -> None:
+        for name, collective in self._before.items():
+            setattr(torch.distributed, name, collective)
 
 
 def _local_loss(x_ND: Tensor, gathered_SD: Tensor, first: int) -> Tensor:
@@ -30,9 +54,12 @@ def _local_loss(x_ND: Tensor, gathered_SD: Tensor, first: int) -> Tensor:
 
 def _gather_on_rank(world: int) -> dict[str, Any]:
     x_ND = _rows(world)[distributed.rank()].requires_grad_()
-    gathered_SD, first = distributed.gather_rows(x_ND)
-    _local_loss(x_ND, gathered_SD, first).backward()
-    return {"rows": gathered_SD.detach(), "first": first, "gradient": x_ND.grad}
+    calls: list[str] = []
+    with _NotedCollectives(calls):
+        gathered_SD, first = distributed.gather_rows(x_ND, ROWS[world])
+        _local_loss(x_ND, gathered_SD, first).backward()
+    found = {"rows": gathered_SD.detach(), "first": first, "gradient": x_ND.grad}
+    return found | {"calls": calls}
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -47,6 +74,9 @@ def test_gathered_rows_and_gradients_equal_one_process(tmp_path: Path, world: in
         assert torch.equal(result["rows"], whole_SD.detach())
         assert result["first"] == first
         torch.testing.assert_close(result["gradient"], gradient, rtol=0, atol=1e-6)
+        # One there and one back: nobody asks how many rows the others have.
+        there_and_back = ["all_gather_into_tensor", "reduce_scatter_tensor"]
+        assert result["calls"] == (there_and_back if world > 1 else [])
 
 
 def _collectives_on_rank() -> dict[str, Any]:
@@ -86,10 +116,36 @@ def test_collectives_on_two_ranks(tmp_path: Path) -> None:
         }
 
 
+def _collectives_beside_a_gpu() -> tuple[dict[str, Any], float]:
+    """Join the group of ranks with GPUs, in which nothing that goes to a GPU arrives.
+
+    Return what objects become in it, and the norm of a step that DeepSpeed makes in it.
+    """
+    # Its import makes it known: collectives of this backend do nothing.
+    import torch.testing._internal.distributed.fake_pg
+
+    distributed.shut_down()
+    distributed._BACKENDS_OF_GPUS = "cpu:gloo,cuda:fake"
+    assert distributed.initialise(torch.device("cuda", distributed.rank()), timeout_seconds=60)
+    objects = _collectives_on_rank()
+    engine = tiny_engine(2)
+    do_step(engine)
+    norm = engine.gradient_norm
+    engine.close()
+    return objects, float(norm)
+
+
+def test_objects_stay_on_the_host_beside_a_gpu(tmp_path: Path) -> None:
+    (first, norm), (second, other_norm) = run_ranks(_collectives_beside_a_gpu, 2, tmp_path)
+    assert first["objects"] == second["objects"] == [{"rank": 0}, {"rank": 1}]
+    assert first["broadcast"] == second["broadcast"] == "from 0"
+    assert norm == other_norm > 0
+
+
 def test_collectives_without_a_process_group() -> None:
     x_ND = torch.ones(2, 3)
     distributed.barrier()
-    assert distributed.gather_rows(x_ND) == (x_ND, 0)
+    assert distributed.gather_rows(x_ND, [2]) == (x_ND, 0)
     assert distributed.all_gather_objects("x") == ["x"]
     assert distributed.broadcast_object("x") == "x"
     assert distributed.is_main()

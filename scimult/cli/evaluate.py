@@ -219,12 +219,15 @@ def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) ->
 @contextmanager
 def _ranks_together() -> Iterator[None]:
     """Join the ranks of a launcher, so that they can share the work of encoding."""
+    import torch
+
     from scimult import distributed
 
     if distributed.world_size() == 1:
         yield
         return
-    made = distributed.initialise("gloo", timeout_seconds=24 * 3600)
+    # Embeddings are shared between hosts.
+    made = distributed.initialise(torch.device("cpu"), timeout_seconds=24 * 3600)
     try:
         yield
     finally:

@@ -1,16 +1,18 @@
 """From planned rows to a batch of packed tokens with ids for the loss.
 
 Shape legend: B queries of this rank, C candidates of this rank, P known positives of all
-B queries, flattened, U distinct texts of this rank, H its hard negatives.
+B queries, flattened, U distinct texts of this rank, H its hard negatives, W ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from scimult.data.negatives import NO_NEGATIVE
@@ -40,7 +42,8 @@ class Batch:
     with the text rows that must not count as its negatives: its known positives, of any task, and
     itself.
     ``teacher_C`` is a teacher's score of each candidate for the query that it was drawn for,
-    NaN where unknown; there if the loss needs it.
+    NaN where unknown; there if the loss needs it. ``sizes_W`` are the queries and the hard
+    negatives that each rank has of the part, where there are several.
     """
 
     source: str
@@ -55,6 +58,7 @@ class Batch:
     known_rows_P: Tensor
     known_ids_P: Tensor
     teacher_C: Tensor | None = None
+    sizes_W: Sequence[tuple[int, int]] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -127,13 +131,25 @@ class BatchBuilder:
 
     def unit(self, planned: Sequence[PlannedPart], rank: int) -> Unit:
         """Return what ``rank`` does of a unit."""
-        parts = [self._batch(self._sources[p.source], p.rows.shard(rank)) for p in planned]
+        parts = [
+            self._batch(self._sources[p.source], p.rows.shard(rank), self._sizes(p.rows))
+            for p in planned
+        ]
         return Unit(parts, sum(len(p.rows) for p in planned))
 
-    def _batch(self, source: PairFile, planned: Rows) -> Batch:
-        negative_rows = np.flatnonzero(planned.negatives_R != NO_NEGATIVE)
-        if not self._hard_negatives:
-            negative_rows = negative_rows[:0]
+    def _sizes(self, planned: Rows) -> list[tuple[int, int]]:
+        """Return how many queries and hard negatives each rank has."""
+        bounds = list(pairwise(planned.bounds))
+        drawn_R = self._drawn(planned)
+        return [(last - first, int(drawn_R[first:last].sum())) for first, last in bounds]
+
+    def _drawn(self, planned: Rows) -> NDArray[np.bool_]:
+        """Return which rows have a hard negative that takes part."""
+        drawn_R: NDArray[np.bool_] = planned.negatives_R != NO_NEGATIVE
+        return drawn_R if self._hard_negatives else np.zeros_like(drawn_R)
+
+    def _batch(self, source: PairFile, planned: Rows, sizes_W: Sequence[tuple[int, int]]) -> Batch:
+        negative_rows = np.flatnonzero(self._drawn(planned))
         negatives = planned.negatives_R[negative_rows]
         candidates = np.concatenate([planned.positives_R, negatives])
         num_queries = len(planned.queries_R)
@@ -167,6 +183,7 @@ class BatchBuilder:
             ),
             known_ids_P=torch.from_numpy(np.concatenate([planned.queries_R[:0], *known])),
             teacher_C=self._teacher_scores(planned.queries_R, negative_rows, candidates),
+            sizes_W=sizes_W,
         )
 
     def _no_negatives(self, task: str, query: int, hard_negative: int) -> IntArray:

@@ -2,7 +2,7 @@
 
 Shape legend: B queries of this rank, S queries of all ranks, C candidates of all ranks,
 H hard negatives of this rank's queries, U distinct texts of a unit on this rank, D width,
-R rows and K columns of a comparison.
+R rows and K columns of a comparison, W ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Pairs:
     """Pairs of this rank, of all parts that are compared together.
 
     As in `Batch`, candidates are the positives of all queries, then the hard negatives;
-    ``query_B`` and ``candidate_C`` are places among the unit's texts.
+    ``query_B`` and ``candidate_C`` are places among the unit's texts. ``queries_W`` and
+    ``candidates_W`` say how many each rank has, where there are several.
     """
 
     query_B: Tensor
@@ -44,6 +45,8 @@ class Pairs:
     known_rows_P: Tensor
     known_ids_P: Tensor
     teacher_C: Tensor | None
+    queries_W: list[int]
+    candidates_W: list[int]
 
     @classmethod
     def of(
@@ -67,6 +70,7 @@ class Pairs:
             return [value + first for value, first in zip(values, by, strict=True)]
 
         teachers = [part.teacher_C for part in parts if part.teacher_C is not None]
+        of_ranks = list(zip(*(part.sizes_W for part in parts), strict=True))
         return cls(
             query_B=joined(shifted((part.query_B for part in parts), first_texts)),
             candidate_C=candidates(shifted((part.candidate_C for part in parts), first_texts)),
@@ -76,6 +80,8 @@ class Pairs:
             known_rows_P=joined(shifted((part.known_rows_P for part in parts), first_rows)),
             known_ids_P=joined(part.known_ids_P for part in parts),
             teacher_C=candidates(teachers) if teachers else None,
+            queries_W=[sum(queries for queries, _ in sizes) for sizes in of_ranks],
+            candidates_W=[sum(map(sum, sizes)) for sizes in of_ranks],
         )
 
     def __len__(self) -> int:
@@ -103,8 +109,8 @@ class Comparison:
 def queries_to_candidates(pairs: Pairs, embeddings_UD: Tensor, options: LossConfig) -> Comparison:
     """Return this rank's queries against the candidates of all ranks."""
     device = pairs.query_B.device
-    c_CD, offset = distributed.gather_rows(embeddings_UD[pairs.candidate_C])
-    ids_C, _ = distributed.gather_rows(pairs.candidate_ids_C)
+    c_CD, offset = distributed.gather_rows(embeddings_UD[pairs.candidate_C], pairs.candidates_W)
+    ids_C, _ = distributed.gather_rows(pairs.candidate_ids_C, pairs.candidates_W)
     targets_B = offset + torch.arange(len(pairs), device=device)
     masked_BC = torch.zeros(len(pairs), len(c_CD), dtype=torch.bool, device=device)
     if options.mask_known_positives:
@@ -128,17 +134,19 @@ def queries_to_candidates(pairs: Pairs, embeddings_UD: Tensor, options: LossConf
 def positives_to_queries(pairs: Pairs, embeddings_UD: Tensor, options: LossConfig) -> Comparison:
     """Return this rank's positives against the queries of all ranks."""
     device = pairs.query_B.device
-    q_SD, offset = distributed.gather_rows(embeddings_UD[pairs.query_B])
+    q_SD, offset = distributed.gather_rows(embeddings_UD[pairs.query_B], pairs.queries_W)
     targets_B = offset + torch.arange(len(pairs), device=device)
     masked_BS = torch.zeros(len(pairs), len(q_SD), dtype=torch.bool, device=device)
     if options.mask_known_positives:
-        rows_P, _ = distributed.gather_rows(offset + pairs.known_rows_P)
-        ids_P, _ = distributed.gather_rows(pairs.known_ids_P)
+        # The plan does not say how many positives the queries of other ranks have.
+        sizes = distributed.all_gather_objects(len(pairs.known_ids_P))
+        rows_P, _ = distributed.gather_rows(offset + pairs.known_rows_P, sizes)
+        ids_P, _ = distributed.gather_rows(pairs.known_ids_P, sizes)
         ids_B = pairs.candidate_ids_C[: len(pairs)]
         masked_BS = known_pairs(ids_B, len(q_SD), rows_P, ids_P).T
         masked_BS = masked_BS.scatter(1, targets_B[:, None], False)
     if options.repeated_candidates == "once":
-        ids_S, _ = distributed.gather_rows(pairs.query_ids_B)
+        ids_S, _ = distributed.gather_rows(pairs.query_ids_B, pairs.queries_W)
         none = torch.zeros(0, dtype=torch.long, device=device)
         masked_BS = masked_BS | repeated_candidates(ids_S, targets_B, none, none)
     p_BD = embeddings_UD[pairs.candidate_C[: len(pairs)]]

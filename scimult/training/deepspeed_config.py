@@ -111,6 +111,8 @@ def resolve_deepspeed(
         "zero_allow_untested_optimizer": True,
         # Where ZeRO offloads the optimizer, ours runs on the CPU, by the fused kernel.
         "zero_force_ds_cpu_optimizer": False,
+        # On by default, it waits for the device in every forward pass; we take times ourselves.
+        "timers": {"throughput": {"enabled": False}},
     }
     per_rank = 1 if pairs_per_step is None else pairs_per_step // world_size
     told = {
@@ -121,15 +123,15 @@ def resolve_deepspeed(
     return extras | _fill(given, ours, path, prefix="") | told
 
 
-def bound_buckets(settings: dict[str, Any], parameters: int) -> dict[str, Any]:
-    """Return settings whose reduction buffer is no larger than the gradients of a model.
+def bound_buckets(settings: dict[str, Any], trained: int) -> dict[str, Any]:
+    """Return settings whose reduction buffer holds the gradients of ``trained`` weights at most.
 
     By default DeepSpeed takes room for 500 million numbers in every step, whatever the model.
     """
     zero = settings.get("zero_optimization", {})
     if zero.get("stage", 0) == 0 or zero.get("reduce_bucket_size", "auto") != "auto":
         return settings
-    size = min(_DEEPSPEED_BUCKET, parameters)
+    size = min(_DEEPSPEED_BUCKET, trained)
     return settings | {"zero_optimization": {**zero, "reduce_bucket_size": size}}
 
 

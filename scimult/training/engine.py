@@ -1,4 +1,4 @@
-"""What DeepSpeed is told and how it steps; with `shards.py` the only place that knows it."""
+"""How DeepSpeed steps; with `shards.py` and `deepspeed_private.py` the only place that knows it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from scimult.errors import ConfigError
 from scimult.files import read_json, write_json
 from scimult.hardware import keep_freed_memory
 from scimult.models import Encoder, PackedTexts
+from scimult.training import deepspeed_private
 from scimult.training.deepspeed_config import bound_buckets
 from scimult.training.gradient_sums import GradientSums
 from scimult.training.optim import RoutedAdamW
@@ -36,28 +37,18 @@ def process_group(timeout_seconds: float) -> Iterator[torch.device]:
     if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda":
         device = torch.device("cuda", distributed.local_rank())
         torch.cuda.set_device(device)
-        made = distributed.initialise("nccl", timeout_seconds)
+        made = distributed.initialise(device, timeout_seconds)
     else:
         os.environ["DS_ACCELERATOR"] = "cpu"
         device = torch.device("cpu")
-        made = distributed.initialise("gloo", timeout_seconds)
+        made = distributed.initialise(device, timeout_seconds)
         _share_cores()
         keep_freed_memory()
     try:
         yield device
     finally:
-        if made:
-            _leave_process_group()
-
-
-def _leave_process_group() -> None:
-    """Leave the group and let DeepSpeed forget it: a next run in this process makes its own."""
-    from deepspeed import comm
-
-    if comm.comm.cdb is None:
-        distributed.shut_down()
-    else:
-        comm.destroy_process_group()
+        if made and not deepspeed_private.leave_group():
+            distributed.shut_down()
 
 
 def _share_cores() -> None:
@@ -103,9 +94,7 @@ class DeepSpeedEngine:
         if settings["fp16"]["enabled"] and not accelerator.is_fp16_supported():
             raise ConfigError("fp16 needs a GPU", fix="use engine.precision bf16 or fp32")
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-        # Between CPU ranks of one machine DeepSpeed would compile an operator of its own at
-        # first use; gloo needs no compiler and saves the minute (docs/decisions.md).
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed_private.use_gloo_between_cpus()
         # DeepSpeed calls collectives by names that newer torch versions warn about.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         self._optimizer = optimizer
@@ -121,13 +110,15 @@ class DeepSpeedEngine:
         }
         name_of = {parameter: name for name, parameter in model.named_parameters()}
         groups = [[name_of[p] for p in group["params"]] for group in optimizer.param_groups]
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=optimizer,
             lr_scheduler=schedule,
-            config=bound_buckets(settings, sum(p.numel() for p in model.parameters())),
+            config=bound_buckets(settings, trained),
             dist_init_required=False,
         )
+        deepspeed_private.require_names(self._engine)
         self._shards = StateShards(self._engine, optimizer, groups)
         if resume is not None:
             self._load(resume, weights)
@@ -162,19 +153,24 @@ class DeepSpeedEngine:
         Sums are float32 in any precision. A step of a single ``backward`` does without: its
         reduction then overlaps with it.
         """
-        engine = self._engine
-        if hasattr(engine.optimizer, "_coalesce_grad_reduction"):
-            self._sums = GradientSums(self.model)
-            with engine.coalesce_grad_reduction():
-                yield
+        with ExitStack() as held:
+            try:
+                held.enter_context(self._engine.coalesce_grad_reduction())
+                self._sums = GradientSums(self.model)
+            except NotImplementedError:
+                # Stage 0 and some half-precision optimizers reduce at the boundary alone.
+                held.enter_context(self._reduction_at_boundary())
+            yield
+            if self._sums is not None:
                 self._sums.give_back()
                 self._sums = None
-            return
-        # Stage 0 and some half-precision optimizers reduce at the boundary alone.
-        engine.set_gradient_accumulation_boundary(False)
+
+    @contextmanager
+    def _reduction_at_boundary(self) -> Iterator[None]:
+        self._engine.set_gradient_accumulation_boundary(False)
         yield
-        engine.set_gradient_accumulation_boundary(True)
-        engine.allreduce_gradients()
+        self._engine.set_gradient_accumulation_boundary(True)
+        self._engine.allreduce_gradients()
 
     def step(self, active_experts: frozenset[int]) -> None:
         """Clip and update.
@@ -189,11 +185,7 @@ class DeepSpeedEngine:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             self._unsharded_norm = float(torch.nn.utils.get_total_norm(gradients))
         self._engine.step()
-        # ZeRO-3 overwrites the gradients of a step only where the next one has some: those
-        # of experts without rows would stay, and count in the norm that clipping uses.
-        kept = getattr(self._engine.optimizer, "grad_partitions_flat_buffer", None)
-        if kept is not None:
-            kept.zero_()
+        deepspeed_private.clear_gradients(self._engine)
 
     @property
     def learning_rate(self) -> float:
@@ -246,7 +238,7 @@ class DeepSpeedEngine:
         counters = {
             "updates": self._shards.updates(),
             "schedule": self._schedule.state_dict(),
-            "loss_scale": self._shards.loss_scale,
+            "loss_scale": deepspeed_private.loss_scale_state(self._engine),
             "steps": self._engine.global_steps,
             "skipped_steps": self._engine.skipped_steps,
         }
@@ -265,7 +257,7 @@ class DeepSpeedEngine:
             for name, whole in read_tensors(folder / f"{moment}.safetensors").items():
                 self._shards.put(name, whole, moment)
         self._shards.put_updates(counters["updates"])
-        self._shards.loss_scale = counters["loss_scale"]
+        deepspeed_private.set_loss_scale_state(self._engine, counters["loss_scale"])
         self._schedule.load_state_dict(counters["schedule"])
         rates = self._schedule.get_last_lr()
         for group, lr in zip(self._optimizer.param_groups, rates, strict=True):

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from scimult import distributed
 from scimult.errors import CheckpointError
+from scimult.training import deepspeed_private
 from scimult.training.optim import RoutedAdamW
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-_LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 class StateShards:
@@ -35,11 +35,9 @@ class StateShards:
     def __init__(self, engine: Any, optimizer: RoutedAdamW, groups: list[list[str]]) -> None:
         self._engine, self._optimizer, self._groups = engine, optimizer, groups
         self._parameters: dict[str, nn.Parameter] = dict(engine.module.named_parameters())
-        with _FlatGroups(engine):
+        with deepspeed_private.flat_groups(engine):
             optimizer.make_moments()
-        # Stages 1 and 2 find moments by parameter only after this, or after the first step.
-        if link := getattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state", None):
-            link()
+        deepspeed_private.link_moments(engine)
 
     @property
     def names(self) -> list[str]:
@@ -69,14 +67,15 @@ class StateShards:
             safe_set_local_optimizer_state,
         )
 
-        parameter: Any = self._parameters[name]
-        if hasattr(parameter, "ds_id"):
-            part = _padded_part(whole, parameter.ds_tensor.numel())
+        parameter = self._parameters[name]
+        size = deepspeed_private.partition_size(self._engine, parameter)
+        if size is not None:
+            part = _padded_part(whole, size)
             if moment is None:
                 safe_set_local_fp32_param(parameter, part)
             else:
                 safe_set_local_optimizer_state(parameter, part, moment)
-        elif hasattr(parameter, "_hp_mapping"):
+        elif self._engine.zero_optimization_stage() > 0:
             if moment is None:
                 safe_set_full_fp32_param(parameter, whole)
             else:
@@ -93,7 +92,7 @@ class StateShards:
     def updates(self) -> dict[str, int]:
         """Return how often Adam has updated each parameter: experts differ."""
         counts: dict[str, int] = {}
-        with _FlatGroups(self._engine):
+        with deepspeed_private.flat_groups(self._engine):
             for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
                 steps = [int(self._optimizer.state[held]["step"]) for held in group["params"]]
                 # Unsharded, a group holds its parameters; else pieces that are updated as one.
@@ -109,7 +108,7 @@ class StateShards:
         CheckpointError
             If parameters of one group differ, which only ZeRO stage 0 can express.
         """
-        with _FlatGroups(self._engine):
+        with deepspeed_private.flat_groups(self._engine):
             for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
                 each = [counts[name] for name in names]
                 if len(group["params"]) != len(names):
@@ -123,37 +122,6 @@ class StateShards:
                     each = each[:1] * len(group["params"])
                 for held, count in zip(group["params"], each, strict=True):
                     self._optimizer.state[held]["step"].fill_(float(count))
-
-    @property
-    def loss_scale(self) -> dict[str, float]:
-        """What fp16 has learned about scaling the loss; empty in other precisions."""
-        scaler = self._scaler()
-        return {} if scaler is None else {key: getattr(scaler, key) for key in _LOSS_SCALER}
-
-    @loss_scale.setter
-    def loss_scale(self, state: dict[str, float]) -> None:
-        for key, value in state.items():
-            setattr(self._scaler(), key, value)
-
-    def _scaler(self) -> Any:
-        scaler = getattr(self._engine.optimizer, "loss_scaler", None)
-        return scaler if getattr(scaler, "dynamic", False) else None
-
-
-class _FlatGroups:
-    """Shows ZeRO-3's flat pieces in the optimizer's groups, which DeepSpeed hides."""
-
-    def __init__(self, engine: Any) -> None:
-        zero = engine.optimizer
-        self._zero = zero if hasattr(zero, "_set_fp32_optimizer_param_groups") else None
-
-    def __enter__(self) -> None:
-        if self._zero is not None:
-            self._zero._set_fp32_optimizer_param_groups()
-
-    def __exit__(self, *error: object) -> None:
-        if self._zero is not None:
-            self._zero._clear_fp32_optimizer_param_groups()
 
 
 def _padded_part(whole: Tensor, size: int) -> Tensor:

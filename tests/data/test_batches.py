@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from scimult.data.batches import BatchBuilder
 from scimult.data.pair_streams import NO_NEGATIVE, Rows
@@ -50,3 +51,26 @@ def test_positives_of_every_task_are_no_negatives_but_the_judged_ones() -> None:
         # 13 is a positive of this very task: no hard negative, whoever drew it.
         {7, 21, 13, 12},
     ]
+
+
+@pytest.mark.parametrize("hard_negatives", [True, False])
+def test_every_rank_knows_what_the_others_have(hard_negatives: bool) -> None:
+    """They then gather embeddings without asking each other how many there are."""
+    rows = Rows(
+        np.array([5, 5, 6, 7, 5]),
+        np.array([10, 11, 20, 21, 12]),
+        np.array([12, NO_NEGATIVE, 14, 13, NO_NEGATIVE]),
+        np.zeros(5, dtype=np.int64),
+        [0, 1, 4, 4, 5],
+    )
+    tokens = TokenStore(
+        np.zeros(3 * TEXTS, dtype=np.uint16), np.arange(TEXTS + 1) * 3, {"sep_id": 3}
+    )
+    by_task = {"search": known((5, 10), (6, 20), (7, 21))}
+    source = pair_file("clicks", "search", [1], [1])
+    builder = BatchBuilder([source], tokens, by_task, max_length=8, hard_negatives=hard_negatives)
+    parts = [builder.unit([PlannedPart(0, rows)], rank).parts[0] for rank in range(4)]
+    sizes = [(len(part.query_B), len(part.negative_rows_H)) for part in parts]
+    negatives = [1, 2, 0, 0] if hard_negatives else [0] * 4
+    assert sizes == list(zip([1, 3, 0, 1], negatives, strict=True))
+    assert all(part.sizes_W == sizes for part in parts)

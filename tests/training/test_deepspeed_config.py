@@ -36,6 +36,7 @@ def test_auto_and_absent_values_are_filled_in() -> None:
     # Absent would mean 1.0 to DeepSpeed.
     assert resolved["gradient_clipping"] == 0.0
     assert resolved["zero_optimization"] == {"stage": 2}
+    assert resolved["timers"] == {"throughput": {"enabled": False}}
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -55,6 +55,7 @@ def batch(queries: list[int]) -> Batch:
         known_rows_P=torch.tensor([row for row, _ in known]),
         known_ids_P=torch.tensor([text for _, text in known]),
         teacher_C=torch.tensor(scores),
+        sizes_W=[(2, 1), (2, 2)],
     )
 
 

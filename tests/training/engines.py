@@ -1,0 +1,39 @@
+"""An engine around a tiny encoder, for tests of what DeepSpeed does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from scimult import distributed
+from scimult.models import Encoder, pack
+from scimult.training.config import OptimizerConfig
+from scimult.training.deepspeed_config import Precision, resolve_deepspeed
+from scimult.training.engine import DeepSpeedEngine
+from scimult.training.optim import RoutedAdamW, parameter_groups
+from tests.models.variants import tiny_encoder, tiny_rows
+
+
+def tiny_engine(
+    stage: int, precision: Precision = "fp32", model: Encoder | None = None, **settings: Any
+) -> DeepSpeedEngine:
+    """Return an engine, of an encoder with experts if none is given, that clips at 1."""
+    model = model or tiny_encoder("mha_expert")
+    optimizer = RoutedAdamW(parameter_groups(model, OptimizerConfig(lr=1e-3)), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    resolved = resolve_deepspeed(
+        {"zero_optimization": {"stage": stage}, **settings},
+        pairs_per_step=8,
+        accumulation=1,
+        world_size=distributed.world_size(),
+        precision=precision,
+        clip=1.0,
+    )
+    return DeepSpeedEngine(model, optimizer, schedule, resolved)
+
+
+def do_step(engine: DeepSpeedEngine) -> None:
+    """Train one expert on a few rows."""
+    engine.backward(engine.forward(pack(tiny_rows()), 1).float().square().mean())
+    engine.step(frozenset({1}))
