@@ -64,7 +64,12 @@ def attend(
     if fits and reads_packed_rows(on, dtype, width):
         bounds = F.pad(plan.starts_B + plan.lengths_B, (1, 0)).to(torch.int32)
         return attend_packed(qkv_T3HK, bounds, plan.longest, dropout, window)
-    outputs = [_attend_group(qkv_T3HK[g.tokens], g, dropout, window, context) for g in plan.groups]
+    # Split, not sliced: each slice's gradient would be as large as all tokens.
+    parts = qkv_T3HK.split([group.num_tokens for group in plan.groups])
+    outputs = [
+        _attend_group(part_t3HK, group, dropout, window, context)
+        for part_t3HK, group in zip(parts, plan.groups, strict=True)
+    ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
@@ -76,11 +81,14 @@ def _attend_group(
     context: Context | None,
 ) -> Tensor:
     heads, width = qkv_t3HK.shape[2:]
-    if group.index_BL is None:
-        padded = qkv_t3HK.view(group.rows, group.longest, 3, heads, width)
-    else:
-        padded = qkv_t3HK[group.index_BL]
-    qkv_3BHLK = padded.permute(2, 0, 3, 1, 4)
+    places = qkv_t3HK
+    if group.places_T is not None:
+        # Copies to places, and by index: a gather with padding that reads some token would add
+        # up the gradients of all padding there, and sort to do so.
+        places = qkv_t3HK.new_zeros(group.rows * group.longest, *qkv_t3HK.shape[1:])
+        places = places.index_copy_(0, group.places_T, qkv_t3HK)
+    padded_BL3HK = places.view(group.rows, group.longest, *qkv_t3HK.shape[1:])
+    qkv_3BHLK = padded_BL3HK.permute(2, 0, 3, 1, 4)
     if window is not None and group.longest > 4 * window:
         output_BHLK = _attend_in_chunks(qkv_3BHLK, group.mask_BL, dropout, window)
     else:
@@ -96,7 +104,7 @@ def _attend_group(
                 mask = F.pad(mask, (read_2HIK.shape[2], 0), value=True)
         output_BHLK = _attend_padded(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
     flat = output_BHLK.transpose(1, 2).reshape(-1, heads, width)
-    return flat if group.places_T is None else flat[group.places_T]
+    return flat if group.places_T is None else flat.index_select(0, group.places_T)
 
 
 def _window_mask(group: AttentionGroup, window: int, device: torch.device) -> Tensor:

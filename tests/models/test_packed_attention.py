@@ -7,17 +7,16 @@ takes the operator's place, forward and backward, below torch's derivative.
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scimult.models import Encoder, attention, pack, packed_attention
 from scimult.models.packed_attention import reads_packed_rows
+from tests.models.operators import CountOperators
 from tests.models.variants import (
     CASES,
     FLOAT64,
@@ -44,18 +43,6 @@ WITHOUT_CONTEXT = [case for case in CASES if case != "prefix" and case != "instr
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the packed kernel on any device."""
     monkeypatch.setattr(attention, "reads_packed_rows", lambda *_: True)
-
-
-class CountOperators(TorchDispatchMode):
-    """Counts operators by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls[func.overloadpacket.__name__] += 1
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.usefixtures("everywhere")
