@@ -8,14 +8,13 @@ t tokens of one group, b rows of one group times N, I tokens of an instruction.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, partial
-from inspect import signature
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from scimult.models.dropout import apply_dropout
+from scimult.models.packed_attention import attend_packed, reads_packed_rows, takes_rows
 from scimult.models.packing import AttentionGroup, PackingPlan
 
 
@@ -60,46 +59,18 @@ def attend(
     assert window is None or context is None, "a window has no place for a context"
     if window is not None and plan.longest <= window + 1:
         window = None
-    on, dtype = qkv_T3HK.device, qkv_T3HK.dtype
-    if reads_packed_rows(on, dtype, dropout, window=window, has_context=context is not None):
-        return _variable_length(qkv_T3HK, plan, window)
-    outputs = [_attend_group(qkv_T3HK[g.tokens], g, dropout, window, context) for g in plan.groups]
+    on, dtype, width = qkv_T3HK.device, qkv_T3HK.dtype, qkv_T3HK.shape[-1]
+    fits = context is None and takes_rows(len(plan.starts_B))
+    if fits and reads_packed_rows(on, dtype, width):
+        bounds = F.pad(plan.starts_B + plan.lengths_B, (1, 0)).to(torch.int32)
+        return attend_packed(qkv_T3HK, bounds, plan.longest, dropout, window)
+    # Split, not sliced: each slice's gradient would be as large as all tokens.
+    parts = qkv_T3HK.split([group.num_tokens for group in plan.groups])
+    outputs = [
+        _attend_group(part_t3HK, group, dropout, window, context)
+        for part_t3HK, group in zip(parts, plan.groups, strict=True)
+    ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-
-
-def reads_packed_rows(
-    device: torch.device,
-    dtype: torch.dtype,
-    dropout: float,
-    *,
-    window: int | None,
-    has_context: bool,
-) -> bool:
-    """Return whether attention takes the kernel that needs no padding."""
-    half = dtype in (torch.float16, torch.bfloat16)
-    known = not has_context and (window is None or _kernel_has_windows())
-    return device.type == "cuda" and half and dropout == 0.0 and known
-
-
-@cache
-def _kernel_has_windows() -> bool:
-    """Return whether torch's variable-length kernel knows windows; its first release did not."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    return "window_size" in signature(varlen_attn).parameters
-
-
-def _variable_length(qkv_T3HK: Tensor, plan: PackingPlan, window: int | None) -> Tensor:
-    """Use the fused kernel that reads packed rows directly (CUDA, half precision)."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    ends_B = plan.starts_B + plan.lengths_B
-    bounds = F.pad(ends_B, (1, 0)).to(torch.int32)
-    q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-    kernel = varlen_attn if window is None else partial(varlen_attn, window_size=(window, window))
-    output = kernel(q_THK, k_THK, v_THK, bounds, bounds, plan.longest, plan.longest)
-    assert isinstance(output, Tensor)
-    return output
 
 
 def _attend_group(
@@ -110,11 +81,14 @@ def _attend_group(
     context: Context | None,
 ) -> Tensor:
     heads, width = qkv_t3HK.shape[2:]
-    if group.index_BL is None:
-        padded = qkv_t3HK.view(group.rows, group.longest, 3, heads, width)
-    else:
-        padded = qkv_t3HK[group.index_BL]
-    qkv_3BHLK = padded.permute(2, 0, 3, 1, 4)
+    places = qkv_t3HK
+    if group.places_T is not None:
+        # Copies to places, and by index: a gather with padding that reads some token would add
+        # up the gradients of all padding there, and sort to do so.
+        places = qkv_t3HK.new_zeros(group.rows * group.longest, *qkv_t3HK.shape[1:])
+        places = places.index_copy_(0, group.places_T, qkv_t3HK)
+    padded_BL3HK = places.view(group.rows, group.longest, *qkv_t3HK.shape[1:])
+    qkv_3BHLK = padded_BL3HK.permute(2, 0, 3, 1, 4)
     if window is not None and group.longest > 4 * window:
         output_BHLK = _attend_in_chunks(qkv_3BHLK, group.mask_BL, dropout, window)
     else:
@@ -130,7 +104,7 @@ def _attend_group(
                 mask = F.pad(mask, (read_2HIK.shape[2], 0), value=True)
         output_BHLK = _attend_padded(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
     flat = output_BHLK.transpose(1, 2).reshape(-1, heads, width)
-    return flat if group.places_T is None else flat[group.places_T]
+    return flat if group.places_T is None else flat.index_select(0, group.places_T)
 
 
 def _window_mask(group: AttentionGroup, window: int, device: torch.device) -> Tensor:

@@ -29,7 +29,10 @@ class ExpertBank(nn.Module):
             return self._run(0, x_TD)
         if len(route_slices) == 1:
             return self._run(route_slices[0][0], x_TD)
-        return torch.cat([self._run(expert, x_TD[tokens]) for expert, tokens in route_slices])
+        # Split, not sliced: each slice's gradient would be as large as all tokens.
+        parts = x_TD.split([tokens.stop - tokens.start for _, tokens in route_slices])
+        experts = [expert for expert, _ in route_slices]
+        return torch.cat([self._run(*one) for one in zip(experts, parts, strict=True)])
 
     def _run(self, expert: int, x_TD: Tensor) -> Tensor:
         output: Tensor = self.experts[expert](x_TD)

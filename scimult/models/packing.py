@@ -62,17 +62,14 @@ def open_gap(texts: PackedTexts, place: int, filler: int = 0) -> PackedTexts:
 class AttentionGroup:
     """Rows of similar length that attention handles as one padded block.
 
-    ``index_BL`` holds, for every padded place, the packed position it reads (0 for
-    padding); ``places_T`` holds, for every packed token, its place in the flattened block.
-    ``mask_BL`` is true on real tokens and ``None`` when no row is padded.
-    All rows are of one route.
+    ``places_T`` holds, for every packed token, its place in the flattened block; ``mask_BL``
+    is true on real tokens. Both are ``None`` when no row is padded. All rows are of one route.
     """
 
     route: int
-    tokens: slice
+    num_tokens: int
     rows: int
     longest: int
-    index_BL: Tensor | None
     places_T: Tensor | None
     mask_BL: Tensor | None
 
@@ -125,7 +122,7 @@ class PackingPlan:
             restore_B=tensor(np.argsort(order_B, kind="stable")),
             route_slices=_route_slices(routes_B, lengths_B),
             groups=[
-                _group(int(routes_B[first]), first, last, lengths_B, starts_B, device)
+                _group(int(routes_B[first]), first, last, lengths_B, device)
                 for first, last in _group_bounds(routes_B, lengths_B)
             ],
             longest=int(lengths_B.max(initial=0)),
@@ -171,23 +168,19 @@ def _group(
     first: int,
     last: int,
     lengths_B: IntArray,
-    starts_B: IntArray,
     device: torch.device,
 ) -> AttentionGroup:
-    lengths, starts = lengths_B[first:last], starts_B[first:last]
-    longest = int(lengths.max())
-    tokens = slice(int(starts[0]), int(starts[-1] + lengths[-1]))
+    lengths = lengths_B[first:last]
+    longest, tokens = int(lengths.max()), int(lengths.sum())
     if (lengths == longest).all():
-        return AttentionGroup(route, tokens, last - first, longest, None, None, None)
+        return AttentionGroup(route, tokens, last - first, longest, None, None)
     mask_BL = np.arange(longest)[None, :] < lengths[:, None]
-    index_BL = np.where(mask_BL, (starts - starts[0])[:, None] + np.arange(longest)[None, :], 0)
     places_T = np.flatnonzero(mask_BL)
     return AttentionGroup(
         route,
         tokens,
         last - first,
         longest,
-        torch.from_numpy(index_BL).to(device),
         torch.from_numpy(places_T).to(device),
         torch.from_numpy(mask_BL).to(device),
     )

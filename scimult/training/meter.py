@@ -13,8 +13,8 @@ from torch import Tensor
 
 from scimult.hardware import known_peak, measured_peak, peak_gpu_memory, peak_memory
 from scimult.models import Encoder, EncoderConfig, PackedTexts
-from scimult.models.attention import reads_packed_rows
 from scimult.models.flops import EncoderFlops
+from scimult.models.packed_attention import reads_packed_rows
 from scimult.models.packing import attention_places
 from scimult.progress import note
 from scimult.training.config import Peak
@@ -148,10 +148,6 @@ def resolve_peak(choice: Peak, device: torch.device, dtype: torch.dtype) -> floa
 
 
 def _attends_unpadded(config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> bool:
-    return reads_packed_rows(
-        device,
-        dtype,
-        config.attention_dropout,
-        window=config.modern.local_window if config.modern else None,
-        has_context=config.instructions is not None,
-    )
+    # Instructions, which rows read beside themselves, have no place in the kernel.
+    head_width = config.hidden_size // config.num_heads
+    return config.instructions is None and reads_packed_rows(device, dtype, head_width)

@@ -1,0 +1,80 @@
+"""Attention by torch's fused kernel, which reads packed rows without padding them.
+
+Shape legend: T tokens of all rows, B rows, H heads, K width of a head.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Wider heads have no backward pass with dropout on consumer cards (8.6, 8.9, 12.0).
+_WIDEST_HEAD = 192
+_WIDTH_UNIT = 8
+# Rows are the second dimension of the kernel's grid, which CUDA bounds.
+_MOST_ROWS = (1 << 16) - 1
+
+
+@cache
+def reads_packed_rows(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
+    """Return whether attention can take the kernel that needs no padding.
+
+    FlashAttention-2 (Dao, 2023) as torch ships it: NVIDIA's cards from Ampere (capability 8.0)
+    on, in half precision.
+    """
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return False
+    built = torch.version.cuda is not None and torch.backends.cuda.is_flash_attention_available()
+    return (
+        built and head_width <= _WIDEST_HEAD and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
+def takes_rows(rows: int) -> bool:
+    """Return whether one call of the kernel can attend within so many rows."""
+    return rows <= _MOST_ROWS
+
+
+def attend_packed(
+    qkv_T3HK: Tensor, bounds: Tensor, longest: int, dropout: float, window: int | None
+) -> Tensor:
+    """Let every token attend to the tokens of its own row, shape ``(T, H, K)``.
+
+    Parameters
+    ----------
+    qkv_T3HK : Tensor
+        Queries, keys and values, shape ``(T, 3, H, K)``.
+    bounds : Tensor
+        Where rows begin and the last one ends, int32, shape ``(B + 1,)``.
+    longest : int
+        Tokens of the longest row.
+    dropout : float
+        Dropout probability on the attention weights.
+    window : int or None
+        A token sees this many tokens on each side and itself; None: the whole row.
+    """
+    width = qkv_T3HK.shape[-1]
+    spare = -width % _WIDTH_UNIT
+    # Zeros at the end of queries and keys add nothing to their products, those of values come
+    # out as zeros. The scale stays that of the true width.
+    padded = F.pad(qkv_T3HK, (0, spare)) if spare else qkv_T3HK
+    # The operator behind `torch.nn.attention.varlen`, which has no dropout and is not in torch
+    # before 2.10. These arguments are the same from torch 2.5 on.
+    output, *_ = torch.ops.aten._flash_attention_forward(
+        *padded.unbind(1),
+        bounds,
+        bounds,
+        longest,
+        longest,
+        dropout,
+        False,
+        False,
+        scale=width**-0.5,
+        window_size_left=window,
+        window_size_right=window,
+    )
+    output_THK: Tensor = output[..., :width]
+    return output_THK

@@ -1,0 +1,70 @@
+"""Padded attention: what it reads and gives back, against a gather with padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from scimult.models import attention
+from scimult.models.packing import AttentionGroup, PackingPlan
+from tests.models.operators import CountOperators
+from tests.models.variants import FLOAT64, random_weights
+
+CPU = torch.device("cpu")
+# Groups with and without padding, of two routes.
+LENGTHS = [50, 1, 47, 12, 12, 5, 300, 290, 7, 7]
+ROUTES = [0, 1, 0, 1, 1, 0, 0, 0, 1, 1]
+
+
+def gathered(qkv_T3HK: Tensor, plan: PackingPlan, dropout: float, window: int | None) -> Tensor:
+    """Every padded place reads the first token of its group; real places are read back."""
+    outputs, start = [], 0
+    for group in plan.groups:
+        part = qkv_T3HK[start : start + group.num_tokens]
+        start += group.num_tokens
+        whole = AttentionGroup(0, len(part), group.rows, group.longest, None, group.mask_BL)
+        places = torch.arange(group.rows * group.longest)
+        if group.places_T is not None:
+            index = torch.zeros_like(places)
+            index[group.places_T] = torch.arange(group.num_tokens)
+            part = part[index]
+            places = group.places_T
+        outputs.append(attention._attend_group(part, whole, dropout, window, None)[places])
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("window", [None, 3, 40])
+def test_copies_by_index_are_a_gather_with_padding(window: int | None, dropout: float) -> None:
+    weights = random_weights(sum(LENGTHS), 2, 8)
+    found = []
+    for attend in (attention.attend, gathered):
+        generator = torch.Generator().manual_seed(0)
+        qkv = torch.randn(sum(LENGTHS), 3, 2, 8, dtype=torch.float64, generator=generator)
+        qkv.requires_grad_()
+        plan = PackingPlan.build(LENGTHS, ROUTES, CPU)
+        torch.manual_seed(1)
+        output = attend(qkv, plan, dropout, window=window)
+        (output * weights).sum().backward()
+        found.append((output, qkv.grad))
+    (ours, our_gradient), (expected, gradient) = found
+    assert (ours - expected).abs().max() <= FLOAT64
+    assert our_gradient is not None
+    assert gradient is not None
+    assert (our_gradient - gradient).abs().max() <= FLOAT64
+
+
+def test_nothing_is_sorted_or_added_up_at_one_place() -> None:
+    """A gather's gradient is `index_put`, which CUDA sorts; a slice's is as large as all tokens."""
+    plan = PackingPlan.build(LENGTHS, ROUTES, CPU)
+    qkv = torch.randn(sum(LENGTHS), 3, 2, 8, requires_grad=True)
+    with CountOperators() as counted:
+        attention.attend(qkv, plan, 0.1).sum().backward()
+    padded = sum(group.places_T is not None for group in plan.groups)
+    assert 0 < padded < len(plan.groups)
+    # As functions where torch watches, in place elsewhere.
+    assert counted.calls["index_copy_"] + counted.calls["index_copy"] == padded
+    assert counted.calls["index_add_"] + counted.calls["index_add"] == padded
+    refused = ("index", "index_put_", "_index_put_impl_", "slice_backward")
+    assert {name: counted.calls[name] for name in refused if counted.calls[name]} == {}
