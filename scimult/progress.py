@@ -1,7 +1,12 @@
-"""Progress bars with rate and ETA, where someone watches: a terminal or a notebook."""
+"""Progress bars where someone watches, and messages through the logger ``scimult``.
+
+Who embeds the library silences or redirects messages by :mod:`logging`: without a set-up Python
+shows warnings and hides the rest. The command line shows all of them.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
@@ -9,9 +14,9 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from scimult import distributed
-from scimult.terminal import visible
 
 T = TypeVar("T")
+LOGGER = logging.getLogger("scimult")
 
 
 def progress(
@@ -69,6 +74,12 @@ def in_notebook() -> bool:
 
 
 def note(message: str) -> None:
-    """Print one line on stderr, on the main rank only and beside any running bar."""
+    """Log what a reader may want to know, on the main rank only."""
     if distributed.is_main():
-        tqdm.write(visible(message), file=sys.stderr)
+        LOGGER.info(message)
+
+
+def warn(message: str) -> None:
+    """Log what a reader should know, on the main rank only."""
+    if distributed.is_main():
+        LOGGER.warning(message)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from scimult.cli.output import show_messages
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -17,6 +19,9 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 # A busy machine must not fail a test, and a failure must come back at the next run.
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
+
+# Tests read messages where users of the command line do.
+show_messages()
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import logging
+import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 from tqdm.auto import tqdm as tqdm_of_notebooks
 
-from scimult.progress import bar, in_notebook, is_watched, progress
+from scimult.cli.output import show_messages
+from scimult.progress import bar, in_notebook, is_watched, note, progress, warn
 
 
 class Terminal(io.StringIO):
@@ -51,3 +54,30 @@ def test_a_notebook_sees_a_bar_though_its_stderr_is_no_terminal(
     _kernel(monkeypatch, None)  # IPython in a terminal whose stderr goes to a file
     assert not in_notebook()
     assert bar("encode", total=2).disable
+
+
+def test_messages_go_through_logging(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("scimult")
+    handlers, logger.handlers, logger.propagate = logger.handlers, [], True
+    try:
+        with caplog.at_level(logging.WARNING, "scimult"):
+            note("100% done")
+            warn("a cache is damaged")
+    finally:
+        logger.handlers, logger.propagate = handlers, False
+    assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("scimult", "WARNING", "a cache is damaged")
+    ]
+
+
+def test_without_a_set_up_python_shows_warnings_alone() -> None:
+    code = "from scimult.progress import note, warn; note('step 1'); warn('slow')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "slow\n")
+
+
+def test_the_command_line_shows_both_once_and_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+    show_messages()
+    note("step 1")
+    warn("\x1b[2Jslow")
+    assert capsys.readouterr().err == "step 1\n\\x1b[2Jslow\n"

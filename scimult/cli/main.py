@@ -28,7 +28,7 @@ from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
 from scimult.cli.import_ import import_
 from scimult.cli.mine import mine
-from scimult.cli.output import echo
+from scimult.cli.output import echo, show_messages
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
@@ -46,6 +46,7 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen verb; with ``--debug`` its errors keep their traceback."""
         try:
+            show_messages()
             with cleaned_up_when_killed():
                 return super().invoke(ctx)
         except (SciMultError, OSError) as error:

@@ -5,6 +5,8 @@ JSON goes out as it is, through ``typer.echo``.
 
 from __future__ import annotations
 
+import logging
+import sys
 from typing import Any
 
 import typer
@@ -12,12 +14,27 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
+from tqdm import tqdm
 
 from scimult.table import Table, to_rich
 from scimult.terminal import visible
 
 # Where nobody looks at a terminal, tables are as wide as they need to be.
 _WIDE = 200
+
+
+def show_messages() -> None:
+    """Print the library's messages as lines on stderr, beside any running bar."""
+    logger = logging.getLogger("scimult")
+    if not any(isinstance(handler, _Lines) for handler in logger.handlers):
+        logger.addHandler(_Lines())
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+class _Lines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(visible(self.format(record)), file=sys.stderr)
 
 
 def echo(message: object, *, err: bool = False) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import sha256
 from scimult.locks import remove_if_dead
-from scimult.progress import note
+from scimult.progress import warn
 from scimult.retrieval.embeddings import MATRIX_FILE, META_FILE, read_embeddings, write_embeddings
 from scimult.types import FloatArray
 
@@ -84,7 +84,7 @@ class EmbeddingCache:
         except (DataError, OSError):
             sound = False
         if not sound:
-            note(f"{folder}: damaged or of another version, so the texts are encoded again")
+            warn(f"{folder}: damaged or of another version, so the texts are encoded again")
             return None
         with suppress(OSError):
             os.utime(folder)
@@ -97,7 +97,7 @@ class EmbeddingCache:
         size = embeddings_ND.nbytes
         if size > self.max_bytes:
             bound = f"${SIZE_VARIABLE} bounds it to {self.max_bytes / 1e9:g} GB"
-            note(f"embeddings of {size / 1e9:.1f} GB are not kept in the cache: {bound}")
+            warn(f"embeddings of {size / 1e9:.1f} GB are not kept in the cache: {bound}")
             return
         try:
             shutil.rmtree(self.folder / key, ignore_errors=True)
@@ -105,7 +105,7 @@ class EmbeddingCache:
             write_embeddings(self.folder / key, ids, embeddings_ND, meta)
         except (StorageError, OSError) as error:
             problem = error.problem if isinstance(error, StorageError) else error
-            note(f"{self.folder}: embeddings are not kept ({problem}); {_ELSEWHERE}")
+            warn(f"{self.folder}: embeddings are not kept ({problem}); {_ELSEWHERE}")
 
     def _make_room(self, needed: int) -> None:
         """Remove what was not used for longest, until ``needed`` more bytes fit the bound."""

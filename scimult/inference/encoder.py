@@ -21,7 +21,7 @@ from scimult.hardware import keep_freed_memory, multiplies_bfloat16, usable_devi
 from scimult.inference.texts import as_texts
 from scimult.models import embed_tokens
 from scimult.models.config import Pooling
-from scimult.progress import note
+from scimult.progress import warn
 from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
@@ -69,7 +69,7 @@ class SciMult:
         if where.type == "cpu":
             keep_freed_memory()
             if self._dtype != "float32" and not multiplies_bfloat16(where):
-                note(f"{self._dtype} products are emulated on this CPU, slower than float32")
+                warn(f"{self._dtype} products are emulated on this CPU, slower than float32")
         self._model = pretrained.model.to(where, DTYPES[self._dtype]).eval()
 
     @classmethod

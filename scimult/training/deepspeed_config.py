@@ -10,7 +10,7 @@ from scimult import distributed
 from scimult.errors import ConfigError
 from scimult.files import read_json
 from scimult.hardware import multiplies_bfloat16
-from scimult.progress import note
+from scimult.progress import warn
 from scimult.training.config import PretrainConfig
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -50,7 +50,7 @@ def resolve_precision(choice: PrecisionChoice, device: torch.device) -> Precisio
     """Return the precision of a run; ``auto`` is what the device is fast in."""
     fast = multiplies_bfloat16(device)
     if choice == "bf16" and not fast:
-        note("bf16 products are emulated on this device, slower than fp32: use precision auto")
+        warn("bf16 products are emulated on this device, slower than fp32: use precision auto")
     if choice != "auto":
         return choice
     return "bf16" if fast else "fp32"

@@ -12,7 +12,7 @@ import numpy as np
 
 from scimult.data.sampler import share_out
 from scimult.errors import ConfigError
-from scimult.progress import note
+from scimult.progress import warn
 from scimult.training.config import NegativesAcross, PretrainConfig
 from scimult.training.plan import RunPlan
 
@@ -75,4 +75,4 @@ def check_in_batch_negatives(
                 "(batch.negatives_across), or set batch.mix: alternate",
             )
         if alone > 0:
-            note(f"{names}: {alone:.0%} of the pairs come alone, without in-batch negatives")
+            warn(f"{names}: {alone:.0%} of the pairs come alone, without in-batch negatives")

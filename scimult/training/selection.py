@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scimult import distributed
-from scimult.progress import note
+from scimult.progress import note, warn
 from scimult.training.loop import Callback, StepReport
 
 
@@ -73,7 +73,7 @@ class Selection(Callback):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Remember what `state` gave; the scores of another metric do not compare."""
         if state["metric"] != self.metric:
-            note(f"scores of {state['metric']} are forgotten: dev.metric is {self.metric}")
+            warn(f"scores of {state['metric']} are forgotten: dev.metric is {self.metric}")
             return
         self.best = None if state["best"] is None else BestStep(**state["best"])
         self._without_gain = state["without_gain"]

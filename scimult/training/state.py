@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from scimult import distributed
 from scimult.errors import CheckpointError, SciMultError
 from scimult.files import publish_folder, read_json, sha256, storage_error, write_json
-from scimult.progress import note
+from scimult.progress import warn
 
 _MANIFEST = "manifest.json"
 
@@ -105,7 +105,7 @@ class CheckpointStore:
             try:
                 return verify(path)
             except SciMultError as error:
-                note(f"checkpoint {path.name} is damaged and passed over: {error}")
+                warn(f"checkpoint {path.name} is damaged and passed over: {error}")
         if found:
             raise CheckpointError(
                 "every checkpoint is damaged",

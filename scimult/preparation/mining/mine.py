@@ -19,7 +19,7 @@ from scimult.preparation.mining.dense import OpenEncoder
 from scimult.preparation.mining.rules import RuleBuilder
 from scimult.preparation.mining.steps import MiningSteps
 from scimult.preparation.steps import Steps
-from scimult.progress import note
+from scimult.progress import warn
 
 # A difference between the share of a rule and its draws that is worth a line.
 _NOTED = 0.02
@@ -117,7 +117,7 @@ def _tell_shares(entry: PairEntry, rules: list[RuleConfig]) -> None:
             for (name, b), a in zip(drawn.items(), asked, strict=True)
         )
         why = "some pairs have no find of a rule, or one that several rules gave"
-        note(f"{entry.file}: shares of draws: {told}; {why}")
+        warn(f"{entry.file}: shares of draws: {told}; {why}")
 
 
 def _note_idle_rules(entries: Sequence[PairEntry]) -> None:
@@ -131,7 +131,7 @@ def _note_idle_rules(entries: Sequence[PairEntry]) -> None:
         fed = [name for name in counts if counts[name]]
         if idle:
             others = f" ({', '.join(fed)} did)" if fed else ""
-            note(f"{part}: {', '.join(idle)} found no hard negatives{others}")
+            warn(f"{part}: {', '.join(idle)} found no hard negatives{others}")
 
 
 def _rules(config: MiningConfig, entry: PairEntry) -> list[RuleConfig]:
