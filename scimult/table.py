@@ -128,7 +128,7 @@ def texts(*values: object) -> list[Cell]:
 
 
 def to_rich(table: Table) -> RichTable:
-    """Return the table for the terminal, where no text of others gives commands."""
+    """Return the table for the terminal, with text that cannot command it."""
     shown = RichTable(title=_plain(table.title), title_justify="left", box=box.SIMPLE)
     for column, heading in enumerate(table.headings):
         named = column < table.labels

@@ -1,4 +1,4 @@
-"""Text of others on a terminal: what would command it, or turn the text around, is made visible."""
+"""Untrusted text on a terminal: what would command it, or turn the text around, is made visible."""
 
 from __future__ import annotations
 

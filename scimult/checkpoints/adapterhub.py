@@ -249,7 +249,7 @@ def _renamed(weights: Mapping[str, Tensor], name: str, file: Path) -> dict[tuple
         match = pattern.fullmatch(key)
         if match is None:
             raise CheckpointError(
-                f"holds a weight that is no part of the adapter {name}",
+                f"holds a weight that is not part of the adapter {name}",
                 path=file,
                 value=key,
                 fix="only adapters after feed-forward sub-layers can be read",

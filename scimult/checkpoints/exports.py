@@ -159,7 +159,7 @@ def _write_ours(folder: Path, pretrained: Pretrained, title: str) -> list[str]:
     notes = f"""\
 A folder of `scimult`, which must be installed: its module runs the model inside
 sentence-transformers (version 6 or later), which asks for `trust_remote_code=True` before it
-imports code of others. `task` is one of {", ".join(pretrained.tasks.names)}; for the candidate
+imports third-party code. `task` is one of {", ".join(pretrained.tasks.names)}; for the candidate
 side with `/candidate` behind it. `encode_query` and `encode_document` take the task as
 `prompt_name`."""
     task = pretrained.tasks.names[0]

@@ -132,13 +132,15 @@ def load_pretrained(
         compares embeddings in a way that we do not have.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError("a model's folder is no path", value=path, fix="pass a str or a Path")
+        raise ConfigError(
+            "the model's folder is not a path", value=path, fix="pass a str or a Path"
+        )
     if pooling is not None:
         one_of("pooling", pooling, get_args(Pooling))
     if similarity is not None:
         one_of("similarity", similarity, get_args(Similarity))
     if not (normalise is None or isinstance(normalise, bool)):
-        raise ConfigError("normalise is no truth value", value=normalise, fix="pass True or False")
+        raise ConfigError("normalise is not a boolean", value=normalise, fix="pass True or False")
     folder = find_model_folder(path)
     pretrained_config, weights = read_folder(folder, pooling, similarity)
     if similarity is not None:
@@ -344,7 +346,7 @@ def _read_config(
         raise CheckpointError(f"config.json is not valid: {problem}", path=folder) from error
     if encoder.max_text_length < SHORTEST:
         raise CheckpointError(
-            f"texts of this checkpoint have {encoder.max_text_length} tokens at most",
+            f"this checkpoint reads at most {encoder.max_text_length} tokens",
             path=path,
             fix=f"use one for {SHORTEST} tokens (cls, a word, sep) or more",
         )

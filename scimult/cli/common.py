@@ -141,7 +141,7 @@ def show_list(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
 def show_ranked(rows: list[dict[str, Any]], title: str, similarity: str, as_json: bool) -> None:
     """Print a ranked list; a table says what its scores are."""
     if not rows:
-        echo("nothing to rank: the papers hold no other than this one", err=True)
+        echo("nothing to rank: there is no other paper", err=True)
     if not as_json:
         heading = f"score ({SCORES[similarity]})"
         rows = [{heading if key == "score" else key: v for key, v in row.items()} for row in rows]

@@ -52,7 +52,7 @@ def evaluate(
     encoder: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option(
-            help="NAME=PRESET or NAME=FILE.yaml of an encoder of others; ,key=value changes it. "
+            help="NAME=PRESET or NAME=FILE.yaml of a third-party encoder; ,key=value changes it. "
             "Several joined by + are one: their average, or with ,combine=concatenation all."
         ),
     ] = None,
@@ -169,7 +169,7 @@ def _show_table(out: Path, failed: Sequence[str]) -> None:
     print_table(score_table(report))
     echo(f"table in {out / 'table.md'}, scores and provenance beside it")
     if failed:
-        fix = "mend what is said of them above, and run the command again with --resume"
+        fix = "fix what is reported above, then run the command again with --resume"
         raise SciMultError(f"{len(failed)} sets failed: {'; '.join(failed)}", fix=fix)
 
 

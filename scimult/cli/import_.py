@@ -1,4 +1,4 @@
-"""``scimult import``: checkpoints of others, made into a folder of ours."""
+"""``scimult import``: third-party checkpoints, made into a folder of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs print: the one place where texts of others are made harmless for the terminal.
+"""What verbs print: the one place where untrusted text is made harmless for the terminal.
 
 JSON goes out as it is, through ``typer.echo``.
 """

@@ -95,7 +95,7 @@ def _check(results: list[Path], maps: list[str], out: Path) -> None:
     for name in ("report.html", "report.md", "report.tex"):
         if (out / name).exists() and not (out / "report.json").exists():
             fix = "choose another folder"
-            raise StorageError("exists and is no part of a report", path=out / name, fix=fix)
+            raise StorageError("exists and is not part of a report", path=out / name, fix=fix)
 
 
 def _embeddings(maps: list[str]) -> dict[str, StoredEmbeddings]:

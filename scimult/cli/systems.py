@@ -190,7 +190,7 @@ def _encoder(
     device: str | None,
     store: Store | None,
 ) -> System:
-    """Make an encoder of others, or the ensemble of several."""
+    """Make a third-party encoder, or an ensemble of several."""
     from scimult.inference.sentence_encoder import SentenceEncoder
 
     members: list[SentenceEncoder] = [

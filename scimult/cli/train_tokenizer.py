@@ -1,4 +1,4 @@
-"""``scimult train-tokenizer``: a WordPiece vocabulary of one's own."""
+"""``scimult train-tokenizer``: your own WordPiece vocabulary."""
 
 from __future__ import annotations
 

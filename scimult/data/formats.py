@@ -51,7 +51,7 @@ _OTHER = {
 }
 _SEPARATORS = {",": (".csv", "CSV"), "\t": (".tsv", "a table (TSV)"), ";": ("", "CSV")}
 _COLUMN = re.compile(r"[\w .:/()#-]{1,60}")
-# Words that name our columns in the tables of others; the first column with one is meant.
+# Words that name our columns in other people's tables; the first column with one is meant.
 _COLUMN_WORDS = {
     "id": {"id", "key", "doi", "pmid", "eid"},
     "title": {"title"},
@@ -177,7 +177,7 @@ def _refuse_table(path: Path, text: str) -> None:
         if not all(_COLUMN.fullmatch(name) for name in names) or len(rows[-1]) > len(names):
             continue
         raise DataError(
-            f"JSON lines are wanted, this is {what}",
+            f"expected JSON lines, this is {what}",
             path=path,
             value=names,
             fix=_table_command(path, suffix, names),
@@ -212,7 +212,7 @@ def _columns(names: Sequence[str]) -> str:
 
 
 def _foreign(path: Path, what: str, text: str, fix: str) -> DataError:
-    problem = f"JSON lines are wanted, this is {what}"
+    problem = f"expected JSON lines, this is {what}"
     return DataError(problem, path=path, value=text.splitlines()[0][:60], fix=fix)
 
 

@@ -230,7 +230,7 @@ class Benchmark(StrictConfig):
         for name in self.metrics:
             if (name in SPECIAL) if own is None else (name not in own):
                 fix = f"use {', '.join(own)}" if own else "use a measure of ranked lists"
-                raise ConfigError(f"{name} is no metric of {self.protocol}", fix=fix)
+                raise ConfigError(f"{name} is not a metric of {self.protocol}", fix=fix)
         if self.protocol not in _FORMAT_PROTOCOLS[self.format]:
             known = ", ".join(_FORMAT_PROTOCOLS[self.format])
             problem = f"format {self.format!r} has no data for protocol {self.protocol!r}"

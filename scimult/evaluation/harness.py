@@ -151,7 +151,7 @@ def evaluate(
             scored = True
             on_set(name, None)
         elif needs_embeddings(entry) and not isinstance(system, EmbeddingSystem):
-            growing.leave_out(name, "needs embeddings of papers, which this system has not")
+            growing.leave_out(name, "needs paper embeddings, which this system does not have")
         else:
             try:
                 found = growing.add(name, _scored(system, name, entry, out, save_runs))

@@ -2,7 +2,7 @@
 
 ``<system>/per_query/<set>.tsv.gz`` is a table with a header: ``query-id``, then one column per
 metric in full precision, and ``weight`` where queries do not count the same. Coarse
-classification, whose macro F1 is no mean over papers, keeps ``correct``, ``gold`` and ``predicted``
+classification (macro F1 is not a mean over papers) keeps ``correct``, ``gold``, ``predicted``
 of each paper instead, from which it can be computed.
 """
 
@@ -150,7 +150,7 @@ def read_per_query(out: Path, system: str, name: str) -> PerQuery:
         raise DataError(f"not scores per query: {error}", path=path, fix=AGAIN) from error
     query_ids = columns.pop("query-id")
     if len(set(query_ids)) < len(query_ids):
-        raise DataError("a query stands twice in the scores per query", path=path, fix=AGAIN)
+        raise DataError("a query appears twice in the scores per query", path=path, fix=AGAIN)
     return PerQuery(path, query_ids, columns)
 
 

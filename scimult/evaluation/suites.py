@@ -64,7 +64,7 @@ def suite_names() -> list[str]:
 
 
 def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
-    """Read a suite by name, or from a YAML file of one's own.
+    """Read a suite by name, or from your own YAML file.
 
     Parameters
     ----------

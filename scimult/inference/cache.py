@@ -66,7 +66,9 @@ class EmbeddingCache:
             gigabytes = math.nan
         if not 0 <= gigabytes < math.inf:
             fix = f"write a number, or unset it for {DEFAULT_GB:g}"
-            raise ConfigError(f"${SIZE_VARIABLE} is no number of gigabytes", value=given, fix=fix)
+            raise ConfigError(
+                f"${SIZE_VARIABLE} is not a number of gigabytes", value=given, fix=fix
+            )
         return cls(folder / "embeddings", int(gigabytes * 1e9))
 
     def read(self, key: str, ids: Sequence[str], width: int) -> FloatArray | None:

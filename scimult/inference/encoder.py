@@ -227,7 +227,7 @@ class SciMult:
                 fix="leave instruction out, or use a model of variant instruction or prefix",
             )
         if not isinstance(instruction, str):
-            raise ConfigError("instruction is no string", value=instruction, fix="pass a str")
+            raise ConfigError("instruction is not a string", value=instruction, fix="pass a str")
         return self._pretrained.instruction_row(instruction)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Encoders of others: any sentence-transformers or Hugging Face model, as a file describes it.
+"""Third-party encoders: any sentence-transformers or Hugging Face model, as a file describes it.
 
 ``presets/`` has the baselines of the papers. What differs between encoders is data: how a text is
 written down (separator, prefixes), which token embeddings are pooled, how embeddings are

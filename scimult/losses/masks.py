@@ -1,4 +1,4 @@
-"""Which candidates are no negatives of which queries, and which count once.
+"""Which candidates are not negatives of which queries, and which count once.
 
 False negatives are known by id: they are masked, not punished. Others are guessed by score.
 Masks of all queries and candidates are the largest tensors of a big batch: nothing of that

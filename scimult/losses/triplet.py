@@ -20,7 +20,7 @@ def triplet_margin(batch: InBatchScores, margin: float = 1.0) -> Tensor:
     Parameters
     ----------
     batch : InBatchScores
-        Scores, the column of each positive, and the columns that are no negatives.
+        Scores, the column of each positive, and the columns that are not negatives.
     margin : float
         How much closer than its negatives a positive has to be; 1 in SPECTER.
 

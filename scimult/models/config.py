@@ -26,7 +26,7 @@ ROUTED = ("experts", "adapters", "lora", "pals", "codes", "instructions")
 
 
 class ModernLayout(StrictConfig):
-    """What ModernBERT's blocks have that BERT's have not (Warner et al., 2024, section 2.1).
+    """What ModernBERT's blocks have and BERT's do not (Warner et al., 2024, section 2.1).
 
     ``global_blocks`` attend to the whole text with rotary base ``global_theta``; the others
     to ``local_window`` tokens on each side with ``local_theta``.

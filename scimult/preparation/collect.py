@@ -123,7 +123,7 @@ def _read_all(
 
 
 def _check_pairs(part: RawPairs, config: PrepareConfig, rejects: Rejects) -> None:
-    """Refuse a part without a pair: nobody names a file for that."""
+    """Refuse a part without any pair: whoever named its file expected some."""
     if not len(part.positives):
         path = config.resolve(getattr(part.source, part.part))
         problem = f"no pair of {part.part} is left{rejects.because()}"

@@ -1,4 +1,4 @@
-"""Trains a WordPiece vocabulary of one's own: uncased, in the manner of BERT, deterministic.
+"""Trains your own WordPiece vocabulary: uncased, in the manner of BERT, deterministic.
 
 The pieces are found by byte-pair merges, as the ``tokenizers`` library does for WordPiece.
 Its own WordPiece trainer numbers the ``##`` characters in the order of a hash map, so that

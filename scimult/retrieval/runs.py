@@ -150,7 +150,7 @@ def read_run(path: Path | str, query_ids: Sequence[str], candidate_ids: Sequence
     Raises
     ------
     DataError
-        If a line has not six columns, names an unknown id, repeats a document or holds a score
+        If a line lacks one of six columns, names an unknown id, repeats a document or has a score
         that is not a finite number; the message has file and line.
     """
     query_rows = {name: row for row, name in enumerate(query_ids)}

@@ -49,7 +49,7 @@ def build_model(config: PretrainConfig) -> Pretrained:
 
 
 def rehearse_model(config: PretrainConfig, base: Pretrained) -> Pretrained:
-    """Meet every error of `build_model` before the base of the run exists.
+    """Fail early: raise every error of `build_model` before the base of the run exists.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrai
     ------
     ConfigError
         If nothing would be left to train, a pattern matches nothing, or a learning rate is
-        given for parameters that the variant has not.
+        given for parameters that the variant does not have.
     """
     section, model = config.model, pretrained.model
     trains = VARIANTS[section.variant].trains
@@ -195,7 +195,7 @@ def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
 
 
 def add_temperature(config: PretrainConfig, model: Encoder) -> Temperature | None:
-    """Give the model a temperature to learn, if the loss has one; it is no part of embeddings.
+    """Give the model a temperature to learn, if the loss has one; it is not part of embeddings.
 
     As a module below the encoder, its parameter is sharded, clipped, stepped and saved with
     all others.

@@ -361,7 +361,7 @@ class PretrainConfig(StrictConfig):
     def _loss_fits(self) -> PretrainConfig:
         if self.loss.name == "triplet" and self.model.similarity == "dot":
             raise ValueError(
-                "loss.name triplet compares distances, and a dot product is none; "
+                "loss.name triplet compares distances, and a dot product is not one; "
                 "set model.similarity to l2 (SPECTER) or cosine"
             )
         if self.loss.negatives == "own" and not self.data.hard_negatives:

@@ -39,7 +39,7 @@ def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str
     stage = settings.get("zero_optimization", {}).get("stage", 0)
     if config.engine.compile and stage == 3:
         raise ConfigError(
-            "engine.compile under ZeRO stage 3, which gathers weights inside what is compiled",
+            "engine.compile does not work under ZeRO stage 3, which gathers weights within it",
             value={"zero_optimization.stage": stage},
             fix="use another stage, or leave engine.compile out",
         )
@@ -163,7 +163,7 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
         target = offload.get("device", "none")
         if target not in ("none", "cpu"):
             raise ConfigError(
-                f"{section} can be offloaded to the host alone",
+                f"{section} can only be offloaded to the host",
                 path=path,
                 value=target,
                 fix="use device cpu",

@@ -36,7 +36,7 @@ def require_names(engine: Any) -> None:
     Raises
     ------
     ConfigError
-        Naming what this release of DeepSpeed has not.
+        Naming what this release of DeepSpeed lacks.
     """
     import deepspeed
 

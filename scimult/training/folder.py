@@ -43,7 +43,7 @@ def has_checkpoint(folder: Path) -> bool:
 def check_same_config(saved: Path, config: PretrainConfig) -> None:
     """Check that ``config`` gives the same batches and numbers as the saved one.
 
-    A key that the saved one has not, because it was written before there was such a key, has
+    A key that the saved one lacks, because it was written before there was such a key, has
     its default.
 
     Raises
@@ -55,7 +55,7 @@ def check_same_config(saved: Path, config: PretrainConfig) -> None:
     changed = [name for name in _FIXED_AT_RESUME if getattr(before, name) != getattr(config, name)]
     if changed:
         raise ConfigError(
-            f"the run here was started with another {', '.join(changed)}",
+            f"the run here was started with a different {', '.join(changed)}",
             path=saved,
             fix="resume with the saved config, or choose another output",
         )
@@ -140,7 +140,7 @@ class RunFolder:
                 masks = ", dropout draws other masks" if drops and name == "ranks" else ""
                 note(
                     f"resuming with {name} {value}, written with {written}: "
-                    f"sums round otherwise{masks}"
+                    f"sums round differently{masks}"
                 )
                 continue
             raise CheckpointError(

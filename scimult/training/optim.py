@@ -62,7 +62,7 @@ def _part(expert: int, is_added: bool, experts: Sequence[str]) -> str:
 
 
 def added_names(model: Encoder) -> frozenset[str]:
-    """Return the parameters that a plain encoder of this size has not, and all experts'."""
+    """Return the parameters that a plain encoder of this size lacks, and all experts'."""
     plain = model.config.model_copy(update=dict.fromkeys(ROUTED))
     with torch.device("meta"):
         ours, theirs = (dict(Encoder(c).named_parameters()) for c in (model.config, plain))

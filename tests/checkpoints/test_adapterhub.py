@@ -167,7 +167,7 @@ class Runs:
 @pytest.mark.parametrize(
     ("change", "described", "message"),
     [
-        (change_head, {}, "holds a weight that is no part of the adapter x.*heads.x.1.weight"),
+        (change_head, {}, "holds a weight that is not part of the adapter x.*heads.x.1.weight"),
         (drop_one, {}, "missing: blocks.3.feed_forward.experts.0.adapter.bank.experts.0.up.bias"),
         (widen_one, {}, r"down.weight \(9, 32\) instead of \(8, 32\)"),
         (lambda weights: weights.update(x=Runs()), {}, "refused: .* run code"),

@@ -173,6 +173,6 @@ def test_a_checkpoint_for_two_tokens_is_refused(minilm: Path, tmp_path: Path) ->
     shutil.copytree(minilm, folder)
     change_config(folder, lambda content: content.update(max_position_embeddings=2))
     with pytest.raises(
-        CheckpointError, match=r"config\.json: texts .* have 2 tokens at most\. Fix:"
+        CheckpointError, match=r"config\.json: this checkpoint reads at most 2 tokens\. Fix:"
     ):
         load_pretrained(folder)

@@ -109,7 +109,7 @@ def test_tag_never_replaces_an_input_and_a_file_only_if_wanted(folder: Path) -> 
     [
         ("curves", ("run", "--out", "thesis.md"), "a picture of curves"),
         ("card", ("prepared", "--out", "thesis.md"), "a data card"),
-        ("report", ("results", "--out", "."), "no part of a report"),
+        ("report", ("results", "--out", "."), "is not part of a report"),
     ],
 )
 def test_other_writers_keep_files_of_others(
@@ -208,7 +208,7 @@ print(result.exit_code, sorted(heavy))
         ("search x --model model --papers nope.jsonl", "nope.jsonl: file does not exist"),
         ("search x --model nope --papers .", "nope: folder does not exist"),
         ("search x --model papers.jsonl --papers .", "is a file; a model is a folder"),
-        ("search x --model model --papers a.csv", "JSON lines are wanted, this is CSV"),
+        ("search x --model model --papers a.csv", "expected JSON lines, this is CSV"),
         ("search x --model model --papers model/", "folder holds none of papers.jsonl"),
         ("search x --model model --papers . --device gpu", "(did you mean 'cuda'?)"),
         ("search x --model model --papers . --device mps", "use one of cpu, cuda, cuda:0"),

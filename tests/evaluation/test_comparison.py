@@ -258,7 +258,7 @@ def test_a_metric_that_is_no_mean_over_queries_is_named_and_not_tested(out: Path
             save_result(result.model_copy(update={"sets": {**result.sets, "cisi": tau}}), out)
     comparison = _compare(out, ("good",))
     assert {row.name for row in comparison.rows} == {"links", "fields"}
-    assert "cisi: kendall_tau is no mean over queries, and is not tested." in comparison.notes
+    assert "cisi: kendall_tau is not a mean over queries, and is not tested." in comparison.notes
     assert any("over 2 of " in note for note in comparison.notes)
 
 

@@ -87,7 +87,7 @@ def test_plain_tables_of_older_results_are_read_until_new_ones_replace_them(tmp_
         ("query-id\tmap\n", "no header or no queries"),
         ("id\tmap\nq1\t0.5\n", "no header or no queries"),
         ("query-id\tmap\nq1\t0.5\nq2\n", "not scores per query"),
-        ("query-id\tmap\nq1\t0.5\nq1\t0.5\n", "a query stands twice"),
+        ("query-id\tmap\nq1\t0.5\nq1\t0.5\n", "a query appears twice"),
         ("query-id\tmap\nq1\thigh\n", "not a score: "),
     ],
 )

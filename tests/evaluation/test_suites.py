@@ -144,7 +144,7 @@ def test_an_unknown_suite_lists_the_known_ones() -> None:
         ("metrics=[]", ConfigError, "benchmarks.a.metrics"),
         ("metrics=[map@x]", SciMultError, "a cut-off is a positive integer"),
         ("metrics=[nDCG]", SciMultError, "unknown metric"),
-        ("metrics=[macro_f1]", SciMultError, "macro_f1 is no metric of search"),
+        ("metrics=[macro_f1]", SciMultError, "macro_f1 is not a metric of search"),
         ("format=mdcr", SciMultError, "format 'mdcr' has no data for protocol 'search'"),
         ("probe={costs: [1]}", SciMultError, "probe and the protocols with a linear model"),
         ("name_matching=words", SciMultError, "name_matching is for classification_fine"),

@@ -149,5 +149,5 @@ def test_the_environment_names_and_bounds_it(
     monkeypatch.setenv("SCIMULT_CACHE_GB", "0.5")
     assert here() == (Path("mine/embeddings"), 5 * 10**8)
     monkeypatch.setenv("SCIMULT_CACHE_GB", "much")
-    with pytest.raises(ConfigError, match="is no number of gigabytes .value: 'much'"):
+    with pytest.raises(ConfigError, match="is not a number of gigabytes .value: 'much'"):
         EmbeddingCache.of_user()

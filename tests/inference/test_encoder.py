@@ -255,12 +255,12 @@ def test_bad_settings_are_named(folder: Path) -> None:
     [
         ({"pooling": "max"}, "unknown pooling .value: 'max'.*cls, mean, position"),
         ({"similarity": 3}, "unknown similarity.*cosine, dot, l2"),
-        ({"normalise": "no"}, "normalise is no truth value"),
+        ({"normalise": "no"}, "normalise is not a boolean"),
         ({"dtype": torch.int8}, "unknown dtype .value: 'int8'"),
         ({"dtype": None}, "unknown dtype"),
         ({"dims": -1}, "dims"),
         ({"device": 3.5}, "device cannot be used"),
-        ({"path": None}, "a model's folder is no path"),
+        ({"path": None}, "the model's folder is not a path"),
     ],
 )
 def test_options_of_other_types_are_named(

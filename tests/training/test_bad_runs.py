@@ -130,7 +130,7 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
                     "deepspeed": {"zero_optimization": {"stage": 3}},
                 }
             },
-            "engine.compile under ZeRO stage 3",
+            "engine.compile does not work under ZeRO stage 3",
         ),
     ],
 )

@@ -164,10 +164,10 @@ def test_a_finished_curriculum_is_left_as_it_is(folder: Path, finished: Path) ->
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"vanilla": {"schedule": {"steps": 5}}}, "vanilla.*started with another schedule"),
+        ({"vanilla": {"schedule": {"steps": 5}}}, "vanilla.*started with a different schedule"),
         (
             {"search": {"model": {"variant": "mha_expert"}, "data": {"sources": ["world"]}}},
-            "search.*started with another data",
+            "search.*started with a different data",
         ),
     ],
 )

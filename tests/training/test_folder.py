@@ -26,7 +26,7 @@ def test_a_saved_configuration_of_an_older_version_has_the_defaults(tmp_path: Pa
     saved.write_text(yaml.safe_dump(tree), encoding="utf-8")
     check_same_config(saved, config)
     other = run_config(tmp_path, "run", batch={"mix": "in_batch"}, seed=3)
-    with pytest.raises(ConfigError, match="started with another seed, batch"):
+    with pytest.raises(ConfigError, match="started with a different seed, batch"):
         check_same_config(saved, other)
     tree["batch"]["colour"] = "red"
     saved.write_text(yaml.safe_dump(tree), encoding="utf-8")
@@ -61,7 +61,7 @@ def test_batches_by_tokens_belong_to_a_number_of_ranks(
             assert found.step == 3
             # Masks are drawn by rank: the note must not promise that sums alone differ.
             said = capsys.readouterr()
-            assert "sums round otherwise" in said.out + said.err
+            assert "sums round differently" in said.out + said.err
             assert ("dropout draws other masks" in said.out + said.err) == (dropout > 0)
 
 

@@ -151,8 +151,8 @@ def test_half_written_checkpoint_is_never_seen(
 @pytest.mark.parametrize(
     ("sections", "arguments", "message"),
     [
-        ({"seed": 7}, (), "started with another seed"),
-        ({"optimizer": {"lr": 0.5}}, (), "started with another optimizer"),
+        ({"seed": 7}, (), "started with a different seed"),
+        ({"optimizer": {"lr": 0.5}}, (), "started with a different optimizer"),
         (
             {"engine": {"precision": "bf16"}},
             (),

@@ -151,7 +151,7 @@ def _read_clicks(
     paths: list[Path],
     rejects: Rejects,
 ) -> Dataset:
-    """Read one query per click; it weighs the more, the less likely a click there was."""
+    """Read one query per click; the less likely a click there was, the more it weighs."""
     propensities = _propensities(paths[1])
     queries: dict[str, Text] = {}
     judgments: Judgments = {}

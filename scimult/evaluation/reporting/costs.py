@@ -34,7 +34,7 @@ def missing_costs(results: Sequence[Result]) -> list[Missing]:
         if lacking:
             names = ", ".join(lacking)
             why = f"the result of {result.system} does not have {names}"
-            fix = "evaluate it again with this version; encoders of others do not count tokens"
+            fix = "evaluate it again with this version; third-party encoders do not count tokens"
             found.append(Missing("Cost", why, fix))
     return found
 

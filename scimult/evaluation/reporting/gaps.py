@@ -31,8 +31,8 @@ def without_queries(out: Path, results: Sequence[Result], order: Sequence[str]) 
 
 
 def without_samples(names: Sequence[str]) -> list[Missing]:
-    """Name the sets whose main metric is no mean over queries."""
-    why = f"the main metric is no mean over queries: {', '.join(names)}"
+    """Name the sets whose main metric is not a mean over queries."""
+    why = f"the main metric is not a mean over queries: {', '.join(names)}"
     fix = "nothing: a correlation, or F1 of several labels, belongs to the whole set"
     return [Missing(NEEDS_QUERIES, why, fix)] if names else []
 

@@ -1,4 +1,4 @@
-"""What sections read of one data set: scores per query, texts and ranked lists, as far as there."""
+"""What sections read of one data set: scores per query; texts and ranked lists if there."""
 
 from __future__ import annotations
 

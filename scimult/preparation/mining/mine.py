@@ -185,7 +185,7 @@ def _drop_neighbours(data: PreparedData) -> None:
 
 
 def _check_sources(config: MiningConfig, data: PreparedData) -> None:
-    """Meet a wrong name before work starts."""
+    """Fail early on a wrong name."""
     parts: dict[str, set[str]] = {}
     for entry in data.manifest.pairs:
         parts.setdefault(entry.source, set()).add(entry.part)

@@ -153,7 +153,7 @@ class RuleBuilder:
     def identity(self, rule: configs.RuleConfig) -> dict[str, Any]:
         """Return what the finds of a rule depend on, as JSON: its options, its models' content.
 
-        How often training draws one of them is no part of it.
+        How often training draws one of them is not part of it.
 
         Raises
         ------

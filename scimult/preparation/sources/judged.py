@@ -1,4 +1,4 @@
-"""Judged queries: what BEIR's layout and tables of one's own share."""
+"""Judged queries: what BEIR's layout and your own tables share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of one's own: JSON lines, CSV, TSV or Parquet files with a column mapping."""
+"""Your own tables: JSON lines, CSV, TSV or Parquet files with a column mapping."""
 
 from __future__ import annotations
 
