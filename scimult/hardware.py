@@ -1,4 +1,4 @@
-"""What this machine is good at: the precision that pays, and memory that stays."""
+"""What this machine is good at: the precision that pays, memory that stays, copies that overlap."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import ctypes
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from scimult.errors import ConfigError
 
@@ -26,6 +28,8 @@ _HALF_PRECISION_TFLOPS = (
 )
 _LONGEST_REASON = 80
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+# Where a tensor of any type may begin within a buffer of bytes.
+_ALIGNMENT = 16
 
 
 def usable_device(device: str | torch.device | None) -> torch.device:
@@ -78,6 +82,27 @@ def keep_freed_memory() -> None:
         return
     mallopt(_M_MMAP_MAX, 0)
     mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def send(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
+    """Return tensors of the host on ``device``, by one copy that the host does not wait for.
+
+    From memory that the system may move, a GPU copies while host and device wait for each
+    other. Here all values go through one buffer that stays in its place; torch keeps it until the
+    copy is done. On a CPU the tensors are returned as they are.
+    """
+    device = torch.device(device)
+    if device.type == "cpu":
+        return list(tensors)
+    sizes = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors]
+    pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for tensor, part in zip(tensors, torch.split(pinned, sizes), strict=True):
+        part[: tensor.nbytes].copy_(tensor.contiguous().view(-1).view(torch.uint8))
+    sent = torch.split(pinned.to(device, non_blocking=True), sizes)
+    return [
+        part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for tensor, part in zip(tensors, sent, strict=True)
+    ]
 
 
 def known_peak(device: torch.device, dtype: torch.dtype) -> float | None:

@@ -60,12 +60,11 @@ def attend(
     if window is not None and plan.longest <= window + 1:
         window = None
     on, dtype, width = qkv_T3HK.device, qkv_T3HK.dtype, qkv_T3HK.shape[-1]
-    fits = context is None and takes_rows(len(plan.starts_B))
+    fits = context is None and takes_rows(len(plan.lengths))
     if fits and reads_packed_rows(on, dtype, width):
-        bounds = F.pad(plan.starts_B + plan.lengths_B, (1, 0)).to(torch.int32)
-        return attend_packed(qkv_T3HK, bounds, plan.longest, dropout, window)
+        return attend_packed(qkv_T3HK, plan.bounds, plan.longest, dropout, window)
     # Split, not sliced: each slice's gradient would be as large as all tokens.
-    parts = qkv_T3HK.split([group.num_tokens for group in plan.groups])
+    parts = torch.split(qkv_T3HK, [group.num_tokens for group in plan.groups])
     outputs = [
         _attend_group(part_t3HK, group, dropout, window, context)
         for part_t3HK, group in zip(parts, plan.groups, strict=True)

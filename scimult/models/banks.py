@@ -30,7 +30,7 @@ class ExpertBank(nn.Module):
         if len(route_slices) == 1:
             return self._run(route_slices[0][0], x_TD)
         # Split, not sliced: each slice's gradient would be as large as all tokens.
-        parts = x_TD.split([tokens.stop - tokens.start for _, tokens in route_slices])
+        parts = torch.split(x_TD, [tokens.stop - tokens.start for _, tokens in route_slices])
         experts = [expert for expert, _ in route_slices]
         return torch.cat([self._run(*one) for one in zip(experts, parts, strict=True)])
 

@@ -21,7 +21,7 @@ from scimult.models.instructions import (
 )
 from scimult.models.low_rank import LowRankUpdate
 from scimult.models.modern import ModernBlock, ModernEmbeddings, modern_norm
-from scimult.models.packing import PackedTexts, PackingPlan, open_gap
+from scimult.models.packing import PackedTexts, PackingPlan
 from scimult.models.pals import PalProjections
 from scimult.models.pooling import mean_of_tokens, state_at
 from scimult.models.recompute import run_block
@@ -136,8 +136,8 @@ class Encoder(nn.Module):
         self, texts: PackedTexts, routes: int | Sequence[int], states: InstructionStates | None
     ) -> tuple[Tensor, PackingPlan]:
         if self.config.codes is not None:
-            texts = open_gap(texts, CODE_PLACE)
-        plan = PackingPlan.build(texts.lengths, routes, texts.tokens_T.device)
+            texts = texts.with_gap(CODE_PLACE)
+        plan = texts.plan(routes)
         self._check(plan)
         if states is None:
             states = self.read_instructions(route for route, _ in plan.route_slices)
@@ -147,6 +147,9 @@ class Encoder(nn.Module):
             x_TD = run_block(
                 block, x_TD, plan, instruction, self.pal_projections, recompute=self._recomputes
             )
+        if not torch.is_grad_enabled():
+            # As large as states; the second pass of an embedding cache makes them again.
+            plan.rotations.clear()
         return self.final_norm(x_TD), plan
 
     def _pool(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from scimult.models.blocks import Block, InstructionLayer
 from scimult.models.config import EncoderConfig
 from scimult.models.embeddings import Embeddings
-from scimult.models.packing import PackedTexts, PackingPlan, pack
+from scimult.models.packing import PackedTexts, pack
 from scimult.models.recompute import run_block
 from scimult.types import TokenIds
 
@@ -64,7 +64,7 @@ def read_instructions(
     wanted = sorted(set(routes), key=lambda route: (len(instructions[route]), route))
     device = embeddings.words.weight.device
     texts: PackedTexts = pack([instructions[route] for route in wanted]).to(device)
-    plan = PackingPlan.build(texts.lengths, 0, device)
+    plan = texts.plan(0)
     ends = list(accumulate(texts.lengths))
     tokens = {
         route: slice(end - length, end)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from scimult.hardware import send
 from scimult.types import IntArray, TokenIds
 
 # A group of rows is padded to its longest row for attention; rows this much longer than
@@ -24,14 +26,34 @@ _GROUP_TOKENS = 8192
 
 @dataclass(frozen=True)
 class PackedTexts:
-    """Token ids of B rows, concatenated: ``tokens_T``, with the row lengths on the host."""
+    """Token ids of B rows, concatenated: ``tokens_T``, with the row lengths on the host.
+
+    What was worked out about them is kept for further passes (``_kept``).
+    """
 
     tokens_T: Tensor
     lengths: list[int]
+    _kept: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def to(self, device: torch.device | str) -> PackedTexts:
-        """Return the same rows on ``device``."""
-        return PackedTexts(self.tokens_T.to(device, non_blocking=True), self.lengths)
+        """Return the same rows, which are on the host, on ``device``."""
+        (tokens_T,) = send([self.tokens_T], device)
+        return PackedTexts(tokens_T, self.lengths)
+
+    def plan(self, routes: int | Sequence[int]) -> PackingPlan:
+        """Return how the rows run through the blocks, by one route or one per row."""
+        key = routes if isinstance(routes, int) else tuple(routes)
+        if key not in self._kept:
+            self._kept[key] = PackingPlan.build(self.lengths, routes, self.tokens_T.device)
+        plan: PackingPlan = self._kept[key]
+        return plan
+
+    def with_gap(self, place: int) -> PackedTexts:
+        """Return the rows with one more token, 0, at ``place`` of each: see `open_gap`."""
+        if ("gap", place) not in self._kept:
+            self._kept["gap", place] = open_gap(self, place)
+        texts: PackedTexts = self._kept["gap", place]
+        return texts
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -43,18 +65,17 @@ def pack(rows: Sequence[TokenIds]) -> PackedTexts:
     return PackedTexts(torch.from_numpy(tokens.astype(np.int64)), [len(row) for row in rows])
 
 
-def open_gap(texts: PackedTexts, place: int, filler: int = 0) -> PackedTexts:
-    """Insert one token, ``filler``, at ``place`` of every row.
+def open_gap(texts: PackedTexts, place: int) -> PackedTexts:
+    """Insert one token, 0, at ``place`` of every row.
 
     Rows must have at least ``place`` tokens.
     """
-    lengths_B = np.asarray(texts.lengths, dtype=np.int64)
-    starts_B = np.cumsum(lengths_B) - lengths_B
-    rows_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
-    within_T = np.arange(len(rows_T)) - starts_B[rows_T]
-    moved_T = torch.from_numpy(np.arange(len(rows_T)) + rows_T + (within_T >= place))
-    tokens_T = texts.tokens_T.new_full((len(rows_T) + len(lengths_B),), filler)
-    tokens_T[moved_T.to(tokens_T.device)] = texts.tokens_T
+    plan = texts.plan(0)
+    # Of the rows in the order of the plan: shortest first, while texts stay as they are.
+    rows_T = plan.restore_B.argsort()[plan.row_of_token_T]
+    moved_T = plan.order_T + rows_T + (plan.positions_T >= place)
+    tokens_T = texts.tokens_T.new_zeros(len(texts.tokens_T) + len(texts))
+    tokens_T.index_copy_(0, moved_T, texts.tokens_T[plan.order_T])
     return PackedTexts(tokens_T, [length + 1 for length in texts.lengths])
 
 
@@ -78,9 +99,11 @@ class AttentionGroup:
 class PackingPlan:
     """How one packed batch runs through every block; computed once per batch.
 
-    Rows are sorted by (route, length): each route has one slice of the tokens, and
-    attention groups hold rows of similar length. ``rotations`` keeps cosine and sine of the
-    tokens' rotary angles by their base, for blocks that rotate (`modern.rotate`).
+    Rows are sorted by (route, length): each route has one slice of the tokens. ``bounds`` are
+    the first tokens of the rows and the end of the last one, int32. ``rotations`` keeps cosine
+    and sine of the tokens' rotary angles by their base, for blocks that rotate
+    (`modern.rotate`). The host knows ``lengths`` and ``routes`` of the sorted rows; what has
+    a number for each token is made on the device.
     """
 
     order_T: Tensor
@@ -90,9 +113,9 @@ class PackingPlan:
     lengths_B: Tensor
     routes_B: Tensor
     restore_B: Tensor
-    route_slices: list[tuple[int, slice]]
-    groups: list[AttentionGroup]
-    longest: int
+    bounds: Tensor
+    lengths: IntArray
+    routes: IntArray
     rotations: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -100,53 +123,88 @@ class PackingPlan:
         cls, lengths: Sequence[int], routes: int | Sequence[int], device: torch.device
     ) -> PackingPlan:
         """Plan a batch of rows with these lengths and one route, or one route per row."""
-        lengths_B = np.asarray(lengths, dtype=np.int64)
-        routes_B = np.broadcast_to(np.asarray(routes, dtype=np.int64), lengths_B.shape)
-        order_B = np.lexsort((lengths_B, routes_B))
-        old_starts_B = np.concatenate([[0], np.cumsum(lengths_B)[:-1]])[order_B]
-        lengths_B, routes_B = lengths_B[order_B], routes_B[order_B]
-        starts_B = np.concatenate([[0], np.cumsum(lengths_B)])[:-1]
-        rows_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
-        positions_T = np.arange(len(rows_T)) - starts_B[rows_T]
-
-        def tensor(array: IntArray) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
+        order_B, lengths_B, routes_B = _sorted_rows(lengths, routes)
+        ends_B = np.cumsum(lengths_B)
+        given_B = np.asarray(lengths, dtype=np.int64)
+        old_starts_B = (np.cumsum(given_B) - given_B)[order_B]
+        restore_B = np.argsort(order_B, kind="stable")
+        bounds = np.concatenate([[0], ends_B]).astype(np.int32)
+        arrays = (old_starts_B, ends_B - lengths_B, lengths_B, routes_B, restore_B, bounds)
+        old, starts, sizes, of_row, restore, on_device = send(
+            [torch.from_numpy(array) for array in arrays], device
+        )
+        tokens = int(bounds[-1])
+        # A given size spares the host from reading it back.
+        rows_T = torch.repeat_interleave(sizes, output_size=tokens)
+        positions_T = torch.arange(tokens, device=device) - starts[rows_T]
         return cls(
-            order_T=tensor(old_starts_B[rows_T] + positions_T),
-            positions_T=tensor(positions_T),
-            row_of_token_T=tensor(rows_T),
-            starts_B=tensor(starts_B),
-            lengths_B=tensor(lengths_B),
-            routes_B=tensor(routes_B),
-            restore_B=tensor(np.argsort(order_B, kind="stable")),
-            route_slices=_route_slices(routes_B, lengths_B),
-            groups=[
-                _group(int(routes_B[first]), first, last, lengths_B, device)
-                for first, last in _group_bounds(routes_B, lengths_B)
-            ],
-            longest=int(lengths_B.max(initial=0)),
+            order_T=old[rows_T] + positions_T,
+            positions_T=positions_T,
+            row_of_token_T=rows_T,
+            starts_B=starts,
+            lengths_B=sizes,
+            routes_B=of_row,
+            restore_B=restore,
+            bounds=on_device,
+            lengths=lengths_B,
+            routes=routes_B,
+        )
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+        return int(self.lengths.max(initial=0))
+
+    @cached_property
+    def route_slices(self) -> list[tuple[int, slice]]:
+        """Each route and its tokens."""
+        slices, start = [], 0
+        for route in np.unique(self.routes).tolist():
+            stop = start + int(self.lengths[self.routes == route].sum())
+            slices.append((route, slice(start, stop)))
+            start = stop
+        return slices
+
+    @cached_property
+    def groups(self) -> list[AttentionGroup]:
+        """Rows of similar length, for attention that pads."""
+        groups, start = [], 0
+        for first, last in _group_bounds(self.routes, self.lengths):
+            stop = start + int(self.lengths[first:last].sum())
+            groups.append(self._group(first, last, slice(start, stop)))
+            start = stop
+        return groups
+
+    def _group(self, first: int, last: int, tokens: slice) -> AttentionGroup:
+        longest = int(self.lengths[last - 1])
+        sizes = int(self.routes[first]), tokens.stop - tokens.start, last - first, longest
+        if self.lengths[first] == longest:
+            return AttentionGroup(*sizes, None, None)
+        rows_T = self.row_of_token_T[tokens] - first
+        places_L = torch.arange(longest, device=rows_T.device)
+        return AttentionGroup(
+            *sizes,
+            places_T=rows_T * longest + self.positions_T[tokens],
+            mask_BL=places_L < self.lengths_B[first:last, None],
         )
 
 
 def attention_places(lengths: Sequence[int], routes: int | Sequence[int]) -> int:
     """Return the token places, padding included, that padded attention over a batch has."""
-    lengths_B = np.asarray(lengths, dtype=np.int64)
-    routes_B = np.broadcast_to(np.asarray(routes, dtype=np.int64), lengths_B.shape)
-    order_B = np.lexsort((lengths_B, routes_B))
-    lengths_B, routes_B = lengths_B[order_B], routes_B[order_B]
+    _, lengths_B, routes_B = _sorted_rows(lengths, routes)
     # Sorted by length, so that the last row of a group is its longest.
     bounds = _group_bounds(routes_B, lengths_B)
     return sum((last - first) * int(lengths_B[last - 1]) for first, last in bounds)
 
 
-def _route_slices(routes_B: IntArray, lengths_B: IntArray) -> list[tuple[int, slice]]:
-    slices, start = [], 0
-    for route, rows in groupby(range(len(routes_B)), key=lambda row: int(routes_B[row])):
-        stop = start + int(lengths_B[list(rows)].sum())
-        slices.append((route, slice(start, stop)))
-        start = stop
-    return slices
+def _sorted_rows(
+    lengths: Sequence[int], routes: int | Sequence[int]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the order by route and length, and lengths and routes in it."""
+    lengths_B = np.asarray(lengths, dtype=np.int64)
+    routes_B = np.broadcast_to(np.asarray(routes, dtype=np.int64), lengths_B.shape)
+    order_B = np.lexsort((lengths_B, routes_B))
+    return order_B, lengths_B[order_B], routes_B[order_B]
 
 
 def _group_bounds(routes_B: IntArray, lengths_B: IntArray) -> list[tuple[int, int]]:
@@ -161,26 +219,3 @@ def _group_bounds(routes_B: IntArray, lengths_B: IntArray) -> list[tuple[int, in
         bounds.append((first, row))
         first = row
     return bounds if len(lengths_B) else []
-
-
-def _group(
-    route: int,
-    first: int,
-    last: int,
-    lengths_B: IntArray,
-    device: torch.device,
-) -> AttentionGroup:
-    lengths = lengths_B[first:last]
-    longest, tokens = int(lengths.max()), int(lengths.sum())
-    if (lengths == longest).all():
-        return AttentionGroup(route, tokens, last - first, longest, None, None)
-    mask_BL = np.arange(longest)[None, :] < lengths[:, None]
-    places_T = np.flatnonzero(mask_BL)
-    return AttentionGroup(
-        route,
-        tokens,
-        last - first,
-        longest,
-        torch.from_numpy(places_T).to(device),
-        torch.from_numpy(mask_BL).to(device),
-    )

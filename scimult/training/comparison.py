@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scimult import distributed
 from scimult.data.batches import Batch
+from scimult.hardware import send
 from scimult.losses import (
     InBatchScores,
     false_negatives,
@@ -44,9 +45,9 @@ class Pairs:
     negative_rows_H: Tensor
     known_rows_P: Tensor
     known_ids_P: Tensor
-    teacher_C: Tensor | None
     queries_W: list[int]
     candidates_W: list[int]
+    teacher_C: Tensor | None = None
 
     @classmethod
     def of(
@@ -56,30 +57,32 @@ class Pairs:
         sizes = [len(part.query_B) for part in parts]
         first_rows = [sum(sizes[:number]) for number in range(len(parts))]
 
-        def joined(tensors: Iterable[Tensor]) -> Tensor:
-            return torch.cat(list(tensors)).to(device)
-
         def candidates(values: Sequence[Tensor]) -> Tensor:
             split = [
                 torch.split(values_C, [size, len(values_C) - size])
                 for values_C, size in zip(values, sizes, strict=True)
             ]
-            return joined(column for side in zip(*split, strict=True) for column in side)
+            return torch.cat([column for side in zip(*split, strict=True) for column in side])
 
         def shifted(values: Iterable[Tensor], by: Sequence[int]) -> list[Tensor]:
             return [value + first for value, first in zip(values, by, strict=True)]
 
+        columns = {
+            "query_B": torch.cat(shifted((part.query_B for part in parts), first_texts)),
+            "candidate_C": candidates(shifted((part.candidate_C for part in parts), first_texts)),
+            "query_ids_B": torch.cat([part.query_ids_B for part in parts]),
+            "candidate_ids_C": candidates([part.candidate_ids_C for part in parts]),
+            "negative_rows_H": torch.cat(shifted((p.negative_rows_H for p in parts), first_rows)),
+            "known_rows_P": torch.cat(shifted((part.known_rows_P for part in parts), first_rows)),
+            "known_ids_P": torch.cat([part.known_ids_P for part in parts]),
+        }
         teachers = [part.teacher_C for part in parts if part.teacher_C is not None]
+        if teachers:
+            columns["teacher_C"] = candidates(teachers)
+        sent = send(list(columns.values()), device)
         of_ranks = list(zip(*(part.sizes_W for part in parts), strict=True))
         return cls(
-            query_B=joined(shifted((part.query_B for part in parts), first_texts)),
-            candidate_C=candidates(shifted((part.candidate_C for part in parts), first_texts)),
-            query_ids_B=joined(part.query_ids_B for part in parts),
-            candidate_ids_C=candidates([part.candidate_ids_C for part in parts]),
-            negative_rows_H=joined(shifted((p.negative_rows_H for p in parts), first_rows)),
-            known_rows_P=joined(shifted((part.known_rows_P for part in parts), first_rows)),
-            known_ids_P=joined(part.known_ids_P for part in parts),
-            teacher_C=candidates(teachers) if teachers else None,
+            **dict(zip(columns, sent, strict=True)),
             queries_W=[sum(queries for queries, _ in sizes) for sizes in of_ranks],
             candidates_W=[sum(map(sum, sizes)) for sizes in of_ranks],
         )

@@ -5,6 +5,7 @@ Shape legend: U distinct texts of this rank, D width.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,9 +16,11 @@ from torch import Tensor
 
 from scimult import distributed
 from scimult.data.batches import Unit
+from scimult.hardware import send
 from scimult.losses import Temperature
 from scimult.models import Encoder, PackedTexts, length_batches, pack
 from scimult.models.attention import multiplies_apart
+from scimult.progress import note
 from scimult.training.objective import PartResult
 from scimult.types import IntArray, TokenIds
 
@@ -29,6 +32,8 @@ _FILLER: TokenIds = np.zeros(1, dtype=np.int64)
 # Numbers of the hidden size that a block keeps of a token for the way back, with dropout.
 _KEPT = 20
 _ACTIVATION_BYTES = 2 << 30
+# Below this a block's products take a GPU no longer than the host takes to ask for the next one.
+_BUSY_TOKENS = 16_000
 
 
 @dataclass(frozen=True)
@@ -101,9 +106,15 @@ def resolve_chunk_tokens(
     """Return what a chunk of the embedding cache may weigh; ``None`` for passes as a whole.
 
     ``auto``: on CPUs, so many tokens of short texts that their activations take 2 GB in
-    float32, however large the machine; whole passes elsewhere.
+    float32, however large the machine; whole passes elsewhere. On a GPU a choice too small to
+    keep it busy is remarked upon.
     """
     if choice != "auto":
+        if choice is not None and device.type == "cuda" and choice < _BUSY_TOKENS:
+            note(
+                f"batch.chunk_tokens {choice:,}: a GPU waits for the host between chunks below "
+                f"some {_BUSY_TOKENS:,} tokens; as many as fit into its memory are fastest"
+            )
         return choice
     if device.type != "cpu":
         return None
@@ -119,7 +130,8 @@ def pass_whole(
     """Encode all texts in one forward pass and go back through the loss."""
     absent = sorted(set(texts.every_route) - set(texts.routes))
     rows, routes = texts.rows + [_FILLER] * len(absent), texts.routes + absent
-    embeddings_UD = _embed(graph, rows, routes)[: len(texts.rows)]
+    route = routes[0] if len(set(routes)) == 1 else routes
+    embeddings_UD = _embed(graph, pack(rows).to(graph.device), route)[: len(texts.rows)]
     loss, results = loss_of(embeddings_UD, None if learned is None else learned())
     graph.backward(loss)
     return results
@@ -164,25 +176,31 @@ def pass_in_chunks(
         torch.manual_seed(seed_of_chunk(0))
         return pass_whole(graph, texts, loss_of, learned)
     chunks = list(_chunks(texts, weights_U, chunk_tokens))
+    # Packed and planned once, for both passes.
+    packed = deque(
+        (pack([texts.rows[row] for row in rows_U] or [_FILLER]).to(graph.device), route)
+        for rows_U, route in chunks
+    )
+    sizes = [len(rows_U) for rows_U, _ in chunks]
 
-    def encode(number: int) -> Tensor:
-        rows_U, route = chunks[number]
+    def encode(number: int, chunk: PackedTexts, route: int) -> Tensor:
         torch.manual_seed(seed_of_chunk(number))
-        rows = [texts.rows[row] for row in rows_U] or [_FILLER]
-        return _embed(graph, rows, [route])[: len(rows_U)]
+        return _embed(graph, chunk, route)[: sizes[number]]
 
     with torch.no_grad():
-        encoded = torch.cat([encode(number) for number in range(len(chunks))])
-        order_U = torch.from_numpy(np.concatenate([rows_U for rows_U, _ in chunks]))
-        embeddings_UD = torch.empty_like(encoded).index_copy_(0, order_U.to(graph.device), encoded)
+        encoded = torch.cat([encode(number, *chunk) for number, chunk in enumerate(packed)])
+        order = torch.from_numpy(np.concatenate([rows_U for rows_U, _ in chunks]))
+        (order_U,) = send([order], graph.device)
+        embeddings_UD = torch.empty_like(encoded).index_copy_(0, order_U, encoded)
         temperature = None if learned is None else learned().requires_grad_()
     embeddings_UD.requires_grad_()
     loss, results = loss_of(embeddings_UD, temperature)
     torch.autograd.backward(loss)
     assert embeddings_UD.grad is not None
-    for number, (rows_U, _) in enumerate(chunks):
+    gradients = torch.split(embeddings_UD.grad[order_U], sizes)
+    for number, gradient_UD in enumerate(gradients):
         # Its gradient with respect to the weights is the chunk's share of the loss's.
-        chained = (encode(number) * embeddings_UD.grad[torch.from_numpy(rows_U)]).sum()
+        chained = (encode(number, *packed.popleft()) * gradient_UD).sum()
         if learned is not None and number == len(chunks) - 1:
             assert temperature is not None
             assert temperature.grad is not None
@@ -191,9 +209,8 @@ def pass_in_chunks(
     return results
 
 
-def _embed(graph: Graph, rows: list[TokenIds], routes: list[int]) -> Tensor:
-    route = routes[0] if len(set(routes)) == 1 else routes
-    embeddings_UD = graph.forward(pack(rows).to(graph.device), route)
+def _embed(graph: Graph, texts: PackedTexts, route: int | list[int]) -> Tensor:
+    embeddings_UD = graph.forward(texts, route)
     return embeddings_UD.to(torch.promote_types(embeddings_UD.dtype, torch.float32))
 
 

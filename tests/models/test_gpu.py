@@ -123,3 +123,20 @@ def test_attention_dropout_follows_the_seed_both_ways(cuda: torch.device, recomp
     assert not torch.equal(once[0], other[0])
     model.eval()
     assert torch.equal(model(where, ROUTES), model(where, ROUTES))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_host_waits_for_nothing(cuda: torch.device, dtype: torch.dtype, case: str) -> None:
+    model = encoder(case, dropout=0.1, attention_dropout=0.1).to(cuda, dtype)
+
+    def step() -> None:
+        model(texts().to(cuda), ROUTES).float().sum().backward()
+
+    step()  # what is loaded at first use may wait
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

@@ -6,6 +6,7 @@ wants to read back, is an error there, as it would be a mistake or a pause on a 
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -22,8 +23,10 @@ from tests.models.variants import (
     tiny_encoder,
     tiny_rows,
 )
+from tests.operators import NoBlockingCopies
 
 META = torch.device("meta")
+INSTRUCTED = ("instruction", "prefix")
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -31,9 +34,13 @@ META = torch.device("meta")
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_stays_on_the_host(case: str, dtype: torch.dtype, dropout: float) -> None:
     model = tiny_encoder(case, dropout=dropout, attention_dropout=dropout).to(META, dtype)
-    embedded = model(pack(tiny_rows()).to(META), ROUTE_OF_ROW)
+    learned = Temperature(0.1).to(META)
+    with NoBlockingCopies() as watched:
+        embedded = model(pack(tiny_rows()).to(META), ROUTE_OF_ROW)
+        (embedded.sum() * learned()).backward()
     assert (embedded.shape, embedded.device, embedded.dtype) == ((8, WIDTH), META, dtype)
-    (embedded.sum() * Temperature(0.1).to(META)()).backward()
+    # Tokens and plan, of instructions too; the plan from which gaps are opened.
+    assert watched.copies == 2 + 2 * (case in INSTRUCTED) + ("codes" in case)
     for name, parameter in model.named_parameters():
         assert parameter.grad is None or parameter.grad.device == META, name
 
@@ -50,15 +57,18 @@ def test_the_embedding_cache_reads_nothing_back() -> None:
     def loss_of(embeddings_UD: Tensor, _: Tensor | None) -> tuple[Tensor, list[PartResult]]:
         return embeddings_UD.square().sum(), []
 
-    pass_in_chunks(
-        Graph(forward, torch.autograd.backward, META),
-        texts,
-        loss_of,
-        None,
-        chunk_tokens=25,
-        weigh=lambda lengths_U: lengths_U,
-        seed_of_chunk=lambda chunk: chunk,
-    )
+    with NoBlockingCopies() as watched:
+        pass_in_chunks(
+            Graph(forward, torch.autograd.backward, META),
+            texts,
+            loss_of,
+            None,
+            chunk_tokens=25,
+            weigh=lambda lengths_U: lengths_U,
+            seed_of_chunk=lambda chunk: chunk,
+        )
+    # Tokens and plan of each chunk, once for both passes, and the order of the texts.
+    assert watched.copies == 2 * (len(passes) // 2) + 1
     # Every text is encoded twice, in more than one chunk of each route.
     assert sum(passes) == 2 * len(LENGTHS)
     assert len(passes) > 6
@@ -71,3 +81,29 @@ def test_the_meta_device_would_notice() -> None:
         _ = model(pack(tiny_rows()).to(META), 0) + torch.ones(WIDTH)
     with pytest.raises(RuntimeError, match="meta tensors"):
         model(pack(tiny_rows()).to(META), 0).sum().item()
+
+
+def test_blocking_copies_would_be_noticed() -> None:
+    on_device, on_host = torch.zeros(5, device=META), torch.arange(5)
+    for wrong in (
+        lambda: on_host.to(META),
+        lambda: on_device.copy_(on_host),
+        lambda: on_device[on_host],
+    ):
+        with pytest.raises(AssertionError, match="host"), NoBlockingCopies():
+            wrong()
+    with NoBlockingCopies() as watched:
+        on_host.to(META, non_blocking=True)
+        on_device.copy_(on_host, non_blocking=True)
+        _ = on_device + 1
+    assert watched.copies == 2
+
+
+def test_a_large_batch_is_two_copies() -> None:
+    """Tokens and plan; before, 7 and 3 for each group of rows of similar length."""
+    lengths = np.random.default_rng(0).integers(5, 512, 220).tolist()
+    rows = [np.zeros(length, dtype=np.int64) for length in lengths]
+    with NoBlockingCopies() as watched:
+        plan = pack(rows).to(META).plan([row % 2 for row in range(len(rows))])
+        assert len(plan.groups) > 10
+    assert watched.copies == 2

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from scimult.models import Encoder, attention, pack, packed_attention
 from scimult.models.packed_attention import reads_packed_rows
-from tests.models.operators import CountOperators
 from tests.models.variants import (
     CASES,
     FLOAT64,
@@ -27,6 +26,7 @@ from tests.models.variants import (
     tiny_encoder,
     tiny_rows,
 )
+from tests.operators import CountOperators
 
 META = torch.device("meta")
 FORWARD, BACKWARD = "_flash_attention_forward", "_flash_attention_backward"

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from scimult.models import attention
 from scimult.models.packing import AttentionGroup, PackingPlan
-from tests.models.operators import CountOperators
 from tests.models.variants import FLOAT64, random_weights
+from tests.operators import CountOperators
 
 CPU = torch.device("cpu")
 # Groups with and without padding, of two routes.

@@ -18,6 +18,7 @@ from scimult.training.config import LossConfig, NegativesAcross
 from scimult.training.negatives import shared_negatives
 from scimult.training.objective import ContrastiveObjective, PartResult, loss_function
 from scimult.types import Similarity
+from tests.operators import NoBlockingCopies
 
 # Queries are texts 0 to 3 and again 1; hard negatives are 20 of query 1, 11 of query 2 and 20
 # again of the last. Query 0 knows 12 too, and text 20 is a positive of query 3.
@@ -284,8 +285,10 @@ def test_the_device_is_never_waited_for(options: dict[str, Any]) -> None:
     objective = ContrastiveObjective("l2", loss_function(section), section, torch.device("meta"))
     embeddings = torch.randn(len(TEXTS), 6, device="meta", requires_grad=True)
     teacher_C = torch.arange(float(len(CANDIDATES)))
-    (result,) = objective([replace(batch(), teacher_C=teacher_C)], embeddings)
-    result.loss.backward()
+    with NoBlockingCopies() as watched:
+        (result,) = objective([replace(batch(), teacher_C=teacher_C)], embeddings)
+        result.loss.backward()
+    assert watched.copies == 1
     assert embeddings.grad is not None
     assert {result.loss.device, result.masked.device, result.statistics_S.device} == {
         torch.device("meta")
