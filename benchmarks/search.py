@@ -5,7 +5,6 @@ Shape legend: Q queries, C candidates, D width, K results per query.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -31,6 +30,7 @@ SHAPES = {
 LABELLED = ("cs_conference", "chemistry_mesh")
 """Shapes whose candidates are labels: what name matching adds is measured too."""
 
+_BARE_QUERIES, _BARE_CANDIDATES = 1024, 16384
 _WORDS, _WORDS_OF_A_PAPER, _WORDS_OF_A_NAME = 50_000, 150, 3
 
 
@@ -111,7 +111,7 @@ def _measure(name: str, width: int, k: int, fraction: float, clock: Clock) -> Se
         names_seconds = now() - start
     peak = peak_memory()
     start = now()
-    _bare(queries_QD, embeddings_CD, k, index)
+    _bare(queries_QD, embeddings_CD, k)
     bare_seconds = now() - start
     left_out = (queries - kept) * (width * 4 + k * 12)
     return SearchCost(
@@ -145,18 +145,12 @@ def _phrase(drawn: IntArray) -> str:
     return " ".join(f"w{word}" for word in drawn.tolist())
 
 
-def _bare(queries_QD: FloatArray, embeddings_CD: FloatArray, k: int, index: ExactIndex) -> None:
-    """Take the products of all blocks and the best of each, and nothing else."""
+def _bare(queries_QD: FloatArray, embeddings_CD: FloatArray, k: int) -> None:
+    """Take the float32 products of all blocks and the best of each, and nothing else."""
     queries, candidates = torch.from_numpy(queries_QD), torch.from_numpy(embeddings_CD)
-    buffer = torch.empty(index.query_rows * index.block_rows)
-    for part, block in _blocks(len(queries), len(candidates), index):
-        scores = buffer[: len(queries[part]) * len(candidates[block])]
-        scores_QB = scores.view(len(queries[part]), -1)
-        torch.mm(queries[part], candidates[block].T, out=scores_QB)
-        scores_QB.topk(min(k, scores_QB.shape[1]), dim=1)
-
-
-def _blocks(queries: int, candidates: int, index: ExactIndex) -> Iterator[tuple[slice, slice]]:
-    for first in range(0, candidates, index.block_rows):
-        for start in range(0, queries, index.query_rows):
-            yield slice(start, start + index.query_rows), slice(first, first + index.block_rows)
+    buffer = torch.empty(_BARE_QUERIES * _BARE_CANDIDATES)
+    for block_BD in torch.split(candidates, _BARE_CANDIDATES):
+        for part_QD in torch.split(queries, _BARE_QUERIES):
+            scores_QB = buffer[: len(part_QD) * len(block_BD)].view(len(part_QD), -1)
+            torch.mm(part_QD, block_BD.T, out=scores_QB)
+            scores_QB.topk(min(k, scores_QB.shape[1]), dim=1)

@@ -17,8 +17,8 @@ import torch
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.progress import progress
-from scimult.retrieval.exact import TopK
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
+from scimult.retrieval.selection import ThresholdBest, check_length, lists_of
 from scimult.types import FloatArray, IntArray
 
 K1, B = 0.9, 0.4
@@ -74,7 +74,10 @@ class BM25Index:
         exclude_Q : IntArray, optional
             One candidate row per query to leave out of its list; -1 for none.
         """
-        best = TopK(len(queries), min(k, len(self.ids)))
+        k = min(check_length(k), len(self.ids))
+        rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
+        scores_QK = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        places_C = torch.arange(len(self.ids))
         query_rows = max(1, min(_QUERY_ROWS, _MOST_SCORES // len(self.ids)))
         starts = range(0, len(queries), query_rows)
         for start in progress(starts, "BM25", unit="block", show=show_progress):
@@ -84,8 +87,14 @@ class BM25Index:
                 excluded_B = exclude_Q[start : start + len(scores_BC)]
                 rows = np.flatnonzero(excluded_B >= 0)
                 scores_BC[rows, self.place_C[excluded_B[rows]]] = -np.inf
-            best.add(start, 0, torch.from_numpy(scores_BC))
-        return best.ranking(self.order_C)
+            best = ThresholdBest(len(scores_BC), k)
+            best.add(torch.from_numpy(scores_BC), places_C)
+            keys_QW = best.keys()
+            assert keys_QW is not None
+            scores, places = (x.numpy() for x in lists_of(keys_QW, k))
+            scores_QK[start : start + query_rows] = scores
+            rows_QK[start : start + query_rows] = np.where(places < 0, -1, self.order_C[places])
+        return Ranking(rows_QK, scores_QK)
 
     def rank_listed(self, queries: Sequence[str], lists: Ragged) -> Ranking:
         """Rank, for each query, all candidate rows that ``lists`` gives it."""

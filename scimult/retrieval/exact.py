@@ -1,20 +1,23 @@
 """Exact maximum inner product search over dense embeddings.
 
-Blocks of candidates are multiplied into one reused buffer, each block's best are kept and
-merged as tensors, and ids are mapped last. Memory is one buffer of ``query_rows`` ×
-``block_rows`` scores beside the embeddings and the result, whatever the collection's size.
+Blocks of candidates are multiplied into one reused buffer; what may be among the best of a query
+is kept as integers that hold score and id order (:mod:`scimult.retrieval.selection`). So equal
+float32 scores come out in the order of :mod:`scimult.retrieval.runs`, wherever blocks are cut.
 
-Candidates are visited by descending id and every selection is stable, so equal float32 scores
-come out in the order of :mod:`scimult.retrieval.runs`, wherever the blocks are cut.
+Where the machine multiplies bfloat16, a first pass takes products of rounded vectors and keeps
+every candidate that the error of these products leaves possible; those alone are multiplied in
+float32. With v' = v + δ and q' = q + ε rounded, ``|q'·v' − q·v| ≤ ‖q‖‖δ‖ + ‖ε‖‖v'‖`` (Cauchy and
+Schwarz), so no candidate is lost: the lists are those of the float32 products alone.
 
 Shape legend: Q queries, C candidates, D width, K results per query, B candidates of one block,
-P listed (query, candidate) pairs.
+W candidates of a query that are multiplied in float32, P listed (query, candidate) pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,15 +25,40 @@ from torch import Tensor
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
-from scimult.progress import progress
+from scimult.hardware import multiplies_bfloat16
+from scimult.progress import bar
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
+from scimult.retrieval.selection import (
+    GROUP,
+    NO_KEY,
+    Best,
+    FixedBest,
+    ThresholdBest,
+    check_finite,
+    check_length,
+    check_scores,
+    keys_of,
+    lists_of,
+    places_of_keys,
+    scores_of,
+)
+from scimult.retrieval.vectors import Block, RoundedVectors, Vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
-_TIED_ROWS = 64
+FirstPass = Literal["auto", "bfloat16", "float32"]
+
 # Pairs of embeddings that are multiplied at once: few enough for a processor's cache.
-_PAIRS = 1 << 12
-_CHECKED = 1 << 14
-_CENTRED = 1 << 12
+_PAIRS = 1 << 10
+# Queries whose lists grow together, in one pass over the candidates.
+_QUERIES = 1 << 14
+# Queries and candidates whose scores stay in a processor's cache, or fill a GPU.
+_CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
+# Columns that MKL multiplies fastest.
+_CPU_COLUMNS = 1 << 10
+_FEW_SCORES, _LONGEST_BLOCK = 1 << 19, 1 << 16
+# Two passes pay where the first spares most candidates the second.
+_SPARED, _LEAST, _LEAST_WIDTH = 128, 1 << 13, 64
+_MOST_KEPT = 1 / 64
 
 
 class ExactIndex:
@@ -41,17 +69,21 @@ class ExactIndex:
     ids : sequence of str
         One distinct id per candidate; they break ties.
     embeddings_CD : array
-        Shape ``(C, D)``, floating point; may be memory-mapped and of half precision, products
-        are taken in float32.
+        Shape ``(C, D)``, floating point; may be memory-mapped and of half precision, scores
+        are float32 products. Not to be changed while the index is in use.
     similarity : {"dot", "cosine", "l2"}
-        ``l2`` ranks by Euclidean distance through ``[q, 1] · [d, −‖d‖²/2]`` after a point
-        between the candidates was subtracted from q and d, so that what all have in common
-        takes no digits; its scores are that product, which differs from ``−‖q − d‖²/2`` by a
-        constant per query. The cosine with a zero vector is 0.
+        ``l2`` ranks by Euclidean distance through ``q · d − ‖d‖²/2`` after a point between the
+        candidates was subtracted from q and d, so that what all have in common takes no
+        digits; its scores are that number, which differs from ``−‖q − d‖²/2`` by a constant per
+        query. The cosine with a zero vector is 0.
     device : torch.device or str
-        Where the products are taken.
-    query_rows, block_rows : int
-        Size of the buffer of scores.
+        Where the products are taken. A GPU keeps the candidates if they fit.
+    first_pass : {"auto", "bfloat16", "float32"}
+        ``bfloat16`` takes the first of two passes in it, and keeps a copy of the candidates, half
+        as large as in float32; ``float32`` takes one pass; ``auto`` takes two where bfloat16
+        products are fast, the candidates many (128 times the results, 8,192) and in memory.
+    query_rows, block_rows : int, optional
+        Size of the buffer of scores; by default what suits the device.
 
     Raises
     ------
@@ -66,19 +98,30 @@ class ExactIndex:
         similarity: Similarity,
         *,
         device: torch.device | str = "cpu",
-        query_rows: int = 1024,
-        block_rows: int = 16384,
+        first_pass: FirstPass = "auto",
+        query_rows: int | None = None,
+        block_rows: int | None = None,
     ) -> None:
         if embeddings_CD.ndim != 2 or len(ids) != len(embeddings_CD) or not len(ids):
             raise DataError(
                 f"{len(ids)} candidate ids for embeddings of shape {embeddings_CD.shape}",
                 fix="pass one row of equal width per id, and at least one",
             )
-        self.ids, self.similarity = ids, similarity
-        self.embeddings_CD, self.device = embeddings_CD, torch.device(device)
+        self.ids, self.similarity, self.device = ids, similarity, torch.device(device)
         self.order_C = id_order(ids)
         self.place_C = places_of(self.order_C)
-        self.query_rows, self.block_rows = query_rows, min(block_rows, len(ids))
+        self._order_C = torch.from_numpy(self.order_C)
+        self._vectors = Vectors(embeddings_CD, similarity, self.device)
+        self._width = embeddings_CD.shape[1]
+        self._first_pass = first_pass
+        usual = _CUDA_BLOCK if self.device.type == "cuda" else _CPU_BLOCK
+        self.query_rows, self._usual_block = query_rows or usual[0], usual[1]
+        self._block_rows = block_rows
+
+    def block_rows(self, n_queries: int) -> int:
+        """Return how many candidates are multiplied at once for so many queries."""
+        few = min(_FEW_SCORES // max(1, n_queries), _LONGEST_BLOCK)
+        return min(self._block_rows or max(self._usual_block, few), len(self.ids))
 
     def search(
         self,
@@ -104,24 +147,24 @@ class ExactIndex:
         DataError
             If widths differ, an embedding or a product is not finite, or ``k`` is negative.
         """
-        queries = self._queries(queries_QD)
-        best = TopK(len(queries), min(k, len(self.ids)), self.device)
-        excluded = None
-        if exclude_Q is not None:
-            excluded = torch.from_numpy(np.where(exclude_Q < 0, -1, self.place_C[exclude_Q]))
-        buffer = torch.empty(self.query_rows * self.block_rows, device=self.device)
-        starts = range(0, len(self.ids), self.block_rows)
-        for first in progress(starts, "search", unit="block", show=show_progress):
-            block_BD = self._candidates(self.order_C[first : first + self.block_rows])
-            for start in range(0, len(queries), self.query_rows):
-                part_QD = queries[start : start + self.query_rows]
-                shape = len(part_QD), len(block_BD)
-                scores_QB = buffer[: shape[0] * shape[1]].view(shape)
-                torch.mm(part_QD, block_BD.T, out=scores_QB)
-                if excluded is not None:
-                    _leave_out(scores_QB, excluded[start : start + len(part_QD)] - first)
-                best.add(start, first, scores_QB)
-        return best.ranking(self.order_C)
+        k = min(check_length(k), len(self.ids))
+        queries = self._vectors.queries(queries_QD)
+        excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
+        rounded = self._vectors.rounded if self._takes_two_passes(k) else None
+        rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
+        scores_QK = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        starts = range(0, len(queries), _QUERIES)
+        total = len(starts) * len(self.ids)
+        with bar("search", total=total, unit="candidate", show=show_progress) as shown:
+            for start in starts:
+                chosen = slice(start, start + _QUERIES)
+                work = _Work(queries[chosen], excluded_Q[chosen], k, self.query_rows)
+                for part, keys_QW in self._best(work, rounded, shown.update):
+                    rows = slice(start + part.start, start + part.stop)
+                    scores, places = (x.cpu().numpy() for x in lists_of(keys_QW, k))
+                    scores_QK[rows] = scores
+                    rows_QK[rows] = np.where(places < 0, -1, self.order_C[places])
+        return Ranking(rows_QK, scores_QK)
 
     def rank_listed(self, queries_QD: FloatArray, lists: Ragged) -> Ranking:
         """Rank, for each query, only the candidate rows that ``lists`` gives it.
@@ -131,142 +174,193 @@ class ExactIndex:
         DataError
             If widths differ or an embedding or a product is not finite.
         """
-        queries = self._queries(queries_QD)
+        queries = self._vectors.queries(queries_QD)
         query_P = lists.owners
         # Written in place: small results between large ones would keep the heap from shrinking.
         scores_P = np.empty(len(query_P), dtype=np.float32)
         for start in range(0, len(query_P), _PAIRS):
             pairs = slice(start, start + _PAIRS)
-            rows_PD = self._candidates(lists.values[pairs])
-            part_PD = queries[torch.from_numpy(query_P[pairs])]
-            scores_P[pairs] = (part_PD * rows_PD).sum(dim=1).cpu().numpy()
-        _check_finite(torch.from_numpy(scores_P), "a product of two embeddings")
+            found = self._vectors.rows(lists.values[pairs])
+            queries_PD = queries[torch.from_numpy(query_P[pairs]).to(self.device)]
+            products_P = (found.vectors_BD * queries_PD).sum(dim=1)
+            products_P = products_P if found.bias_B is None else products_P + found.bias_B
+            scores_P[pairs] = products_P.cpu().numpy()
+        check_finite(torch.from_numpy(scores_P), "a product of two embeddings")
         return ranking_of_pairs(query_P, lists.values, scores_P, len(lists), self.place_C)
 
-    def _queries(self, queries_QD: FloatArray) -> Tensor:
-        if queries_QD.ndim != 2 or queries_QD.shape[1] != self.embeddings_CD.shape[1]:
-            raise DataError(
-                f"query embeddings of shape {queries_QD.shape} against candidates of width "
-                f"{self.embeddings_CD.shape[1]}",
-                fix="encode queries and candidates with the same model",
+    def _takes_two_passes(self, k: int) -> bool:
+        if self._first_pass != "auto":
+            return self._first_pass == "bfloat16"
+        large = len(self.ids) >= max(_SPARED * k, _LEAST) and self._width >= _LEAST_WIDTH
+        return large and self._vectors.in_memory and multiplies_bfloat16(self.device)
+
+    def _best(
+        self, work: _Work, rounded: RoundedVectors | None, advance: Callable[[int], object]
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Yield ascending keys of the best candidates, one block of queries after the other."""
+        parts = work.parts
+        on_host = self.device.type == "cpu"
+        found = self._pass(work, parts, rounded, on_host, advance)
+        failed = [part for part, keys_QW in zip(parts, found, strict=True) if keys_QW is None]
+        # Too many candidates were too close to the last of a list to be told apart.
+        again = iter(self._pass(work, failed, None, True, advance) if failed else ())
+        for part, keys_QW in zip(parts, found, strict=True):
+            sure_QW = next(again) if keys_QW is None else keys_QW
+            assert sure_QW is not None
+            yield part, sure_QW
+
+    def _pass(
+        self,
+        work: _Work,
+        parts: list[slice],
+        rounded: RoundedVectors | None,
+        on_host: bool,
+        advance: Callable[[int], object],
+    ) -> list[Tensor | None]:
+        """Go through all candidates; return the keys of each part, None where they do not do."""
+        queries = [work.queries_QD[part] for part in parts]
+        errors = [None if rounded is None else rounded.error_of(x_QD) for x_QD in queries]
+        bests = [
+            self._empty(len(x_QD), work.k, error_Q, rounded, on_host)
+            for x_QD, error_Q in zip(queries, errors, strict=True)
+        ]
+        if rounded is not None:
+            queries = [x_QD.bfloat16() for x_QD in queries]
+        places_C = torch.from_numpy(self.place_C).to("cpu" if on_host else self.device)
+        step = self.block_rows(len(work.queries_QD))
+        rows = min(self.query_rows, len(work.queries_QD))
+        products = _Products(rows * _whole_groups(step), self.device)
+        for first in range(0, len(self.ids), step):
+            last = min(first + step, len(self.ids))
+            block = (
+                self._vectors.block(first, last) if rounded is None else rounded.block(first, last)
             )
-        x_QD = self._float32(queries_QD, "a query embedding")
-        if self.similarity == "cosine":
-            return torch.nn.functional.normalize(x_QD, dim=1)
-        if self.similarity == "l2":
-            return torch.cat([x_QD - self._centre_D, x_QD.new_ones(len(x_QD), 1)], dim=1)
-        return x_QD
+            for part, x_QD, best in zip(parts, queries, bests, strict=True):
+                scores_QB = products.of(x_QD, block)
+                _leave_out(scores_QB, work.excluded_Q[part] - first)
+                best.add(scores_QB.cpu() if on_host else scores_QB, places_C[first:last])
+            advance(last - first)
+        found = [best.keys() for best in bests]
+        if rounded is None:
+            return found
+        return [
+            None
+            if keys_QW is None or error_Q is None
+            else self._settled(work.queries_QD[part], keys_QW, work.k, error_Q, rounded.rounding)
+            for part, keys_QW, error_Q in zip(parts, found, errors, strict=True)
+        ]
 
-    def _candidates(self, rows_B: IntArray) -> Tensor:
-        x_BD = self._float32(self.embeddings_CD[rows_B], "a candidate embedding")
-        if self.similarity == "cosine":
-            return torch.nn.functional.normalize(x_BD, dim=1)
-        if self.similarity == "l2":
-            x_BD = x_BD - self._centre_D
-            return torch.cat([x_BD, -0.5 * x_BD.square().sum(dim=1, keepdim=True)], dim=1)
-        return x_BD
+    def _empty(
+        self,
+        n_queries: int,
+        k: int,
+        error_Q: Tensor | None,
+        rounded: RoundedVectors | None,
+        on_host: bool,
+    ) -> Best:
+        slack_Q = None if error_Q is None else 2 * error_Q
+        rounding = 0.0 if rounded is None else rounded.rounding
+        if not on_host:
+            return FixedBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, device=self.device)
+        most = None if rounded is None else int(_MOST_KEPT * len(self.ids))
+        return ThresholdBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, most=most)
 
-    @cached_property
-    def _centre_D(self) -> Tensor:
-        """The mean of the candidates, or of some all over the array: any point will do."""
-        some = np.linspace(0, len(self.ids) - 1, min(len(self.ids), _CENTRED)).astype(np.int64)
-        return self._float32(self.embeddings_CD[some], "a candidate embedding").mean(dim=0)
+    def _settled(
+        self, queries_QD: Tensor, keys_QW: Tensor, k: int, error_Q: Tensor, rounding: float
+    ) -> Tensor | None:
+        """Return keys of float32 products; None if the rounded ones were further off than said.
 
-    def _float32(self, x_ND: FloatArray, what: str) -> Tensor:
-        x = torch.from_numpy(np.require(x_ND, np.float32, ["C", "W"])).to(self.device)
-        _check_finite(x, what)
-        return x
-
-
-class TopK:
-    """The best K of candidates that arrive block by block.
-
-    Among equal scores the candidate that arrived first stays first; a score of -inf is never
-    kept. Any scorer that can fill a block (a matrix product, BM25) shares this selection.
-
-    Raises
-    ------
-    DataError
-        If ``k`` is negative.
-    """
-
-    def __init__(self, n_queries: int, k: int, device: torch.device | str = "cpu") -> None:
-        if k < 0:
-            fix = "ask for 0 results or more"
-            raise DataError("length of a list is negative", value=k, fix=fix)
-        self.scores_QK = torch.full((n_queries, k), -torch.inf, device=device)
-        self.places_QK = torch.full((n_queries, k), -1, dtype=torch.long, device=device)
-
-    def add(self, first_query: int, first_candidate: int, scores_QB: Tensor) -> None:
-        """Merge the scores of one block of candidates for one block of queries.
-
-        Raises
-        ------
-        DataError
-            If one of the best scores is not a finite number.
+        The best by rounded products go first: of the others only those are multiplied that could
+        still be better than the last of them.
         """
-        rows = slice(first_query, first_query + len(scores_QB))
-        k = self.scores_QK.shape[1]
-        scores, places = stable_top_k(scores_QB, k)
-        scores = torch.cat([self.scores_QK[rows], scores], dim=1)
-        places = torch.cat([self.places_QK[rows], places + first_candidate], dim=1)
-        scores, order = scores.sort(dim=1, descending=True, stable=True)
-        self.scores_QK[rows] = scores[:, :k]
-        self.places_QK[rows] = places.gather(1, order[:, :k])
+        if not keys_QW.numel():
+            return keys_QW
+        k, error_Q1 = min(k, keys_QW.shape[1]), error_Q[:, None]
+        exact_QK = self._exact_scores(queries_QD, keys_QW[:, -k:])
+        short_QK = (keys_QW[:, -k:] == NO_KEY).any(dim=1, keepdim=True)
+        last_Q1 = exact_QK.amin(dim=1, keepdim=True).masked_fill(short_QK, -torch.inf) - error_Q1
+        rough_QW, none_QW = scores_of(keys_QW), keys_QW == NO_KEY
+        possible_QW = (rough_QW >= last_Q1 - 2 * rounding * last_Q1.abs()) & ~none_QW
+        kept = slice(-max(int(possible_QW.sum(dim=1).max()), k), None)
+        keys_QW, rough_QW, none_QW = keys_QW[:, kept], rough_QW[:, kept], none_QW[:, kept]
+        exact_QW = torch.cat([self._exact_scores(queries_QD, keys_QW[:, :-k]), exact_QK], dim=1)
+        check_scores(exact_QW)
+        off_QW = (rough_QW - exact_QW).abs() > error_Q1 + 2 * rounding * rough_QW.abs()
+        if bool((off_QW & ~none_QW).any()):
+            return None
+        found_QW = keys_of(exact_QW, places_of_keys(keys_QW)).masked_fill(none_QW, NO_KEY)
+        return found_QW.sort(dim=1).values
 
-    def ranking(self, order_C: IntArray) -> Ranking:
-        """Return the lists, with places in order of arrival mapped to candidate rows."""
-        scores_QK, places_QK = self.scores_QK.cpu().numpy(), self.places_QK.cpu().numpy()
-        rows_QK = np.where(np.isneginf(scores_QK), -1, order_C[places_QK])
-        return Ranking(rows_QK, scores_QK)
-
-
-def stable_top_k(scores_QB: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the best ``k`` scores of each row and their columns; ties in order of column.
-
-    ``torch.topk`` chooses freely among equal scores. One more result than asked for shows the
-    rows where that choice matters; only those are sorted whole.
-
-    Raises
-    ------
-    DataError
-        If one of the best scores is NaN or infinite.
-    """
-    if scores_QB.shape[1] <= k:
-        scores, columns = scores_QB.sort(dim=1, descending=True, stable=True)
-        _check_scores(scores)
-        return scores, columns
-    scores, columns = scores_QB.topk(k + 1, dim=1)
-    _check_scores(scores)
-    tied = (scores[:, k - 1] == scores[:, k]) & ~scores[:, k].isneginf()
-    columns, order = columns[:, :k].sort(dim=1)
-    scores, by_score = scores[:, :k].gather(1, order).sort(dim=1, descending=True, stable=True)
-    columns = columns.gather(1, by_score)
-    for rows in torch.split(tied.nonzero().flatten(), _TIED_ROWS):
-        exact_scores, exact_columns = scores_QB[rows].sort(dim=1, descending=True, stable=True)
-        scores[rows], columns[rows] = exact_scores[:, :k], exact_columns[:, :k]
-    return scores, columns
+    def _exact_scores(self, queries_QD: Tensor, keys_QW: Tensor) -> Tensor:
+        """Return the float32 products of the candidates that keys name, shape ``(Q, W)``."""
+        places_QW = places_of_keys(keys_QW).masked_fill(keys_QW == NO_KEY, 0)
+        rows_QW = self._order_C.to(places_QW.device)[places_QW]
+        scores_QW = torch.empty(keys_QW.shape, device=queries_QD.device)
+        step = max(1, _PAIRS // max(1, keys_QW.shape[1]))
+        for start in range(0, len(queries_QD) if keys_QW.numel() else 0, step):
+            some = slice(start, start + step)
+            found = self._vectors.rows(rows_QW[some].flatten())
+            x_QWD = found.vectors_BD.view(-1, keys_QW.shape[1], self._width)
+            torch.sum(x_QWD * queries_QD[some, None], dim=2, out=scores_QW[some])
+            if found.bias_B is not None:
+                scores_QW[some] += found.bias_B.view(len(x_QWD), -1)
+        return scores_QW
 
 
-def _leave_out(scores_QB: Tensor, columns_Q: Tensor) -> None:
+@dataclass(frozen=True)
+class _Work:
+    """Queries whose lists are gathered together, in parts that share a buffer of scores."""
+
+    queries_QD: Tensor
+    excluded_Q: IntArray
+    k: int
+    rows: int
+
+    @property
+    def parts(self) -> list[slice]:
+        count = len(self.queries_QD)
+        return [slice(i, min(i + self.rows, count)) for i in range(0, count, self.rows)]
+
+
+class _Products:
+    """A buffer of scores that all blocks share."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._scores = torch.empty(size, device=device)
+        self._rounded: Tensor | None = None
+
+    def of(self, queries_QD: Tensor, block: Block) -> Tensor:
+        """Multiply, in the type of the vectors, and return float32 scores, shape ``(Q, B)``."""
+        count, width = len(queries_QD), len(block.vectors_BD)
+        padded = _whole_groups(width)
+        scores = self._scores[: count * padded]
+        if queries_QD.dtype == torch.float32:
+            scores_QB = scores.view(count, padded)
+            step = _CPU_COLUMNS if scores.device.type == "cpu" else width
+            for start in range(0, width, step):
+                some = slice(start, min(start + step, width))
+                torch.mm(queries_QD, block.vectors_BD[some].T, out=scores_QB[:, some])
+        else:
+            if self._rounded is None:
+                self._rounded = torch.empty_like(self._scores, dtype=queries_QD.dtype)
+            # This way round few queries are multiplied faster.
+            rounded_BQ = self._rounded[: count * width].view(width, count)
+            torch.mm(block.vectors_BD, queries_QD.T, out=rounded_BQ)
+            scores_QB = scores.view(padded, count).T
+            scores_QB[:, :width] = rounded_BQ.T
+        if block.bias_B is not None:
+            scores_QB[:, :width] += block.bias_B
+        scores_QB[:, width:] = -torch.inf
+        return scores_QB
+
+
+def _whole_groups(width: int) -> int:
+    return -(-width // GROUP) * GROUP
+
+
+def _leave_out(scores_QB: Tensor, columns_Q: IntArray) -> None:
     """Set one column per row to -inf where it lies inside the block."""
-    rows = ((columns_Q >= 0) & (columns_Q < scores_QB.shape[1])).nonzero().flatten()
-    scores_QB[rows.to(scores_QB.device), columns_Q[rows].to(scores_QB.device)] = -torch.inf
-
-
-def _check_scores(scores: Tensor) -> None:
-    """Refuse NaN and +inf, which sort first, so looking at the best is enough."""
-    if scores.numel() and not (scores < torch.inf).all():
-        _check_finite(scores[~(scores < torch.inf)], "a score")
-
-
-def _check_finite(values: Tensor, what: str) -> None:
-    # In blocks, because torch makes copies of what it looks at.
-    if all(bool(block.isfinite().all()) for block in torch.split(values, _CHECKED)):
-        return
-    bad = ~values.isfinite()
-    raise DataError(
-        f"{what} is not finite in {int(bad.sum())} of {values.numel()} numbers",
-        value=float(values[bad][0]),
-        fix="check the model: its weights or activations overflowed",
-    )
+    rows = np.flatnonzero((columns_Q >= 0) & (columns_Q < scores_QB.shape[1]))
+    if len(rows):
+        at = torch.from_numpy(rows), torch.from_numpy(columns_Q[rows])
+        scores_QB[tuple(x.to(scores_QB.device) for x in at)] = -torch.inf

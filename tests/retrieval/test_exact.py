@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.retrieval.bm25 import BM25Index
-from scimult.retrieval.exact import ExactIndex, stable_top_k
+from scimult.retrieval.exact import ExactIndex, FirstPass
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, IntArray
 
@@ -49,6 +49,7 @@ def _lists(ranking: Ranking) -> list[list[int]]:
     k=st.integers(1, 45),
     query_rows=st.integers(1, 8),
     block_rows=st.integers(1, 50),
+    first_pass=st.sampled_from(["float32", "bfloat16"]),
 )
 def test_search_is_one_matrix_product_ties_included(
     seed: int,
@@ -59,6 +60,7 @@ def test_search_is_one_matrix_product_ties_included(
     k: int,
     query_rows: int,
     block_rows: int,
+    first_pass: FirstPass,
 ) -> None:
     """Small integers make products exact, so equal scores are equal however blocks are cut."""
     rng = np.random.default_rng(seed)
@@ -66,7 +68,14 @@ def test_search_is_one_matrix_product_ties_included(
     candidates_CD = rng.integers(-spread, spread + 1, (n_candidates, width)).astype(np.float32)
     left_out_Q = rng.integers(-1, n_candidates, n_queries)
     ids = _ids(n_candidates, rng)
-    index = ExactIndex(ids, candidates_CD, "dot", query_rows=query_rows, block_rows=block_rows)
+    index = ExactIndex(
+        ids,
+        candidates_CD,
+        "dot",
+        first_pass=first_pass,
+        query_rows=query_rows,
+        block_rows=block_rows,
+    )
     ranking = index.search(queries_QD, k, exclude_Q=left_out_Q)
     assert _lists(ranking) == _literal(queries_QD, candidates_CD, ids, k, left_out_Q)
     filled_QK = ranking.rows_QK >= 0
@@ -161,13 +170,6 @@ def test_memory_is_one_buffer_of_scores(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(sizes) == 7 * 16
     assert set(sizes) == {16 * 64 * 4}
     assert len(addresses) == 1
-
-
-def test_top_k_sorts_whole_rows_only_where_ties_are_cut() -> None:
-    scores_QB = torch.tensor([[1.0, 3.0, 3.0, 3.0, 2.0], [5.0, 1.0, 4.0, 4.0, 0.0]])
-    scores, columns = stable_top_k(scores_QB, 2)
-    assert columns.tolist() == [[1, 2], [0, 2]]
-    assert scores.tolist() == [[3.0, 3.0], [5.0, 4.0]]
 
 
 NAN, INF = float("nan"), float("inf")

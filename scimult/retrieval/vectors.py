@@ -1,0 +1,240 @@
+"""Embeddings as the vectors whose inner product ranks them, in blocks, by row, and rounded.
+
+Shape legend: Q queries, C candidates, D width, B candidates of one block, P pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scimult.errors import DataError
+from scimult.retrieval.selection import check_finite
+from scimult.types import FloatArray, IntArray, Similarity
+
+_CENTRED = 1 << 12
+_BLOCK = 1 << 12
+_SHARE_OF_MEMORY = 0.7
+# Unit roundoffs of bfloat16 and float32.
+_HALF, _SINGLE = 2.0**-8, 2.0**-24
+
+
+@dataclass(frozen=True)
+class Block:
+    """Vectors of some candidates, shape ``(B, D)``, and what is added to their products."""
+
+    vectors_BD: Tensor
+    bias_B: Tensor | None
+
+
+@dataclass(frozen=True)
+class RoundedVectors:
+    """All candidates in bfloat16, and how far off their products may be.
+
+    Attributes
+    ----------
+    vectors_CD : Tensor
+        bfloat16, shape ``(C, D)``.
+    bias_C : Tensor or None
+        float32; what is added to their products.
+    length, error : float
+        Largest length of a vector, and of what rounding took from one.
+    """
+
+    vectors_CD: Tensor
+    bias_C: Tensor | None
+    length: float
+    error: float
+
+    def block(self, first: int, last: int) -> Block:
+        """Return the candidates of rows ``[first, last)``."""
+        bias_B = None if self.bias_C is None else self.bias_C[first:last]
+        return Block(self.vectors_CD[first:last], bias_B)
+
+    @property
+    def rounding(self) -> float:
+        """Share of a product that its type may round away; 0 where ``error_of`` counts it."""
+        return _HALF if self.bias_C is None else 0.0
+
+    def error_of(self, queries_QD: Tensor) -> Tensor:
+        """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``.
+
+        With v' = v + δ and q' = q + ε: ``|q'·v' − q·v| ≤ ‖q‖‖δ‖ + ‖ε‖‖v'‖`` (Cauchy and Schwarz),
+        and D u ‖q‖‖v‖ for each sum of D float32 products, in any order (u: unit roundoff).
+        """
+        width = queries_QD.shape[1]
+        lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
+        lost_Q = torch.linalg.vector_norm(queries_QD - queries_QD.bfloat16().float(), dim=1)
+        length = self.length + self.error
+        products_Q = (lengths_Q + lost_Q) * length
+        error_Q = lengths_Q * self.error + lost_Q * length + 4 * width * _SINGLE * products_Q
+        if self.bias_C is not None:
+            error_Q += _HALF * products_Q + 4 * _SINGLE * (products_Q + self.bias_C.abs().max())
+        # Lengths are rounded too, and units may take the smallest numbers for zero.
+        bound_Q: Tensor = 1.001 * error_Q + width * 2.0**-120 * (1 + lengths_Q + length)
+        return bound_Q
+
+
+class Vectors:
+    """Candidates for one similarity, on one device.
+
+    Parameters
+    ----------
+    embeddings_CD : array
+        Shape ``(C, D)``.
+    similarity : {"dot", "cosine", "l2"}
+        What their products stand for.
+    device : torch.device
+        Where they are multiplied.
+    """
+
+    def __init__(
+        self, embeddings_CD: FloatArray, similarity: Similarity, device: torch.device
+    ) -> None:
+        self._embeddings_CD, self._similarity, self._device = embeddings_CD, similarity, device
+        # Rows from the first one on whose numbers were looked at.
+        self._checked = 0
+        whole = embeddings_CD.flags
+        self.in_memory = not _is_mapped(embeddings_CD)
+        direct = self.in_memory and whole.c_contiguous and whole.writeable
+        self._matrix_CD = torch.from_numpy(embeddings_CD) if direct else None
+
+    def queries(self, queries_QD: FloatArray) -> Tensor:
+        """Return the vectors of queries, shape ``(Q, D)``.
+
+        Raises
+        ------
+        DataError
+            If the width is another, or a number is not finite.
+        """
+        width = self._embeddings_CD.shape[1]
+        if queries_QD.ndim != 2 or queries_QD.shape[1] != width:
+            raise DataError(
+                f"query embeddings of shape {queries_QD.shape} against candidates of width {width}",
+                fix="encode queries and candidates with the same model",
+            )
+        x_QD = torch.from_numpy(np.require(queries_QD, np.float32, ["C", "W"])).to(self._device)
+        check_finite(x_QD, "a query embedding")
+        if self._similarity == "cosine":
+            return torch.nn.functional.normalize(x_QD, dim=1)
+        return x_QD - self._centre_D if self._similarity == "l2" else x_QD
+
+    def block(self, first: int, last: int) -> Block:
+        """Return the candidates of rows ``[first, last)``.
+
+        Raises
+        ------
+        DataError
+            If a number is not finite.
+        """
+        if self._resident is not None:
+            bias_C = self._resident.bias_B
+            bias_B = None if bias_C is None else bias_C[first:last]
+            return Block(self._resident.vectors_BD[first:last], bias_B)
+        return self._read(first, last)
+
+    def rows(self, rows_P: IntArray | Tensor) -> Block:
+        """Return the candidates of these rows.
+
+        Raises
+        ------
+        DataError
+            If a number is not finite.
+        """
+        if self._resident is not None:
+            found_P = torch.as_tensor(rows_P, device=self._device)
+            bias_C = self._resident.bias_B
+            bias_P = None if bias_C is None else bias_C[found_P]
+            return Block(self._resident.vectors_BD[found_P], bias_P)
+        if self._matrix_CD is not None:
+            x_PD = self._matrix_CD.index_select(0, torch.as_tensor(rows_P, device="cpu"))
+        else:
+            x_PD = torch.from_numpy(self._embeddings_CD[np.asarray(rows_P)])
+        x_PD = x_PD.to(self._device, torch.float32)
+        if self._checked < len(self._embeddings_CD):
+            check_finite(x_PD, "a candidate embedding")
+        return self._as_block(x_PD)
+
+    @cached_property
+    def rounded(self) -> RoundedVectors:
+        """All candidates in bfloat16, made at first use.
+
+        Raises
+        ------
+        DataError
+            If a number is not finite.
+        """
+        count, width = self._embeddings_CD.shape
+        vectors_CD = torch.empty(count, width, dtype=torch.bfloat16, device=self._device)
+        biases = []
+        length = error = torch.zeros((), device=self._device)
+        lost = torch.empty(min(_BLOCK, count), width, device=self._device)
+        for first in range(0, count, _BLOCK):
+            block = self.block(first, min(first + _BLOCK, count))
+            rounded_BD = vectors_CD[first : first + _BLOCK]
+            rounded_BD.copy_(block.vectors_BD)
+            lost_BD = lost[: len(rounded_BD)].copy_(rounded_BD).sub_(block.vectors_BD)
+            error = torch.maximum(error, torch.linalg.vector_norm(lost_BD, dim=1).max())
+            length = torch.maximum(length, torch.linalg.vector_norm(block.vectors_BD, dim=1).max())
+            if block.bias_B is not None:
+                biases.append(block.bias_B)
+        bias_C = torch.cat(biases) if biases else None
+        return RoundedVectors(vectors_CD, bias_C, float(length), float(error))
+
+    @cached_property
+    def _resident(self) -> Block | None:
+        """All candidates on a GPU, if they and their rounded copy fit."""
+        if self._device.type != "cuda":
+            return None
+        needed = 6 * self._embeddings_CD.size
+        if needed > _SHARE_OF_MEMORY * torch.cuda.mem_get_info(self._device)[0]:
+            return None
+        count, width = self._embeddings_CD.shape
+        vectors_CD = torch.empty(count, width, device=self._device)
+        biases = []
+        for first in range(0, count, _BLOCK):
+            block = self._read(first, min(first + _BLOCK, count))
+            vectors_CD[first : first + _BLOCK] = block.vectors_BD
+            if block.bias_B is not None:
+                biases.append(block.bias_B)
+        return Block(vectors_CD, torch.cat(biases) if biases else None)
+
+    @cached_property
+    def _centre_D(self) -> Tensor:
+        """The mean of the candidates, or of some all over the array: any point will do."""
+        count = len(self._embeddings_CD)
+        some = np.linspace(0, count - 1, min(count, _CENTRED)).astype(np.int64)
+        x_ND = torch.from_numpy(self._embeddings_CD[some].astype(np.float32)).to(self._device)
+        check_finite(x_ND, "a candidate embedding")
+        return x_ND.mean(dim=0)
+
+    def _read(self, first: int, last: int) -> Block:
+        if self._matrix_CD is not None:
+            x_BD = self._matrix_CD[first:last]
+        else:
+            x_BD = torch.from_numpy(np.require(self._embeddings_CD[first:last], None, ["C", "W"]))
+        x_BD = x_BD.to(self._device, torch.float32)
+        if last > self._checked:
+            check_finite(x_BD, "a candidate embedding")
+            self._checked = last if first <= self._checked else self._checked
+        return self._as_block(x_BD)
+
+    def _as_block(self, x_BD: Tensor) -> Block:
+        if self._similarity == "cosine":
+            return Block(torch.nn.functional.normalize(x_BD, dim=1), None)
+        if self._similarity == "l2":
+            x_BD = x_BD - self._centre_D
+            return Block(x_BD, -0.5 * x_BD.square().sum(dim=1))
+        return Block(x_BD, None)
+
+
+def _is_mapped(array: FloatArray) -> bool:
+    """Return whether an array, or what it is a view of, is a memory-mapped file."""
+    part: object = array
+    while isinstance(part, np.ndarray) and not isinstance(part, np.memmap):
+        part = part.base
+    return isinstance(part, np.memmap)

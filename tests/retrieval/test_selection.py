@@ -1,0 +1,132 @@
+"""Keys and what keeps the best of them. Legend: Q queries, B columns of a block, K results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scimult.errors import DataError
+from scimult.retrieval.selection import (
+    GROUP,
+    Best,
+    FixedBest,
+    ThresholdBest,
+    keys_of,
+    lists_of,
+    places_of_keys,
+    scores_of,
+)
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=40),
+    st.integers(0, 2**16),
+)
+def test_keys_are_ordered_by_score_then_place(scores: list[float], seed: int) -> None:
+    places = torch.from_numpy(np.random.default_rng(seed).permutation(len(scores)))
+    values = torch.tensor(scores, dtype=torch.float32)
+    keys = keys_of(values, places)
+    wanted = sorted(range(len(scores)), key=lambda i: (-float(values[i]), int(places[i])))
+    assert keys.sort(descending=True).indices.tolist() == wanted
+    assert torch.equal(scores_of(keys), values)
+    assert torch.equal(places_of_keys(keys), places)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    n_queries=st.integers(1, 4),
+    blocks=st.lists(st.integers(1, 400), min_size=1, max_size=5),
+    k=st.integers(0, 30),
+    distinct=st.sampled_from([1, 3, 50, 10**6]),
+    rising=st.booleans(),
+    fixed=st.booleans(),
+)
+def test_the_best_of_blocks_are_the_best_of_all(
+    seed: int,
+    n_queries: int,
+    blocks: list[int],
+    k: int,
+    distinct: int,
+    rising: bool,
+    fixed: bool,
+) -> None:
+    rng = np.random.default_rng(seed)
+    total = sum(blocks)
+    scores_QC = rng.integers(-distinct, distinct + 1, (n_queries, total)).astype(np.float32)
+    scores_QC[rng.random(scores_QC.shape) < 0.1] = -np.inf
+    if rising:
+        scores_QC.sort(axis=1)
+    places_C = rng.permutation(total)
+    best: Best = FixedBest(n_queries, k) if fixed else ThresholdBest(n_queries, k)
+    start = 0
+    for width in blocks:
+        padded_QB = np.full((n_queries, -(-width // GROUP) * GROUP), -np.inf, np.float32)
+        padded_QB[:, :width] = scores_QC[:, start : start + width]
+        scores_QB = torch.from_numpy(padded_QB)
+        if start % 2:
+            scores_QB = scores_QB.T.contiguous().T
+        best.add(scores_QB, torch.from_numpy(places_C[start : start + width]))
+        start += width
+    keys = best.keys()
+    if keys is None:
+        assert fixed, "more were tied than it keeps"
+        return
+    found_QK, found_places_QK = (x.numpy() for x in lists_of(keys, k))
+    for query in range(n_queries):
+        order = np.lexsort((places_C, -scores_QC[query]))[:k]
+        order = order[np.isfinite(scores_QC[query, order])]
+        assert found_places_QK[query, : len(order)].tolist() == places_C[order].tolist()
+        assert found_QK[query, : len(order)].tolist() == scores_QC[query, order].tolist()
+        assert (found_places_QK[query, len(order) :] == -1).all()
+        assert np.isneginf(found_QK[query, len(order) :]).all()
+
+
+def test_a_device_says_where_ties_are_open() -> None:
+    best = FixedBest(2, 3)
+    scores_QB = torch.zeros(2, 16 * 400)
+    scores_QB[0, :9] = torch.arange(9.0)
+    best.add(scores_QB, torch.arange(16 * 400))
+    assert best.keys() is None
+    best = FixedBest(1, 3)
+    best.add(scores_QB[:1], torch.arange(16 * 400))
+    keys = best.keys()
+    assert keys is not None
+    assert lists_of(keys, 3)[1].tolist() == [[8, 7, 6]]
+
+
+def test_a_device_never_waits_for_the_host() -> None:
+    """The meta device has no numbers: what reads one, or has a size that depends on one, fails."""
+    best = FixedBest(8, 5, slack_Q=torch.ones(8, device="meta"), rounding=2**-8, device="meta")
+    for width in (4096, 96):
+        best.add(
+            torch.empty(8, width, device="meta"),
+            torch.empty(width, dtype=torch.long, device="meta"),
+        )
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("nan")])
+def test_scores_that_are_not_finite_are_refused(bad: float, fixed: bool) -> None:
+    scores_QB = torch.randn(2, 64)
+    scores_QB[1, 37] = bad
+    best: Best = FixedBest(2, 3) if fixed else ThresholdBest(2, 3)
+    with pytest.raises(DataError, match="a score is not finite in 1 of"):
+        best.add(scores_QB, torch.arange(64))
+        best.keys()
+
+
+def test_scores_within_the_slack_are_kept() -> None:
+    scores_QB = torch.tensor([[5.0, 4.0, 3.0, 2.5, 1.0, 0.0, -1.0, -9.0]])
+    for kind in (ThresholdBest, FixedBest):
+        best: Best = kind(1, 2, slack_Q=torch.tensor([1.5]))
+        best.add(scores_QB, torch.arange(8))
+        keys = best.keys()
+        assert keys is not None
+        assert {5.0, 4.0, 3.0, 2.5} <= set(scores_of(keys)[0].tolist())
+    crowded = ThresholdBest(1, 2, slack_Q=torch.tensor([1.5]), most=3)
+    crowded.add(scores_QB, torch.arange(8))
+    assert crowded.keys() is None

@@ -1,0 +1,157 @@
+"""The first pass in bfloat16 loses no candidate. Legend: Q queries, C candidates, D width."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scimult.retrieval import vectors
+from scimult.retrieval.exact import ExactIndex
+from scimult.retrieval.vectors import Vectors
+from scimult.types import FloatArray, Similarity
+
+
+def _embeddings(kind: str, count: int, width: int, seed: int) -> FloatArray:
+    rng = np.random.default_rng(seed)
+    x_ND = rng.normal(size=(count, width))
+    if kind == "of other lengths":
+        x_ND *= rng.lognormal(size=(count, 1))
+    if kind == "close together":
+        x_ND = rng.normal(size=(1, width)) + 0.003 * x_ND
+    if kind == "with copies":
+        x_ND = x_ND[rng.integers(0, count // 3, count)]
+    return x_ND.astype(np.float32)
+
+
+def _float64_scores(queries_QD: FloatArray, x_CD: FloatArray, similarity: Similarity) -> FloatArray:
+    q_QD, d_CD = queries_QD.astype(np.float64), x_CD.astype(np.float64)
+    if similarity == "dot":
+        return q_QD @ d_CD.T
+    if similarity == "cosine":
+        lengths_QC = np.linalg.norm(q_QD, axis=1)[:, None] * np.linalg.norm(d_CD, axis=1)
+        return q_QD @ d_CD.T / lengths_QC
+    return q_QD @ d_CD.T - 0.5 * np.square(d_CD).sum(axis=1)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
+@pytest.mark.parametrize("kind", ["plain", "of other lengths", "close together", "with copies"])
+def test_lists_are_those_of_float64(kind: str, similarity: Similarity) -> None:
+    """A place may differ only where the scores are closer than float32 products can tell.
+
+    A sum of D products is off by D u ‖q‖‖d‖ at most (u = 2**-24), here on both sides.
+    """
+    queries_QD = _embeddings(kind, 70, 96, seed=1)
+    candidates_CD = _embeddings(kind, 3000, 96, seed=2)
+    ids = [f"{row:05}" for row in range(3000)]
+    index = ExactIndex(ids, candidates_CD, similarity, first_pass="bfloat16", query_rows=32)
+    ranking = index.search(queries_QD, 20)
+    scores_QC = _float64_scores(queries_QD, candidates_CD, similarity)
+    wanted_QK = -np.sort(-scores_QC, axis=1)[:, :20]
+    found_QK = np.take_along_axis(scores_QC, ranking.rows_QK, axis=1)
+    lengths_Q1 = np.linalg.norm(queries_QD, axis=1, keepdims=True)
+    longest = float(np.linalg.norm(candidates_CD, axis=1).max())
+    products_Q1 = lengths_Q1 * longest + 0.5 * longest**2
+    unit_Q1 = np.ones_like(lengths_Q1) if similarity == "cosine" else products_Q1
+    assert (np.abs(found_QK - wanted_QK) <= 2 * 96 * 2.0**-24 * unit_Q1).all()
+    assert all(len(set(rows)) == 20 for rows in ranking.rows_QK.tolist())
+
+
+def test_lists_do_not_depend_on_blocks_nor_on_the_other_queries() -> None:
+    queries_QD = _embeddings("plain", 70, 64, 3)
+    candidates_CD = _embeddings("with copies", 6000, 64, 4)
+    ids = [f"{row:05}" for row in np.random.default_rng(5).permutation(6000)]
+    whole = ExactIndex(ids, candidates_CD, "dot", first_pass="bfloat16").search(queries_QD, 9)
+    cut = ExactIndex(ids, candidates_CD, "dot", first_pass="bfloat16", query_rows=7, block_rows=101)
+    again = cut.search(queries_QD, 9)
+    assert np.array_equal(whole.rows_QK, again.rows_QK)
+    assert np.array_equal(whole.scores_QK, again.scores_QK)
+    alone = cut.search(queries_QD[3:4], 9)
+    assert np.array_equal(alone.rows_QK[0], again.rows_QK[3])
+    assert np.array_equal(alone.scores_QK[0], again.scores_QK[3])
+
+
+def test_faiss_finds_the_same() -> None:
+    faiss = pytest.importorskip("faiss")
+    queries_QD, candidates_CD = _embeddings("plain", 50, 64, 6), _embeddings("plain", 9000, 64, 7)
+    theirs = faiss.IndexFlatIP(64)
+    theirs.add(candidates_CD)
+    scores_QK, rows_QK = theirs.search(queries_QD, 10)
+    ids = [f"{row:05}" for row in range(9000)]
+    for first_pass in ("float32", "bfloat16"):
+        ours = ExactIndex(ids, candidates_CD, "dot", first_pass=first_pass).search(queries_QD, 10)  # type: ignore[arg-type]
+        np.testing.assert_allclose(ours.scores_QK, scores_QK, rtol=1e-5)
+        assert (ours.rows_QK == rows_QK).mean() > 0.99
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    width=st.integers(1, 200),
+    scale=st.sampled_from([1e-12, 1.0, 1e6]),
+    similarity=st.sampled_from(["dot", "cosine", "l2"]),
+)
+def test_rounded_products_are_within_the_bound(
+    seed: int, width: int, scale: float, similarity: Similarity
+) -> None:
+    rng = np.random.default_rng(seed)
+    x_CD = (rng.standard_cauchy(size=(20, width)) * scale).astype(np.float32)
+    found = Vectors(x_CD, similarity, torch.device("cpu"))
+    q_QD = found.queries((rng.standard_cauchy(size=(5, width)) * scale).astype(np.float32))
+    rounded, exact = found.rounded, found.block(0, 20)
+    products_QC = (q_QD.bfloat16() @ rounded.vectors_CD.T).float()
+    wanted_QC = q_QD.double() @ exact.vectors_BD.double().T
+    if rounded.bias_C is not None and exact.bias_B is not None:
+        products_QC, wanted_QC = products_QC + rounded.bias_C, wanted_QC + exact.bias_B
+    off_QC = (products_QC - wanted_QC).abs()
+    allowed_QC = rounded.error_of(q_QD)[:, None] + 2 * rounded.rounding * products_QC.abs()
+    assert (off_QC <= allowed_QC).all()
+
+
+def test_two_passes_are_taken_where_they_pay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    candidates_CD = _embeddings("plain", 9000, 64, 8)
+    ids = [f"{row:05}" for row in range(9000)]
+    queries_QD = candidates_CD[:3]
+
+    def types(x_CD: FloatArray, k: int) -> set[torch.dtype]:
+        seen: set[torch.dtype] = set()
+        product = torch.mm
+
+        def noted(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+            seen.add(left.dtype)
+            return product(left, right, out=out)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "mm", noted)
+            ExactIndex(ids, x_CD, "dot").search(queries_QD, k)
+        return seen
+
+    monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: True)
+    assert types(candidates_CD, 10) == {torch.bfloat16}
+    assert types(candidates_CD, 1000) == {torch.float32}
+    np.save(tmp_path / "x.npy", candidates_CD)
+    assert types(np.load(tmp_path / "x.npy", mmap_mode="r"), 10) == {torch.float32}
+    monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: False)
+    assert types(candidates_CD, 10) == {torch.float32}
+
+
+@pytest.mark.parametrize("first_pass", ["float32", "bfloat16"])
+def test_candidates_are_looked_at_for_numbers_that_are_not_finite_only_once(
+    first_pass: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(vectors, "check_finite", lambda values, what: looked.append(what))
+    x_CD = _embeddings("plain", 300, 8, 9)
+    ids = [str(row) for row in range(300)]
+    index = ExactIndex(ids, x_CD, "cosine", first_pass=first_pass, block_rows=100)  # type: ignore[arg-type]
+    index.search(x_CD[:2], 5)
+    assert 1 <= looked.count("a candidate embedding") <= 3
+    looked.clear()
+    index.search(x_CD[:2], 5)
+    assert looked == ["a query embedding"]
