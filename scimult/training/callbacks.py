@@ -22,26 +22,35 @@ class DevScores(Callback):
     def __init__(self, evaluate: Callable[[], dict[str, float]], every: int, steps: int) -> None:
         self._evaluate, self._every, self._steps = evaluate, every, steps
 
+    def needs_model(self, step: int) -> bool:
+        """Return whether it is time to evaluate."""
+        return step % self._every == 0 or step == self._steps
+
     def on_start(self, metrics: dict[str, float]) -> None:
         """Evaluate the untrained model, against which the run is read."""
         metrics |= self._evaluate()
 
     def on_step(self, report: StepReport) -> None:
         """Evaluate if it is time."""
-        if report.step % self._every == 0 or report.step == self._steps:
+        if self.needs_model(report.step):
             report.metrics |= self._evaluate()
 
 
 class Checkpoints(Callback):
     """Calls ``save`` every ``every`` steps and after the last, also of a run that is stopped.
 
-    ``wanted`` says whether a step must be saved for another reason.
+    ``wanted`` says whether a step must be saved for another reason; only scores of that very
+    step may be one.
     """
 
     def __init__(
         self, save: Callable[[int], None], every: int, steps: int, wanted: Callable[[int], bool]
     ) -> None:
         self._save, self._every, self._steps, self._wanted = save, every, steps, wanted
+
+    def needs_model(self, step: int) -> bool:
+        """Return whether it is time to save."""
+        return self._is_time(step)
 
     def on_step(self, report: StepReport) -> None:
         """Save if it is time."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ class DeepSpeedEngine:
         self._schedule = schedule
         self._sums: GradientSums | None = None
         # DeepSpeed reports the norm of sharded and of half-precision gradients only.
-        self._unsharded_norm = float("nan")
+        self._unsharded_norm = torch.tensor(math.nan)
         # What is frozen is saved as it came, not as the half-precision module holds it.
         self._frozen = {
             name: parameter.detach().float().cpu().clone()
@@ -183,7 +184,7 @@ class DeepSpeedEngine:
         self._optimizer.active = active_experts
         if self._engine.zero_optimization_stage() == 0:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            self._unsharded_norm = float(torch.nn.utils.get_total_norm(gradients))
+            self._unsharded_norm = torch.nn.utils.get_total_norm(gradients)
         self._engine.step()
         deepspeed_private.clear_gradients(self._engine)
 
@@ -199,21 +200,34 @@ class DeepSpeedEngine:
         return bool(self._engine.fp16_enabled())
 
     @property
-    def gradient_norm(self) -> float:
-        """Norm of the last update's gradient before clipping; NaN before the first."""
-        norm = self._engine.get_global_grad_norm()
-        return self._unsharded_norm if norm is None else float(norm)
+    def gradient_norm(self) -> Tensor:
+        """Norm of the last update's gradient before clipping, float64; NaN before the first.
 
-    def gradient_norms(self) -> dict[str, float]:
-        """Return the norms by part of the last update, before clipping, if they are kept.
-
-        Empty if they are not, or the step was skipped. Every rank must call it.
+        It is where the gradients are: reading it waits for the device.
         """
+        norm = self._engine.get_global_grad_norm()
+        norm = self._unsharded_norm if norm is None else norm
+        return torch.as_tensor(norm, dtype=torch.float64)
+
+    def take_squares(self) -> Tensor:
+        """Return the squared norms by part of the last update, of this rank's share.
+
+        Empty if they are not kept, or the step was skipped.
+        """
+        return self._optimizer.take_squares()
+
+    def gradient_norms(self, norm: float, squares_WP: Sequence[list[float]]) -> dict[str, float]:
+        """Return the norms by part, before clipping, from the whole norm and all ranks' shares."""
+        if not squares_WP[0]:
+            return {}
         # The optimizer sees gradients that DeepSpeed has already clipped, by this factor.
         limit = float(self._engine.gradient_clipping())
-        clipped_by = max(1.0, (self.gradient_norm + 1e-6) / limit) if limit else 1.0
-        norms = self._optimizer.take_norms(sharded=self._engine.zero_optimization_stage() > 0)
-        return {part: norm * clipped_by for part, norm in norms.items()}
+        clipped_by = max(1.0, (norm + 1e-6) / limit) if limit else 1.0
+        # Without shards, every rank has the whole gradient.
+        shares = squares_WP if self._engine.zero_optimization_stage() > 0 else squares_WP[:1]
+        norms = [math.sqrt(sum(of_part)) for of_part in zip(*shares, strict=True)]
+        named = zip(self._optimizer.parts, norms, strict=True)
+        return {part: norm * clipped_by for part, norm in named}
 
     @property
     def skipped_steps(self) -> int:

@@ -20,8 +20,9 @@ from scimult.data.batches import Unit
 from scimult.errors import SciMultError
 from scimult.losses import Temperature
 from scimult.training.engine import DeepSpeedEngine
-from scimult.training.meter import Meter, usage
+from scimult.training.meter import Meter, Work, usage
 from scimult.training.metrics import Sums, add_sums, total
+from scimult.training.numbers import NumbersOnTheWay
 from scimult.training.objective import ContrastiveObjective, PartResult
 from scimult.training.passes import (
     Graph,
@@ -64,6 +65,10 @@ class StepReport:
 class Callback:
     """Reacts to the course of a run; every rank calls its callbacks in the same order."""
 
+    def needs_model(self, step: int) -> bool:
+        """Return whether `on_step` must see the model as this step leaves it; so on all ranks."""
+        return False
+
     def on_start(self, metrics: dict[str, float]) -> None:
         """Run before the first step of a new run; may add to ``metrics``."""
 
@@ -79,6 +84,21 @@ class Callback:
 
 class NonFiniteError(SciMultError):
     """The loss or the gradient became infinite or NaN."""
+
+
+@dataclass(frozen=True)
+class LaunchedStep:
+    """A step that the device was told to do, with what its report needs; all else is read later."""
+
+    step: int
+    units: list[Unit]
+    results: list[PartResult]
+    numbers: NumbersOnTheWay
+    work: Work
+    lr: float
+    skipped_steps: int
+    loss_scale: float | None
+    started: float
 
 
 @dataclass(frozen=True)
@@ -120,6 +140,10 @@ class Trainer:
         Asked before every step whether enough were made; the same on all ranks.
     accumulation, seed : int
         Units per step; seed of dropout.
+    reports_late : bool
+        Whether the report of a step is read when the next one was begun, so that the device
+        never waits for the host. Not where a callback needs the model of the step, nor
+        at the last one. A step that is not finite is then found one step late.
     chunk_tokens : int or None
         Tokens whose activations may be held at once (`activation_tokens`); ``None``: those of a
         whole unit.
@@ -143,6 +167,7 @@ class Trainer:
         accumulation: int,
         chunk_tokens: int | None,
         seed: int,
+        reports_late: bool = False,
         callbacks: Sequence[Callback],
     ) -> None:
         self._engine = engine
@@ -162,7 +187,9 @@ class Trainer:
         self._accumulation = accumulation
         self._chunk_tokens = chunk_tokens
         self._seed = seed
+        self._reports_late = reports_late
         self._callbacks = callbacks
+        self._reported = -math.inf
 
     def run(self, first_step: int, steps: int) -> int:
         """Do the steps from ``first_step`` (steps already done) up to ``steps``.
@@ -184,18 +211,30 @@ class Trainer:
             for callback in self._callbacks:
                 callback.on_start(metrics)
         done = first_step
+        behind: LaunchedStep | None = None
         while done < steps and not self._is_over():
-            report = self._step(done)
-            done = report.step
-            for callback in self._callbacks:
-                callback.on_step(report)
+            launched = self._launch(done)
+            if behind is not None:
+                self._report(behind)
+            done, behind = launched.step, launched
+            if not self._may_wait(done, steps):
+                self._report(launched)
+                behind = None
             # After the callbacks: evaluating takes long enough for a request to come in it.
             signals = distributed.all_gather_objects(self._stop_request.signal)
             if any(signals) and done < steps:
+                if behind is not None:
+                    self._report(behind)
                 self._leave(done, max(signals))
         for callback in self._callbacks:
             callback.on_end()
         return done
+
+    def _may_wait(self, step: int, steps: int) -> bool:
+        """Return whether the next step may begin before the report of this one is read."""
+        if not self._reports_late or step == steps:
+            return False
+        return not any(callback.needs_model(step) for callback in self._callbacks)
 
     def _leave(self, step: int, number: int) -> NoReturn:
         for callback in self._callbacks:
@@ -204,7 +243,8 @@ class Trainer:
             callback.on_end()
         raise StoppedError(f"step {step}", number)
 
-    def _step(self, step: int) -> StepReport:
+    def _launch(self, step: int) -> LaunchedStep:
+        """Tell the device to do a step and to copy its numbers to the host; read none of them."""
         started = time.perf_counter()
         lr = self._engine.learning_rate
         units: list[Unit] = []
@@ -217,7 +257,18 @@ class Trainer:
         tasks = {task for unit in units for task in unit.tasks}
         active = {route for task in tasks for route in self._routes_of_task(task)}
         self._engine.step(frozenset(active))
-        return self._report(step + 1, units, results, lr, started)
+        norm, squares_P = self._engine.gradient_norm, self._engine.take_squares()
+        return LaunchedStep(
+            step=step + 1,
+            units=units,
+            results=results,
+            numbers=NumbersOnTheWay(results, norm, squares_P),
+            work=self._meter.take(),
+            lr=lr,
+            skipped_steps=self._engine.skipped_steps,
+            loss_scale=self._engine.loss_scale,
+            started=started,
+        )
 
     def _pass(self, number: int, unit: Unit) -> list[PartResult]:
         texts = UnitTexts.of(unit, self._routes_of_task)
@@ -248,42 +299,45 @@ class Trainer:
             seed_of_chunk=seed_of_chunk,
         )
 
-    def _report(
-        self,
-        step: int,
-        units: list[Unit],
-        results: list[PartResult],
-        lr: float,
-        started: float,
-    ) -> StepReport:
-        norm = self._engine.gradient_norm
-        mine = add_sums([result.sums for result in results])
-        counts = sum(int(r.masked) for r in results), sum(r.tokens for r in results)
-        gathered = distributed.all_gather_objects((mine, counts, norm, self._meter.take()))
-        sums = add_sums([sums for sums, *_ in gathered])
+    def _report(self, launched: LaunchedStep) -> None:
+        """Read the numbers of a step, on all ranks, and call the callbacks with them."""
+        report = self._read(launched)
+        for callback in self._callbacks:
+            callback.on_step(report)
+
+    def _read(self, launched: LaunchedStep) -> StepReport:
+        numbers, results = launched.numbers.read(), launched.results
+        tokens = sum(result.tokens for result in results)
+        ranks = distributed.all_gather_objects((numbers, tokens, launched.work))
+        sums = add_sums([rank.sums for rank, *_ in ranks])
         whole = total(sums)
-        norms = [] if self._engine.scales_loss else [norm for _, _, norm, _ in gathered]
+        norms = [] if self._engine.scales_loss else [rank.gradient_norm for rank, *_ in ranks]
         # DeepSpeed calls some norms that are not finite -1.
         if not (math.isfinite(whole["loss"]) and all(math.isfinite(n) and n >= 0 for n in norms)):
-            self._stop(whole["loss"], FailedStep(step, units, results, norm))
-        gradient_norms = self._engine.gradient_norms()
-        seconds = time.perf_counter() - started
+            norm = numbers.gradient_norm
+            self._stop(whole["loss"], FailedStep(launched.step, launched.units, results, norm))
+        now = time.perf_counter()
+        # The device began when it was told to, or when it was done with the step before.
+        seconds = now - max(launched.started, self._reported)
+        self._reported = now
         return StepReport(
-            step=step,
+            step=launched.step,
             tasks=[result.task for result in results],
             sources=[result.source for result in results],
             loss=whole["loss"],
             accuracy=whole["accuracy"],
-            masked=sum(masked for _, (masked, _), *_ in gathered),
-            tokens=sum(tokens for _, (_, tokens), *_ in gathered),
+            masked=sum(rank.masked for rank, *_ in ranks),
+            tokens=sum(tokens for _, tokens, _ in ranks),
             seconds=seconds,
-            lr=lr,
-            gradient_norm=norm,
+            lr=launched.lr,
+            gradient_norm=numbers.gradient_norm,
             sums=sums,
-            usage=usage([work for *_, work in gathered], seconds, self._meter.peak),
-            gradient_norms=gradient_norms,
-            skipped_steps=self._engine.skipped_steps,
-            loss_scale=self._engine.loss_scale,
+            usage=usage([work for *_, work in ranks], seconds, self._meter.peak),
+            gradient_norms=self._engine.gradient_norms(
+                numbers.gradient_norm, [rank.squares_P for rank, *_ in ranks]
+            ),
+            skipped_steps=launched.skipped_steps,
+            loss_scale=launched.loss_scale,
         )
 
     def _stop(self, loss: float, failed: FailedStep) -> NoReturn:

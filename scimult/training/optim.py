@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scimult import distributed
 from scimult.models import Encoder
 from scimult.models.config import ROUTED
 from scimult.training.config import OptimizerConfig
@@ -91,7 +89,8 @@ class RoutedAdamW(torch.optim.AdamW):
     Sharded optimizers hand every group a gradient, zero where no row was routed, and Adam
     would move those weights by momentum and decay. Skipping the group keeps them
     bit-identical. ``active`` is set before each step, equal on all ranks. With
-    ``keeps_norms``, `take_norms` returns those of the gradients that the last step saw.
+    ``keeps_norms``, `take_squares` returns those of the gradients that the last step saw, by
+    ``parts``: ``shared``, ``added`` and ``expert/NAME``, as `parameter_groups` calls them.
     Weights are updated by torch's fused kernel, on CPUs too.
     """
 
@@ -100,7 +99,7 @@ class RoutedAdamW(torch.optim.AdamW):
         self.active: frozenset[int] = frozenset()
         self.keeps_norms = False
         self._squares: dict[str, Tensor] = {}
-        self._parts = list(dict.fromkeys(group["part"] for group in groups))
+        self.parts = list(dict.fromkeys(group["part"] for group in groups))
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Step the shared groups and those of the active experts."""
@@ -114,22 +113,17 @@ class RoutedAdamW(torch.optim.AdamW):
         finally:
             self.param_groups = all_groups
 
-    def take_norms(self, *, sharded: bool) -> dict[str, float]:
-        """Return the norm of each part's gradient since norms were last taken.
+    def take_squares(self) -> Tensor:
+        """Return the squared norm of each part's gradient since norms were last taken, float64.
 
-        Parts are ``shared``, ``added`` and ``expert/NAME``, as `parameter_groups` calls them.
-        Empty if there was no step, or norms are not kept. Where gradients are ``sharded`` over
-        ranks, every rank must call it.
+        Of this rank's share, where gradients are sharded; in the order of ``parts``. Empty if
+        there was no step, or norms are not kept.
         """
         squares, self._squares = self._squares, {}
         if not squares:
-            return {}
+            return torch.zeros(0, dtype=torch.float64)
         zero = torch.zeros_like(next(iter(squares.values())))
-        mine = torch.stack([squares.get(part, zero) for part in self._parts]).tolist()
-        # As objects: offloaded gradients are on the host, where NCCL adds nothing up.
-        shares = distributed.all_gather_objects(mine) if sharded else [mine]
-        norms = [math.sqrt(sum(of_part)) for of_part in zip(*shares, strict=True)]
-        return dict(zip(self._parts, norms, strict=True))
+        return torch.stack([squares.get(part, zero) for part in self.parts]).double()
 
     def _add_squares(self, groups: list[dict[str, Any]]) -> None:
         """Sharded engines call `step` once per group, each rank with its share of gradients."""

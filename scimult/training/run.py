@@ -122,6 +122,7 @@ def pretrain(
             accumulation=config.batch.accumulation,
             chunk_tokens=resolve_chunk_tokens(config.batch.chunk_tokens, pretrained.model, device),
             seed=config.seed,
+            reports_late=device.type != "cpu",
             callbacks=[*run.callbacks(scores, engine, selection, first_step, steps), watchdog],
         )
         with recorded(run.path, steps):

@@ -53,7 +53,7 @@ def norms(zero: dict[str, Any]) -> list[float]:
                 loss = engine.forward(pack(tiny_rows()[:2]), 1).float().square().mean()
                 engine.backward(loss * share)
         engine.step(frozenset({1}))
-        found.append(engine.gradient_norm)
+        found.append(float(engine.gradient_norm))
     engine.close()
     return found
 

@@ -45,9 +45,9 @@ def scaled_steps(stage: int) -> list[dict[str, Any]]:
         embeddings = engine.forward(pack(tiny_rows()), 1)
         engine.backward(embeddings.float().square().mean())
         engine.step(frozenset({1}))
-        norms = engine.gradient_norms()
+        norms = engine.gradient_norms(float(engine.gradient_norm), [engine.take_squares().tolist()])
         steps.append({"scale": engine.loss_scale, "skipped": engine.skipped_steps, "norms": norms})
-        steps[-1] |= {"norm": engine.gradient_norm, "lr": engine.learning_rate}
+        steps[-1] |= {"norm": float(engine.gradient_norm), "lr": engine.learning_rate}
     return steps
 
 

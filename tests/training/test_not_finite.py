@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -23,11 +24,11 @@ from scimult.models import PackedTexts
 from scimult.training import build
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.failure import write_failure
-from scimult.training.loop import NonFiniteError, Trainer
+from scimult.training.loop import Callback, NonFiniteError, StepReport, Trainer
 from scimult.training.meter import Meter
 from scimult.training.objective import ContrastiveObjective, PartResult
 from scimult.training.run import pretrain
-from scimult.training.stopping import StopRequest
+from scimult.training.stopping import StoppedError, StopRequest
 from tests.models.variants import tiny_encoder
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, plan_units, prepare_corpus, run_config
@@ -43,7 +44,7 @@ class OnlyNumbers:
     loss_scale = None
 
     def __init__(self, norm: float, scales_loss: bool) -> None:
-        self.gradient_norm, self.scales_loss = norm, scales_loss
+        self.gradient_norm, self.scales_loss = torch.tensor(norm), scales_loss
         self.losses: list[float] = []
 
     device = torch.device("cpu")
@@ -61,7 +62,10 @@ class OnlyNumbers:
     def step(self, active: frozenset[int]) -> None:
         pass
 
-    def gradient_norms(self) -> dict[str, float]:
+    def take_squares(self) -> Tensor:
+        return torch.zeros(0)
+
+    def gradient_norms(self, *_: Any) -> dict[str, float]:
         return {}
 
 
@@ -82,7 +86,13 @@ def unit_at(unit: int) -> Unit:
     return Unit([part], pairs=1)
 
 
-def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
+def trainer(
+    engine: OnlyNumbers,
+    losses: list[float],
+    folder: Path,
+    callbacks: Sequence[Callback] = (),
+    reports_late: bool = False,
+) -> Trainer:
     remaining = iter(losses)
 
     def objective(parts: list[Batch], *_: Any) -> list[PartResult]:
@@ -108,7 +118,8 @@ def trainer(engine: OnlyNumbers, losses: list[float], folder: Path) -> Trainer:
         accumulation=2,
         chunk_tokens=None,
         seed=0,
-        callbacks=[],
+        callbacks=callbacks,
+        reports_late=reports_late,
     )
 
 
@@ -118,6 +129,7 @@ def test_losses_are_weighted_by_task(tmp_path: Path) -> None:
     assert engine.losses == [0.5, 3.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("reports_late", [False, True])
 @pytest.mark.parametrize(
     ("losses", "norm", "message"),
     [
@@ -129,11 +141,15 @@ def test_losses_are_weighted_by_task(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_finite_stops_the_run_and_names_its_texts(
-    tmp_path: Path, losses: list[float], norm: float, message: str
+    tmp_path: Path, losses: list[float], norm: float, message: str, reports_late: bool
 ) -> None:
     engine = OnlyNumbers(norm if "gradient" in message else 1.0, scales_loss=False)
+    # Found late, it is still the step that is named whose texts they are.
+    steps = [*losses, *[1.0] * 4]
     with pytest.raises(NonFiniteError, match=message) as caught:
-        trainer(engine, losses, tmp_path).run(0, 2)
+        trainer(engine, steps, tmp_path, reports_late=reports_late).run(0, 4)
+    failed = int(message[-1])
+    assert len(engine.losses) == 2 * (failed + reports_late)
     assert caught.value.path is not None
     kept = json.loads(Path(caught.value.path).read_text(encoding="utf-8"))
     first = 2 * (kept["step"] - 1)
@@ -142,6 +158,77 @@ def test_what_is_not_finite_stops_the_run_and_names_its_texts(
         assert told["loss"] == str(losses[unit])
         assert told["queries"] == [f"text{unit}"]
         assert (told["positives"], told["hard_negatives"]) == (["text5"], ["text6"])
+
+
+class Noted(Callback):
+    """Notes when steps begin and are reported; needs the model at some of them."""
+
+    def __init__(self, needed: set[int]) -> None:
+        self.events: list[str] = []
+        self._needed = needed
+
+    def needs_model(self, step: int) -> bool:
+        return step in self._needed
+
+    def on_step(self, report: StepReport) -> None:
+        self.events.append(f"{report.step} {report.loss}")
+
+
+class NotedEngine(OnlyNumbers):
+    def __init__(self, events: list[str]) -> None:
+        super().__init__(norm=1.0, scales_loss=False)
+        self._events = events
+
+    def step(self, active: frozenset[int]) -> None:
+        self._events.append("launch")
+
+
+@pytest.mark.parametrize(
+    ("late", "needed", "events"),
+    [
+        (False, set(), "launch 1 launch 2 launch 3 launch 4"),
+        (True, set(), "launch launch 1 launch 2 launch 3 4"),
+        # Nothing changes the model between step 2 and what needs it as step 2 left it.
+        (True, {2}, "launch launch 1 2 launch launch 3 4"),
+        (True, {1, 2, 3}, "launch 1 launch 2 launch 3 launch 4"),
+    ],
+)
+def test_a_report_waits_for_the_next_step_unless_the_model_is_needed(
+    tmp_path: Path, late: bool, needed: set[int], events: str
+) -> None:
+    noted = Noted(needed)
+    losses = [float(unit) for unit in range(8)]
+    trainer(NotedEngine(noted.events), losses, tmp_path, [noted], late).run(0, 4)
+    assert " ".join(event.split()[0] for event in noted.events) == events
+    # Each with the numbers of its own step: the mean over two units.
+    told = [event for event in noted.events if event != "launch"]
+    assert told == ["1 0.5", "2 2.5", "3 4.5", "4 6.5"]
+
+
+class StopAt(Callback):
+    """Asks the run to stop when it hears of a step; notes what happens after."""
+
+    def __init__(self, step: int, request: StopRequest) -> None:
+        self.events: list[str] = []
+        self._step, self._request = step, request
+
+    def on_step(self, report: StepReport) -> None:
+        self.events.append(f"step {report.step}")
+        if report.step == self._step:
+            self._request.signal = 15
+
+    def on_stop(self, step: int) -> None:
+        self.events.append(f"stop {step}")
+
+
+def test_a_run_that_stops_has_reported_every_step_that_was_made(tmp_path: Path) -> None:
+    engine = OnlyNumbers(1.0, scales_loss=False)
+    late = trainer(engine, [1.0] * 12, tmp_path, reports_late=True)
+    stop = StopAt(2, late._stop_request)
+    late._callbacks = [stop]
+    with pytest.raises(StoppedError, match="step 3"):
+        late.run(0, 6)
+    assert stop.events == ["step 1", "step 2", "step 3", "stop 3"]
 
 
 def test_overflow_under_loss_scaling_is_no_failure(tmp_path: Path) -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import traceback
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from scimult.training import run
+from scimult.training.config import PretrainConfig
+from scimult.training.loop import LaunchedStep, Trainer
+from scimult.training.run import pretrain
 from tests.models.variants import tiny_encoder
 from tests.ranks import run_ranks
+from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 from tests.training.engines import do_step, tiny_engine
 
 pytestmark = pytest.mark.ranks
@@ -49,3 +59,115 @@ def bucket_sizes() -> list[int]:
 def test_the_reduction_buffer_has_room_for_what_is_trained(tmp_path: Path) -> None:
     found, trained = run_ranks(bucket_sizes, 1, tmp_path)[0]
     assert found == trained > 0
+
+
+# What a GPU does only once the host has heard from it: numbers read, sizes that depend on numbers.
+READS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "unique_dim")
+
+
+class NotedReads(TorchDispatchMode):
+    """Notes which lines read back numbers that, on a GPU, the host would wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        masks = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        if name in READS or masks:
+            callers = [
+                frame
+                for frame in traceback.extract_stack()
+                if "/torch/" not in frame.filename and frame.filename != __file__
+            ]
+            self.lines.append(f"{Path(callers[-1].filename).name}: {callers[-1].name}")
+        return func(*args, **(kwargs or {}))
+
+
+def reads_of_steps(folder: Path) -> dict[int, dict[str, float]]:
+    """Return by stage who reads numbers of the device before a step's report, how often a step."""
+    launch, read = Trainer._launch, {}
+    for stage in (0, 1, 2, 3):
+        noted = NotedReads()
+
+        def noting(self: Trainer, step: int, noted: NotedReads = noted) -> LaunchedStep:
+            with noted:
+                return launch(self, step)
+
+        Trainer._launch = noting  # type: ignore[method-assign]
+        config = run_config(
+            folder,
+            f"reads{stage}",
+            # On a CPU it is drawn by a way of its own, which looks at its generator.
+            model={"dropout": 0.0, "attention_dropout": 0.0},
+            loss={"name": "symmetric_info_nce", "temperature": 0.7},
+            batch={"mix": "in_batch"},
+            engine={"deepspeed": {"zero_optimization": {"stage": stage}}},
+            log={"gradient_norms": True},
+            dev={"every": 0},
+        )
+        pretrain(config)
+        steps = config.schedule.steps
+        assert steps is not None
+        read[stage] = {line: count / steps for line, count in Counter(noted.lines).items()}
+    Trainer._launch = launch  # type: ignore[method-assign]
+    return read
+
+
+def test_a_step_reads_nothing_back_before_its_report(tmp_path: Path) -> None:
+    """But for what DeepSpeed reads, and objects, which stay on the host."""
+    prepare_corpus(tmp_path)
+    for read in run_ranks(reads_of_steps, 2, tmp_path, tmp_path):
+        # Objects go between hosts; the symmetric loss tells how many positives each rank knows.
+        assert read[0].keys() == {"distributed.py: all_gather_objects"}
+        for stage in (1, 2):
+            # Once for the step, and once more for every group of parameters that it clips.
+            assert read[stage].keys() == {*read[0], "utils.py: is_invalid_grad_norm"}
+        assert read[3].keys() >= {*read[0], "utils.py: is_invalid_grad_norm"}
+        assert not any("engine.py: step" in line for line in read[3])
+
+
+def early_and_late(folder: Path) -> None:
+    """Make the same runs with reports at once and one step late."""
+    for reports_late in (False, True):
+
+        def trainer(*args: Any, late: bool = reports_late, **options: Any) -> Trainer:
+            return Trainer(*args, **{**options, "reports_late": late})
+
+        run.Trainer = trainer  # type: ignore[assignment,misc]
+        name = "late" if reports_late else "early"
+        pretrain(late_config(folder, name))
+        engine = {"deepspeed": {"zero_optimization": {"stage": 0}}}
+        log = {"gradient_norms": True}
+        batch = {"chunk_tokens": 40}
+        pretrain(run_config(folder, f"{name}0", engine=engine, log=log, batch=batch))
+    run.Trainer = Trainer  # type: ignore[misc]
+
+
+def late_config(folder: Path, name: str) -> PretrainConfig:
+    """Return a run that evaluates, saves and selects at steps of their own."""
+    return run_config(
+        folder,
+        name,
+        schedule={"steps": 11},
+        dev={"every": 4, "patience": 9},
+        checkpoint={"every": 3, "keep_best": True},
+        log={"gradient_norms": True},
+    )
+
+
+def test_a_late_report_tells_the_same(tmp_path: Path) -> None:
+    """Bit-equal metrics, scores, weights and checkpoints: what needs the model gets it in time."""
+    prepare_corpus(tmp_path)
+    run_ranks(early_and_late, 2, tmp_path, tmp_path)
+    assert len(metrics(tmp_path / "late")) == 11
+    for kind in ("", "0"):
+        early, late = tmp_path / f"early{kind}", tmp_path / f"late{kind}"
+        assert_same_run(early, late)
+        norms = [[line["gradient_norms"] for line in metrics(path)] for path in (early, late)]
+        assert norms[0] == norms[1] != [{}]
+        names = sorted(path.name for path in (early / "checkpoints").iterdir())
+        assert names == sorted(path.name for path in (late / "checkpoints").iterdir())
+        for file in sorted(early.rglob("checkpoints/*/*.safetensors")):
+            assert file.read_bytes() == (late / file.relative_to(early)).read_bytes()
