@@ -18,7 +18,8 @@ import yaml
 
 from scimult.cli.main import app
 
-CODE = ("scimult", "benchmarks", "launch", "tests")
+CODE = ("scimult", "benchmarks", "launch", "examples", "tests")
+FOLDERS = "scimult|benchmarks|tests|configs|launch|examples|docs|[.]github"
 
 
 def _run(repository: Path, *command: str) -> str:
@@ -112,13 +113,18 @@ def test_citation_names_the_five_papers(repository: Path) -> None:
         assert all(author["family-names"] for author in paper["authors"])
 
 
+def _pages(repository: Path) -> list[Path]:
+    folders = ("docs", "examples", ".github")
+    return [*repository.glob("*.md"), *(p for f in folders for p in (repository / f).rglob("*.md"))]
+
+
 def test_documents_name_files_that_exist(repository: Path) -> None:
-    pages = [repository / "README.md", *(repository / "docs").rglob("*.md")]
+    pages = _pages(repository)
     named: list[tuple[str, Path]] = []
     for page in pages:
         text = page.read_text(encoding="utf-8")
         links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
-        paths = re.findall(r"`((?:scimult|benchmarks|tests|configs|launch|docs)/[\w/.-]+)`", text)
+        paths = re.findall(rf"`((?:{FOLDERS})/[\w/.-]+)`", text)
         named += [(page.name, page.parent / link) for link in links]
         named += [(page.name, repository / path) for path in paths]
     assert len(named) > 20
@@ -126,9 +132,9 @@ def test_documents_name_files_that_exist(repository: Path) -> None:
 
 
 def _documented_commands(repository: Path) -> list[list[str]]:
-    """Return the words of every ``scimult`` command in a code block of README and docs."""
+    """Return the words of every ``scimult`` command in a code block of a page."""
     commands = []
-    for page in [repository / "README.md", *(repository / "docs").rglob("*.md")]:
+    for page in _pages(repository):
         for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
             lines = block.replace("\\\n", " ").splitlines()
             commands += [
