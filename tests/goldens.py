@@ -30,6 +30,8 @@ from scimult.distributed import free_port
 
 # Facts of the moment, not of the work: clocks, memory, folders, the commit.
 OF_THE_MOMENT = {"command", "commits", "cost", "date", "provenance", "seconds", "usage"}
+# Warnings of solvers in threads: which of them Python records is chance.
+OF_THE_MOMENT |= {"fits_not_converged"}
 # The report's table of costs.
 COST = "Cost"
 # Some files name the folder that they were made in, so that it has to be the same each time.
@@ -57,7 +59,7 @@ def main(out: Path) -> None:
         scored += [("scirepeval_samples", samples, ["--bm25", *expert])]
     for suite, data, systems in scored:
         _score(suite, data, systems, WORK)
-        for name in ("table.md", "report.md", "report.tex", "report.json"):
+        for name in ("table.md", "report.md", "report.json"):
             (out / f"{suite}.{name}").write_text(_readable(WORK / suite / name))
     for folder in sorted(path for path in WORK.iterdir() if path.is_dir()):
         if folder.name not in ("untrained", *STAGES):
@@ -146,9 +148,8 @@ def _readable(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         return json.dumps(_lasting(json.loads(text)), indent=1, sort_keys=True)
-    start = {".md": "## ", ".tex": "% "}[path.suffix]
-    parts = re.split(rf"(?m)^(?={start}[A-Z])", text)
-    return "".join(part for part in parts if not part.startswith(f"{start}{COST}\n"))
+    parts = re.split("(?m)^(?=## )", text)
+    return "".join(part for part in parts if not part.startswith(f"## {COST}\n"))
 
 
 def _lasting(value: Any) -> Any:
