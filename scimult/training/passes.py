@@ -20,6 +20,7 @@ from scimult.hardware import send
 from scimult.losses import Temperature
 from scimult.models import Encoder, PackedTexts, length_batches, pack
 from scimult.models.attention import multiplies_apart
+from scimult.progress import note
 from scimult.training.objective import PartResult
 from scimult.types import IntArray, TokenIds
 
@@ -31,6 +32,8 @@ _FILLER: TokenIds = np.zeros(1, dtype=np.int64)
 # Numbers of the hidden size that a block keeps of a token for the way back, with dropout.
 _KEPT = 20
 _ACTIVATION_BYTES = 2 << 30
+# Below this a block's products take a GPU no longer than the host takes to ask for the next one.
+_BUSY_TOKENS = 16_000
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,15 @@ def resolve_chunk_tokens(
     """Return what a chunk of the embedding cache may weigh; ``None`` for passes as a whole.
 
     ``auto``: on CPUs, so many tokens of short texts that their activations take 2 GB in
-    float32, however large the machine; whole passes elsewhere.
+    float32, however large the machine; whole passes elsewhere. On a GPU a choice too small to
+    keep it busy is remarked upon.
     """
     if choice != "auto":
+        if choice is not None and device.type == "cuda" and choice < _BUSY_TOKENS:
+            note(
+                f"batch.chunk_tokens {choice:,}: a GPU waits for the host between chunks below "
+                f"some {_BUSY_TOKENS:,} tokens; as many as fit into its memory are fastest"
+            )
         return choice
     if device.type != "cpu":
         return None
