@@ -141,8 +141,9 @@ def resolve_peak(choice: Peak, device: torch.device, dtype: torch.dtype) -> floa
     if choice == "auto":
         return known_peak(device, dtype)
     if choice == "measure":
-        peak = measured_peak(device, dtype)
-        note(f"measured peak of {device.type} in {dtype}: {peak / 1e12:.3f} TFLOP/s")
+        peak, promised = measured_peak(device, dtype), known_peak(device, dtype)
+        beside = "" if promised is None else f", {peak / promised:.0%} of the data sheet's"
+        note(f"measured peak of {device.type} in {dtype}: {peak / 1e12:.3f} TFLOP/s{beside}")
         return peak
     return choice * 1e12
 

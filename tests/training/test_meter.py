@@ -11,6 +11,7 @@ from torch import Tensor
 from scimult import hardware
 from scimult.models import PackedTexts, pack
 from scimult.models.flops import EncoderFlops
+from scimult.training import meter
 from scimult.training.meter import Meter, Work, resolve_peak, usage
 from tests.models.variants import LENGTHS, ROUTE_OF_ROW, tiny_encoder, tiny_rows
 
@@ -72,3 +73,13 @@ def test_a_peak_is_known_given_measured_or_absent(monkeypatch: pytest.MonkeyPatc
     assert resolve_peak(2.5, CPU, half) == 2.5e12
     measured = hardware.measured_peak(CPU, torch.float32, seconds=0)
     assert 0 < measured < math.inf
+
+
+def test_a_measured_peak_is_told_beside_the_data_sheet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A utilisation of the one cannot be read as one of the other."""
+    monkeypatch.setattr(meter, "measured_peak", lambda *_: 791.2e12)
+    monkeypatch.setattr(meter, "known_peak", lambda *_: 989e12)
+    assert resolve_peak("measure", torch.device("cuda", 0), torch.bfloat16) == 791.2e12
+    assert "791.200 TFLOP/s, 80% of the data sheet's" in capsys.readouterr().err
