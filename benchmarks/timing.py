@@ -58,3 +58,26 @@ def ratio(seconds: list[float], reference: list[float]) -> Ratio:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def median_seconds(work: Work, device: torch.device, rounds: int = 20, warm: int = 3) -> float:
+    """Return the median seconds of a piece of work: on a GPU between events, on a CPU by the wall.
+
+    The first ``warm`` rounds are not counted.
+    """
+    for _ in range(warm):
+        work()
+    if device.type != "cuda":
+        return median(interleaved({"": work}, rounds, device)[""])
+    spans: list[float] = []
+    for _ in range(rounds):
+        start, end = (
+            torch.Event(device, enable_timing=True),
+            torch.Event(device, enable_timing=True),
+        )
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        spans.append(start.elapsed_time(end) / 1e3)
+    return median(spans)

@@ -19,15 +19,17 @@ from scimult.checkpoints.exports import export_folded
 from scimult.config import validate
 from scimult.data.batches import BatchBuilder, Unit, all_known_positives
 from scimult.data.token_store import TokenStore
+from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError
 from scimult.models import Encoder, EncoderConfig
+from scimult.models.compiled import compile_feed_forwards
 from scimult.tasks import default_tasks
 from scimult.training import build
 from scimult.training.ahead import UnitsAhead
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import resolve_deepspeed
 from scimult.training.engine import DeepSpeedEngine
-from scimult.training.loop import Trainer
+from scimult.training.loop import Callback, StepReport, Trainer
 from scimult.training.meter import Meter
 from scimult.training.objective import ContrastiveObjective, loss_function
 from scimult.training.plan import build_sampler, plan_run
@@ -49,6 +51,7 @@ class Setting:
     max_length: int
     dropout: float
     chunk_tokens: int | None = None
+    compiled: bool = False
 
     def config(self) -> PretrainConfig:
         """Return the configuration of a run of ours."""
@@ -67,6 +70,7 @@ class Setting:
                 "loss": {"temperature": _TEMPERATURE},
                 "schedule": {"steps": _STEPS, "name": "constant"},
                 "batch": {"pairs_per_step": self.pairs, "chunk_tokens": self.chunk_tokens},
+                "engine": {"compile": self.compiled},
             },
         )
 
@@ -96,6 +100,17 @@ def batches_of(setting: Setting) -> Batches:
     return Batches(config, pretrained, tokens, ahead)
 
 
+class Reports(Callback):
+    """Keeps the report of every step."""
+
+    def __init__(self) -> None:
+        self.taken: list[StepReport] = []
+
+    def on_step(self, report: StepReport) -> None:
+        """Keep it."""
+        self.taken.append(report)
+
+
 class OurSteps:
     """Whole optimizer steps of a run, one at a call, through DeepSpeed.
 
@@ -117,6 +132,9 @@ class OurSteps:
         )
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         meter = Meter(pretrained.model, device, dtype, None)
+        if config.engine.compile:
+            compile_feed_forwards(pretrained.model)
+        self.reports = Reports()
         self._engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
         self._trainer = Trainer(
             self._engine,
@@ -131,12 +149,18 @@ class OurSteps:
             accumulation=1,
             chunk_tokens=setting.chunk_tokens,
             seed=config.seed,
-            callbacks=[],
+            callbacks=[self.reports],
         )
 
     def step(self, number: int) -> None:
         """Do one step."""
         self._trainer.run(number, number + 1)
+
+    def steps(self, first: int, count: int) -> list[StepReport]:
+        """Do steps in a row, as a run does, and return what each of them did."""
+        self.reports.taken.clear()
+        self._trainer.run(first, first + count)
+        return list(self.reports.taken)
 
     def columns(self, number: int) -> list[list[TokenIds]]:
         """Return this rank's texts of a step: queries, positives, hard negatives."""
@@ -231,10 +255,14 @@ def in_turn(step: Callable[[int], None], first: int = 0) -> Work:
 @contextmanager
 def random_encoder(size: str, tokenizer_of: str) -> Iterator[str]:
     """Yield a plain folder of a size of `variants.SIZES`: random weights, another's tokenizer."""
-    tokenizer = load_pretrained(tokenizer_of).tokenizer
+    with tempfile.TemporaryDirectory() as folder:
+        save_random_encoder(size, load_pretrained(tokenizer_of).tokenizer, Path(folder) / size)
+        yield str(Path(folder) / size)
+
+
+def save_random_encoder(size: str, tokenizer: TextTokenizer, folder: Path) -> None:
+    """Write a plain folder of a size of `variants.SIZES` with random weights."""
     model = Encoder(EncoderConfig.model_validate(SIZES[size] | {"pooling": "mean"}))
     model.initialise(0)
     config = PretrainedConfig(encoder=model.config, tasks=list(default_tasks()))
-    with tempfile.TemporaryDirectory() as folder:
-        export_folded(Path(folder) / size, Pretrained(model, tokenizer, config), None)
-        yield str(Path(folder) / size)
+    export_folded(folder, Pretrained(model, tokenizer, config), None)

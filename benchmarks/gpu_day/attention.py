@@ -1,0 +1,144 @@
+"""Attention as the encoder calls it: against float64, with dropout, and its speed.
+
+Shape legend: T tokens of all rows, H heads, K width of a head.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.gpu_day.day import Day
+from benchmarks.timing import median_seconds
+from scimult.models.attention import attend
+from scimult.models.packed_attention import reads_packed_rows
+from scimult.models.packing import PackingPlan
+
+# Of PALs, TinyBERT, MiniLM and BERT; and what no kernel takes.
+_WIDTHS = (17, 26, 32, 64, 96, 128, 256)
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_WINDOWS = (None, 64)
+_LENGTHS = (1, 2, 17, 205, 128, 129, 512, 300, 64, 3)
+_HEADS = 4
+# One wrong token of one row is far above it; bfloat16 has 8 bits, float16 11, float32 24.
+TOLERANCE = {"bfloat16": 0.02, "float16": 0.002, "float32": 1e-5}
+_KEEP_WITHIN = 0.02
+
+
+def errors(day: Day, step: str) -> None:
+    """Tell the error of output and gradient, relative to float64, by width, type and window."""
+    device = torch.device(day.device)
+    plan = PackingPlan.build(_LENGTHS, 0, device)
+    wrong = []
+    for width, dtype, window in product(day.size(_WIDTHS, (17, 32)), _DTYPES, _WINDOWS):
+        name = str(dtype).removeprefix("torch.")
+        case = {"width": width, "dtype": name, "window": window}
+        case["packed"] = reads_packed_rows(device, dtype, width)
+        try:
+            output, gradient = _against_float64(plan, width, dtype, window, device)
+        except RuntimeError as error:
+            day.note(step, **case, failed=str(error).partition("\n")[0][:200])
+            wrong.append(case)
+            continue
+        day.note(step, **case, output_error=output, gradient_error=gradient)
+        if not max(output, gradient) <= TOLERANCE[name]:
+            wrong.append(case)
+    if wrong:
+        raise SystemExit(f"{len(wrong)} cases of attention fail or are too far off: {wrong}")
+
+
+def _against_float64(
+    plan: PackingPlan, width: int, dtype: torch.dtype, window: int | None, device: torch.device
+) -> tuple[float, float]:
+    generator = torch.Generator().manual_seed(width)
+    exact = torch.randn(sum(_LENGTHS), 3, _HEADS, width, generator=generator, dtype=torch.float64)
+    low = exact.to(device, dtype).requires_grad_()
+    high = low.detach().double().requires_grad_()
+    of_low = attend(low, plan, 0.0, window=window)
+    of_high = attend(high, plan, 0.0, window=window)
+    weights = torch.randn(of_high.shape, generator=generator, dtype=torch.float64).to(device)
+    torch.autograd.backward((of_low.double() * weights).sum())
+    torch.autograd.backward((of_high * weights).sum())
+    return _error(of_low, of_high), _error(low.grad, high.grad)
+
+
+def _error(found: Tensor | None, expected: Tensor | None) -> float:
+    assert found is not None
+    assert expected is not None
+    return float((found.detach().double() - expected.detach()).norm() / expected.detach().norm())
+
+
+def dropout(day: Day, step: str) -> None:
+    """Check dropout of attention weights: its seed, its mean, and that gradients share its mask.
+
+    For one mask the output is linear in the values, so that the product of output and any
+    weights is that of the values and their gradient.
+    """
+    device = torch.device(day.device)
+    plan = PackingPlan.build(_LENGTHS, 0, device)
+    torch.manual_seed(0)
+    qkv = torch.randn(sum(_LENGTHS), 3, _HEADS, 64, device=device).bfloat16()
+    qkv[:, 2] += 1
+    qkv.requires_grad_()
+
+    def drawn(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return attend(qkv, plan, 0.1)
+
+    once = drawn(1)
+    weights = torch.randn_like(once)
+    torch.autograd.backward((once.float() * weights.float()).sum())
+    assert qkv.grad is not None
+    gradient, qkv = qkv.grad, qkv.detach()
+    once, again, other = once.detach(), drawn(1), drawn(2)
+    expected = float((once.double() * weights.double()).sum())
+    through = float((gradient[:, 2].double() * qkv[:, 2].double()).sum())
+    scale = float((once.double() * weights.double()).norm()) * np.sqrt(once.numel())
+    whole = attend(qkv, plan, 0.0)
+    found = {
+        "same_seed_same_mask": bool(torch.equal(once, again)),
+        "other_seed_other_mask": not bool(torch.equal(once, other)),
+        "mean_over_undropped": float(once.double().mean() / whole.double().mean()),
+        "gradient_identity_error": abs(expected - through) / scale,
+        "finite": bool(gradient.isfinite().all()),
+    }
+    day.note(step, **found)
+    sound = found["same_seed_same_mask"] and found["other_seed_other_mask"] and found["finite"]
+    near = abs(found["mean_over_undropped"] - 1) < _KEEP_WITHIN
+    if not (sound and near and found["gradient_identity_error"] < TOLERANCE["bfloat16"]):
+        raise SystemExit(f"dropout of attention is not what it should be: {found}")
+
+
+def speed(day: Day, step: str) -> None:
+    """Tell milliseconds and TFLOP/s of attention, forward and backward, at BERT's and MiniLM's.
+
+    Operations are those of the products, each pair of a row's tokens once; the backward pass
+    has five products for the forward pass's two.
+    """
+    device = torch.device(day.device)
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(8, 400, day.size(280, 8)).tolist()
+    plan = PackingPlan.build(lengths, 0, device)
+    for width, probability in product((64, 32), (0.0, 0.1)):
+        qkv = torch.randn(sum(lengths), 3, 12, width, device=device).bfloat16().requires_grad_()
+        work = partial(_both_ways, qkv, plan, probability)
+        seconds = median_seconds(work, device, day.size(20, 2))
+        operations = 7 * 2 * 12 * width * sum(length**2 for length in lengths)
+        day.note(
+            step,
+            width=width,
+            dropout=probability,
+            tokens=sum(lengths),
+            milliseconds=round(seconds * 1e3, 3),
+            tflops=float(f"{operations / seconds / 1e12:.3g}"),
+        )
+
+
+def _both_ways(qkv: Tensor, plan: PackingPlan, probability: float) -> None:
+    output = attend(qkv, plan, probability)
+    output.backward(output.detach())  # type: ignore[no-untyped-call]
+    qkv.grad = None

@@ -1,0 +1,141 @@
+"""Encoding real texts: ours by token budget, sentence-transformers padded and without padding.
+
+Shape legend: N texts, D width.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.gpu_day.day import Day
+from benchmarks.gpu_day.flash import write_stand_in
+from benchmarks.gpu_day.provide import Inputs
+from benchmarks.timing import interleaved, ratio
+from scimult.checkpoints import load_pretrained
+from scimult.data.lines import Rejects, read_jsonl
+from scimult.inference.encoder import SciMult
+from scimult.types import FloatArray
+
+_MOST_TEXTS = 4603
+_TASK = "search"
+# Kernel of attention and texts of a batch.
+_PEERS = (("sdpa", 32), ("sdpa", 128), ("sdpa", 512), ("flash", 128), ("flash", 512))
+Encode = Callable[[], FloatArray]
+
+
+def encode(day: Day, step: str) -> None:
+    """Tell tokens a second of every setting, in turns, and the least cosine to float32."""
+    inputs, device = Inputs.of(day.inputs), torch.device(day.device)
+    texts = _texts(inputs, day.size(_MOST_TEXTS, 24))
+    length = day.size(512, 64)
+    exact = _ours(inputs.model, "float32", 8192, device, length)
+    expected_ND = exact.encode(texts, task=_TASK)
+    tokens = exact.tokens_encoded
+    works: dict[str, Encode] = {
+        f"ours {dtype} {budget}": partial(
+            _ours(inputs.model, dtype, budget, device, length).encode, texts, task=_TASK
+        )
+        for dtype, budget in (
+            ("bfloat16", 8192),
+            ("bfloat16", 65_536),
+            ("bfloat16", 262_144),
+            ("float32", 65_536),
+        )
+    }
+    for kernel, batch in _PEERS:
+        name = f"sentence-transformers {kernel} {batch}"
+        try:
+            works[name] = _theirs(day, inputs.model, kernel, batch, device, length, texts)
+        except (ImportError, ValueError) as error:
+            day.note(step, setting=name, failed=str(error).partition("\n")[0][:200])
+    seconds = interleaved(works, day.size(3, 1), device)
+    peers = [name for name in works if not name.startswith("ours")]
+    best = min(peers, key=lambda name: median(seconds[name]), default=None)
+    day.note(step, texts=len(texts), tokens=tokens, best_peer=best)
+    for name, work in works.items():
+        taken = median(seconds[name])
+        day.note(
+            step,
+            setting=name,
+            texts_per_second=round(len(texts) / taken, 1),
+            tokens_per_second=round(tokens / taken),
+            times_best_peer=best and round(ratio(seconds[best], seconds[name]).median, 3),
+            least_cosine=round(_least_cosine(work(), expected_ND), 6),
+        )
+
+
+def _ours(folder: Path, dtype: str, budget: int, device: torch.device, max_length: int) -> SciMult:
+    pretrained = load_pretrained(folder, pooling="mean", similarity="cosine")
+    pretrained.config.max_length = max_length
+    return SciMult(pretrained, name=dtype, device=device, dtype=dtype, max_tokens_per_batch=budget)
+
+
+def _theirs(
+    day: Day,
+    folder: Path,
+    kernel: str,
+    batch: int,
+    device: torch.device,
+    max_length: int,
+    texts: list[str],
+) -> Encode:
+    """Return the same by sentence-transformers in bfloat16; ``flash`` must come unpadded."""
+    if kernel == "flash":
+        if device.type != "cuda":
+            raise ValueError("the kernel without padding needs a GPU")
+        _offer_flash(day)
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import (
+        Normalize,
+        Pooling,
+        Transformer,
+    )
+
+    options: dict[str, Any] = {"dtype": torch.bfloat16}
+    options["attn_implementation"] = "sdpa" if kernel == "sdpa" else "flash_attention_2"
+    encoder = Transformer(str(folder), model_kwargs=options)
+    encoder.max_seq_length = max_length
+    if kernel == "flash" and not encoder.can_flatten_inputs:
+        raise ValueError("sentence-transformers would pad: this version does not flatten inputs")
+    width = int(encoder.get_embedding_dimension())
+    model = SentenceTransformer(
+        modules=[encoder, Pooling(width, "mean"), Normalize()], device=str(device)
+    )
+    return partial(model.encode, texts, batch_size=batch, show_progress_bar=False)
+
+
+def _offer_flash(day: Day) -> None:
+    """Put the stand-in for flash-attn on the path, unless the real one is installed."""
+    from importlib.util import find_spec
+
+    if find_spec("flash_attn") is None:
+        folder = day.work / "flash"
+        write_stand_in(folder)
+        sys.path.insert(0, str(folder.resolve()))
+
+
+def _texts(inputs: Inputs, most: int) -> list[str]:
+    """Return papers of the evaluation sets as plain strings, title and abstract."""
+    corpora = sorted(inputs.evaluation.glob("*/corpus.jsonl*"))
+    largest = max(corpora, key=lambda path: path.stat().st_size)
+    found = []
+    for record in read_jsonl(largest, Rejects(skip_bad=False)):
+        fields = record.fields
+        found.append(f"{fields.get('title', '')} {fields.get('text', '')}".strip())
+        if len(found) == most:
+            break
+    return found
+
+
+def _least_cosine(found_ND: FloatArray, expected_ND: FloatArray) -> float:
+    found_ND = np.asarray(found_ND, dtype=np.float64)
+    lengths_N = np.linalg.norm(found_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
+    return float(((found_ND * expected_ND).sum(axis=1) / lengths_N).min())

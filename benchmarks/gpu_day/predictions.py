@@ -1,0 +1,218 @@
+"""What was expected before any GPU ran it; a report shows each figure beside its range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# What steps found, by step.
+Findings = Mapping[str, Sequence[Mapping[str, Any]]]
+# More than this from the range, and the reason is to be found before anything is built on it.
+MISS = 1.5
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One figure.
+
+    Attributes
+    ----------
+    what : str
+        What it is, with its unit.
+    low, high : float or None
+        Range that is expected; ``None`` where the figure may be as small, or as large, as it is.
+    figure : callable
+        Takes it from the findings; ``None`` if the step did not say it.
+    device : str or None
+        Part of the name of the only devices that the range is for.
+    """
+
+    what: str
+    low: float | None
+    high: float | None
+    figure: Callable[[Findings], float | None]
+    device: str | None = None
+
+    @property
+    def range(self) -> str:
+        """The range as a reader likes it."""
+        if self.low is None:
+            return f"at most {self.high:g}"
+        if self.high is None:
+            return f"at least {self.low:g}"
+        return f"{self.low:g} to {self.high:g}"
+
+    def misses(self, figure: float) -> bool:
+        """Return whether a figure is further than `MISS` times from the range."""
+        below = self.low is not None and figure * MISS < self.low
+        above = self.high is not None and figure > self.high * MISS
+        return below or above
+
+
+def one(step: str, key: str, **where: Any) -> Callable[[Findings], float | None]:
+    """Return what takes ``key`` from the first finding of a step with the fields ``where``."""
+
+    def figure(findings: Findings) -> float | None:
+        for found in findings.get(step, ()):
+            if key in found and all(found.get(name) == value for name, value in where.items()):
+                value = found[key]
+                return None if value is None else float(value)
+        return None
+
+    return figure
+
+
+def over(
+    above: Callable[[Findings], float | None], below: Callable[[Findings], float | None]
+) -> Callable[[Findings], float | None]:
+    """Return the quotient of two figures, if both are there."""
+
+    def figure(findings: Findings) -> float | None:
+        numerator, denominator = above(findings), below(findings)
+        return None if numerator is None or not denominator else numerator / denominator
+
+    return figure
+
+
+def extreme(
+    choose: Callable[[list[float]], float], steps: Sequence[str], keys: Sequence[str], **where: Any
+) -> Callable[[Findings], float | None]:
+    """Return the least or largest of the keys over all findings of steps."""
+
+    def figure(findings: Findings) -> float | None:
+        values = [
+            float(found[key])
+            for step in steps
+            for found in findings.get(step, ())
+            for key in keys
+            if found.get(key) is not None
+            and all(found.get(name) == value for name, value in where.items())
+        ]
+        return choose(values) if values else None
+
+    return figure
+
+
+_H200 = "H200"
+_PRODUCTS = ("forward", "input", "weight")
+_ERRORS = ("output_error", "gradient_error")
+_RUNS = (
+    "bf16_zero1",
+    "bf16_zero2",
+    "bf16_zero3",
+    "fp32_zero0",
+    "fp16_zero1",
+    "bf16_cache",
+    "bf16_compile",
+    "bf16_recompute",
+    "bf16_cache_zero3",
+)
+_BASE, _MINILM = "sweep_bert_base", "sweep_minilm"
+
+
+def _rate(step: str, options: str, key: str = "tokens_per_second") -> Callable[..., float | None]:
+    return one(step, key, pairs=128, options=options)
+
+
+_PLAIN, _CACHE = _rate(_BASE, "plain"), _rate(_BASE, "chunk_tokens 131072")
+_WIDE, _NARROW = (
+    one("encode", "tokens_per_second", setting=f"ours bfloat16 {budget}")
+    for budget in (65_536, 8192)
+)
+
+PREDICTIONS: tuple[Prediction, ...] = (
+    Prediction(
+        "bf16 products of BERT-base's shapes, TFLOP/s, the slowest",
+        550,
+        700,
+        extreme(min, ("peaks",), _PRODUCTS, product="768x3072"),
+        _H200,
+    ),
+    Prediction(
+        "bf16 product of 8,192 squared, TFLOP/s", 770, 800, one("peaks", "square_tflops"), _H200
+    ),
+    Prediction("copy within the device, TB/s", 4.2, 4.4, one("peaks", "copy_tb_s"), _H200),
+    *(
+        Prediction(
+            f"attention in {dtype}, worst relative error",
+            None,
+            error,
+            extreme(max, ("attention",), _ERRORS, dtype=dtype),
+        )
+        for dtype, error in (("bfloat16", 0.01), ("float16", 0.0015), ("float32", 2e-6))
+    ),
+    Prediction(
+        "losses beside the CPU's, largest relative difference of any run",
+        None,
+        0.02,
+        extreme(max, _RUNS, ("loss_difference",)),
+    ),
+    Prediction(
+        "waits for the GPU in a step, ZeRO 1", None, 10, one("bf16_zero1", "waits_per_step")
+    ),
+    Prediction("share of a step that the GPU is busy", 0.9, 1.0, one("profile", "busy")),
+    Prediction(
+        "BERT-base, 128 pairs: share of the data sheet's peak",
+        0.33,
+        0.43,
+        _rate(_BASE, "plain", "of_sheet"),
+        _H200,
+    ),
+    Prediction("the same, compiled", 0.40, 0.43, _rate(_BASE, "compiled True", "of_sheet"), _H200),
+    Prediction(
+        "the same, compiled: share of the measured peak",
+        0.50,
+        0.54,
+        _rate(_BASE, "compiled True", "of_measured"),
+    ),
+    Prediction(
+        "dropout 0.1: share of the data sheet's peak",
+        0.30,
+        0.40,
+        _rate(_BASE, "dropout 0.1", "of_sheet"),
+        _H200,
+    ),
+    Prediction("embedding cache: tokens a second, over without", 0.7, 0.8, over(_CACHE, _PLAIN)),
+    Prediction(
+        "MiniLM, 512 pairs: share of the data sheet's peak",
+        0.12,
+        0.20,
+        one(_MINILM, "of_sheet", pairs=512, options="plain"),
+        _H200,
+    ),
+    Prediction("encoding: 65,536 tokens a batch over 8,192", 2.5, None, over(_WIDE, _NARROW)),
+    Prediction(
+        "encoding: times the best of sentence-transformers, bf16",
+        1.3,
+        None,
+        one("encode", "times_best_peer", setting="ours bfloat16 65536"),
+    ),
+    Prediction(
+        "encoding: least cosine of bf16 to float32",
+        0.9995,
+        1.0,
+        extreme(min, ("encode",), ("least_cosine",), setting="ours bfloat16 65536"),
+    ),
+    Prediction(
+        "search, 1.4 million: share of the bare product's speed",
+        0.8,
+        1.0,
+        one("search", "of_bare", candidates=1_413_087, queries=1024),
+    ),
+    Prediction(
+        "search: share of float64's best 100 that is found",
+        0.999,
+        1.0,
+        extreme(min, ("search",), ("of_best_in_float64",)),
+    ),
+    Prediction(
+        "resumed run: every step stands once", 1, 1, one("second_stage_resumed", "every_step_once")
+    ),
+    Prediction(
+        "first loss after resuming over the last before",
+        0.9,
+        1.1,
+        over(one("second_stage_resumed", "loss_after"), one("second_stage_resumed", "loss_before")),
+    ),
+)

@@ -1,0 +1,88 @@
+"""What steps need and the machine may lack: packages, a model, prepared data, evaluation sets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.gpu_day.day import Day, DayError
+
+FACTS = "inputs.json"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The folders below ``inputs`` and which evaluation sets are in them."""
+
+    model: Path
+    prepared: Path
+    evaluation: Path
+    suite: str
+    sets: list[str]
+    made_up: bool
+
+    @classmethod
+    def of(cls, folder: Path) -> Inputs:
+        """Read what ``inputs.json`` says.
+
+        Raises
+        ------
+        DayError
+            If the step ``inputs`` did not run.
+        """
+        path = folder / FACTS
+        if not path.exists():
+            raise DayError(f"no {FACTS} in {folder}. Fix: run the step 'inputs' first")
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return cls(folder / "model", folder / "prepared", folder / "eval", **facts)
+
+
+def write_facts(folder: Path, suite: str, sets: list[str], *, made_up: bool) -> None:
+    """Write ``inputs.json``; the last thing to be written, so that its folder is whole."""
+    facts = {"suite": suite, "sets": sets, "made_up": made_up}
+    (folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+
+
+def install(day: Day, step: str) -> None:
+    """Install the bundle's packages into a folder that all steps find; nothing is downloaded."""
+    wheels = sorted(str(path) for path in (_unpacked(day) or day.work).glob("wheels/*.whl"))
+    if wheels:
+        shutil.rmtree(day.packages, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+        options = ["--no-compile", "--no-cache-dir", "--target", str(day.packages)]
+        subprocess.run([*command, *options, *wheels], check=True)
+    day.note(step, wheels=[Path(wheel).name for wheel in wheels])
+
+
+def inputs(day: Day, step: str) -> None:
+    """Put model and data in place: those of the bundle, else made-up ones."""
+    if not (day.inputs / FACTS).exists():
+        brought = _unpacked(day)
+        shutil.rmtree(day.inputs, ignore_errors=True)
+        if brought is None:
+            from benchmarks.gpu_day.made_up import make_inputs
+
+            make_inputs(day)
+        else:
+            shutil.copytree(brought / "inputs", day.inputs)
+    found = {key: str(value) for key, value in asdict(Inputs.of(day.inputs)).items()}
+    day.note(step, **found)
+
+
+def _unpacked(day: Day) -> Path | None:
+    """Return the folder of the bundle's content, unpacked once; ``None`` without a bundle."""
+    if day.bundle is None or day.bundle.is_dir():
+        return day.bundle
+    target = day.work / "bundle"
+    if not target.exists():
+        partial = day.work / "bundle.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        with tarfile.open(day.bundle) as archive:
+            archive.extractall(partial, filter="data")
+        partial.rename(target)
+    return target

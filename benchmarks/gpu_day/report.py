@@ -1,0 +1,159 @@
+"""``day.jsonl`` of one or more calls as a Markdown page: steps, predictions, all figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_day.day import read_lines
+from benchmarks.gpu_day.predictions import MISS, PREDICTIONS, Findings
+from benchmarks.gpu_day.schedule import CALLS
+
+_DRY = (
+    "**This was a dry run: small sizes, to see that the steps run. Its figures say nothing of any "
+    "machine, and no prediction is held against them.**"
+)
+_NOT_ENDED = "no end written"
+
+
+@dataclass
+class Told:
+    """The last attempt at one step of a call."""
+
+    call: str
+    step: str
+    rc: int | str = _NOT_ENDED
+    seconds: float | None = None
+    box: float | None = None
+    error: str = ""
+    dry: bool = False
+    found: list[dict[str, Any]] = field(default_factory=list)
+
+
+def make_report(folders: Iterable[Path]) -> str:
+    """Return the page.
+
+    Raises
+    ------
+    DayError
+        If a folder has no lines.
+    """
+    told = last_attempts(line for folder in folders for line in read_lines(folder))
+    findings: dict[str, list[Mapping[str, Any]]] = {}
+    for one in told:
+        findings.setdefault(one.step, []).extend(one.found)
+    dry = any(one.dry for one in told)
+    parts = ["# A GPU machine and SciMult", *([_DRY] if dry else []), _machine(findings)]
+    parts += ["## Steps", _steps(told)]
+    parts += ["## Predictions", _predictions(findings, dry)]
+    parts += ["## Figures", *(_figures(one) for one in told if one.found)]
+    failed = [one for one in told if one.error]
+    if failed:
+        parts += ["## What failed", *(_failure(one) for one in failed)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def last_attempts(lines: Iterable[Mapping[str, Any]]) -> list[Told]:
+    """Return what each step told when it was last started, in the calls' order."""
+    told: dict[tuple[str, str], Told] = {}
+    current: dict[str, tuple[str, str]] = {}
+    for line in lines:
+        step = line["step"]
+        if "call" in line:
+            current[step] = key = (line["call"], step)
+            if line.get("started") or key not in told or line["rc"] == "no time left":
+                told[key] = Told(*key, dry=line["dry"])
+            if "rc" in line:
+                one = told[key]
+                one.rc, one.seconds, one.box = line["rc"], line["seconds"], line["box"]
+                one.error = line.get("error", "")
+        elif step in current:
+            told[current[step]].found.append(line["found"])
+    order = {(call, step.name): n for call in CALLS for n, step in enumerate(CALLS[call])}
+    calls = list(CALLS)
+    return sorted(told.values(), key=lambda one: (calls.index(one.call), order[one.call, one.step]))
+
+
+def _machine(findings: Findings) -> str:
+    facts: dict[str, Any] = {}
+    for found in findings.get("machine", ()):
+        facts |= found
+    if not facts:
+        return "The step `machine` told nothing."
+    versions = facts.pop("versions", {})
+    facts |= {name: version for name, version in versions.items() if version}
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def _steps(told: Sequence[Told]) -> str:
+    rows = []
+    for one in told:
+        result = "ran" if one.rc == 0 else f"**{one.rc}**"
+        rows.append([one.call, one.step, result, one.seconds, one.box, len(one.found)])
+    return table(["call", "step", "end", "seconds", "at most", "lines"], rows)
+
+
+def _predictions(findings: Findings, dry: bool) -> str:
+    device = str(next((f.get("device") for f in findings.get("machine", ())), ""))
+    rows, missed = [], 0
+    for one in PREDICTIONS:
+        figure = one.figure(findings)
+        if figure is None:
+            verdict = "not measured"
+        elif dry:
+            verdict = "dry run"
+        elif one.device is not None and one.device not in device:
+            verdict = f"of an {one.device} alone"
+        else:
+            missed += one.misses(figure)
+            verdict = f"**missed by more than {MISS:g} times**" if one.misses(figure) else "held"
+        rows.append([one.what, one.range, figure, verdict])
+    shown = table(["figure", "expected", "found", ""], rows)
+    count = "" if dry else f"{missed} missed by more than {MISS:g} times: find out why first.\n\n"
+    return count + shown
+
+
+def _figures(one: Told) -> str:
+    """Return a step's findings: a table for those that share their keys, lists for the others."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for found in one.found:
+        groups.setdefault(tuple(found), []).append(found)
+    parts = [f"### {one.call}: {one.step}"]
+    for keys, rows in groups.items():
+        if len(rows) == 1:
+            parts.append("\n".join(f"- {key}: {shown(rows[0][key])}" for key in keys))
+        else:
+            parts.append(table(list(keys), [[row[key] for key in keys] for row in rows]))
+    return "\n\n".join(parts)
+
+
+def _failure(one: Told) -> str:
+    return f"### {one.call}: {one.step} ({one.rc})\n\n```\n{one.error.strip()}\n```"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a Markdown table; numbers stand at the right."""
+    numbers = [
+        any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in rows)
+        for n in range(len(headings))
+    ]
+    lines = [headings, ["---:" if number else "---" for number in numbers]]
+    lines += [[shown(value) for value in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def shown(value: Any) -> str:
+    """Return a value as a cell: four digits, thousands apart, no bar that would end the cell."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return "; ".join(
+            " ".join(map(shown, item)) if isinstance(item, list) else shown(item) for item in value
+        )
+    return str(value).replace("|", "\\|")

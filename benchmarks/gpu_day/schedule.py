@@ -1,0 +1,98 @@
+"""Which steps the three calls have, in which order, and for how long each may run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_HERE = "benchmarks.gpu_day"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One process.
+
+    Attributes
+    ----------
+    name : str
+        By which it is chosen.
+    box : float
+        Seconds after which it is ended, with all that it started.
+    work : str
+        ``module:function`` in this package, called with the day, its own name and ``options``.
+    options : dict
+        What distinguishes steps of one function.
+    """
+
+    name: str
+    box: float
+    work: str
+    options: dict[str, Any]
+
+    @property
+    def module(self) -> str:
+        """Where the function is."""
+        return f"{_HERE}.{self.work.partition(':')[0]}"
+
+    @property
+    def function(self) -> str:
+        """Its name."""
+        return self.work.partition(":")[2]
+
+
+def _step(name: str, box: float, work: str, **options: Any) -> Step:
+    return Step(name, box, work, options)
+
+
+_PROVIDE = (
+    _step("install", 60, "provide:install"),
+    _step("inputs", 60, "provide:inputs"),
+    _step("machine", 40, "machine:describe"),
+)
+
+# The cheapest proof first: what comes late may find its time gone.
+CALLS: dict[str, tuple[Step, ...]] = {
+    "run": (
+        *_PROVIDE,
+        _step("peaks", 40, "machine:peaks"),
+        _step("attention", 60, "attention:errors"),
+        _step("attention_dropout", 30, "attention:dropout"),
+        _step("gpu_tests", 90, "tests:gpu"),
+        _step("reference", 45, "tiny_runs:reference"),
+        _step("bf16_zero1", 45, "tiny_runs:train"),
+        _step("bf16_zero2", 45, "tiny_runs:train", stage=2),
+        _step("fp32_zero0", 45, "tiny_runs:train", stage=0, precision="fp32"),
+        _step("bf16_cache", 45, "tiny_runs:train", chunk_tokens=512),
+        _step("bf16_compile", 90, "tiny_runs:train", compile=True),
+        _step("bf16_pals", 45, "tiny_runs:train", variant="pals"),
+        _step("bf16_dropout", 45, "tiny_runs:train", dropout=0.1),
+        _step("bf16_zero3", 45, "tiny_runs:train", stage=3),
+        _step("fp16_zero1", 45, "tiny_runs:train", precision="fp16"),
+        _step("bf16_recompute", 45, "tiny_runs:train", recompute=True),
+        _step("bf16_cache_zero3", 45, "tiny_runs:train", stage=3, chunk_tokens=512),
+        _step("tests", 150, "tests:core"),
+    ),
+    "speed": (
+        *_PROVIDE,
+        _step("peaks", 40, "machine:peaks"),
+        _step("profile", 90, "speeds:profile_step"),
+        _step("sweep_bert_base", 130, "speeds:sweep", size="bert-base"),
+        _step("encode", 110, "encoding:encode"),
+        _step("search", 60, "searching:search"),
+        _step("sweep_minilm", 80, "speeds:sweep", size="minilm"),
+        _step("peer_train", 110, "speeds:peer"),
+        _step("attention_speed", 30, "attention:speed"),
+    ),
+    "train": (
+        *_PROVIDE,
+        _step("first_stage", 190, "stages:train", stage="vanilla"),
+        _step("second_stage_stopped", 80, "stages:stop", stage="mha_expert"),
+        _step("second_stage_resumed", 130, "stages:resume", stage="mha_expert"),
+        _step("evaluate", 120, "stages:evaluate"),
+    ),
+}
+
+
+def steps_of(call: str) -> dict[str, Step]:
+    """Return the steps of a call by name, in order."""
+    return {step.name: step for step in CALLS[call]}

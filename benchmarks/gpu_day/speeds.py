@@ -1,0 +1,191 @@
+"""Training steps: where their time goes, and how fast they are by size, batch and options."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._C._autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.gpu_day.day import Day
+from benchmarks.gpu_day.provide import Inputs
+from benchmarks.training import OurSteps, Setting, save_random_encoder
+from scimult.data.tokenization import TextTokenizer
+from scimult.hardware import known_peak, measured_peak
+from scimult.training.engine import process_group
+
+# About 57,000 tokens of 128 pairs of papers; the first steps compile and fill caches.
+_PAIRS = 128
+_WARM, _TIMED, _PROFILED = 3, 8, 3
+_KERNELS = 25
+_CHUNK_TOKENS = 131_072
+# What is asked first, in case the time does not suffice for all.
+_OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"compiled": True},
+    {"dropout": 0.1},
+    {"dropout": 0.1, "compiled": True},
+    {"chunk_tokens": _CHUNK_TOKENS},
+    {"precision": "fp32"},
+)
+
+
+def profile_step(day: Day, step: str) -> None:
+    """Tell the busy share of the device in whole steps, their longest kernels, copies and waits."""
+    with process_group(600) as device:
+        setting = _setting(day, day.size("bert-base", "tiny"), day.size(_PAIRS, 8))
+        ours = OurSteps(setting, device, "bf16")
+        ours.steps(0, _WARM)
+        on_gpu = device.type == "cuda"
+        watched = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+        _wait(device)
+        with profile(activities=watched) as found:
+            started = time.perf_counter()
+            reports = ours.steps(_WARM, _PROFILED)
+            _wait(device)
+            seconds = time.perf_counter() - started
+        ours.close()
+    kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
+    events = list(found.events() or [])
+    spans = [(e.time_range.start, e.time_range.end) for e in events if e.device_type == kind]
+    day.note(
+        step,
+        tokens=round(sum(report.usage["tokens_per_second"] * report.seconds for report in reports)),
+        milliseconds_of_step=round(seconds / _PROFILED * 1e3, 1),
+        busy=round(covered(spans) / 1e6 / seconds, 3) if on_gpu else None,
+        host=_host_calls(events),
+    )
+    for kernel in _longest(events, kind):
+        day.note(step, **kernel)
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """Return how much of a line a set of spans covers, overlaps once."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(spans):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total
+
+
+def _host_calls(events: list[FunctionEvent]) -> dict[str, float]:
+    """Return how often a step copies and waits, by the runtime's name of the call."""
+    counts: dict[str, float] = {}
+    for event in events:
+        if event.name.startswith("cuda") and ("Sync" in event.name or "Memcpy" in event.name):
+            counts[event.name] = counts.get(event.name, 0.0) + 1 / _PROFILED
+    return {name: round(count, 1) for name, count in counts.items()}
+
+
+def _longest(events: list[FunctionEvent], kind: DeviceType) -> list[dict[str, Any]]:
+    sums: dict[str, tuple[float, int]] = {}
+    for event in events:
+        if event.device_type == kind:
+            own = event.self_cpu_time_total if kind == DeviceType.CPU else _length(event)
+            microseconds, count = sums.get(event.name, (0.0, 0))
+            sums[event.name] = microseconds + own, count + 1
+    whole = sum(microseconds for microseconds, _ in sums.values()) or 1.0
+    longest = sorted(sums.items(), key=lambda item: -item[1][0])[:_KERNELS]
+    return [
+        {
+            "kernel": name[:80],
+            "milliseconds_of_step": round(microseconds / 1e3 / _PROFILED, 3),
+            "calls_of_step": round(count / _PROFILED, 1),
+            "share": round(microseconds / whole, 3),
+        }
+        for name, (microseconds, count) in longest
+    ]
+
+
+def _length(event: FunctionEvent) -> float:
+    return float(event.time_range.end - event.time_range.start)
+
+
+def sweep(day: Day, step: str, *, size: str) -> None:
+    """Tell tokens a second and utilisation by pairs of a step and options, the chief ones first."""
+    with process_group(600) as device:
+        sheet = known_peak(device, torch.bfloat16)
+        measured = measured_peak(device, torch.bfloat16)
+        for pairs in day.size((_PAIRS, 512, 32), (8,)):
+            for options in day.size(_OPTIONS, ({}, {"dropout": 0.1}, {"chunk_tokens": 200})):
+                chosen = dict(options)
+                precision = chosen.pop("precision", "bf16")
+                base = _setting(day, day.size(size, "tiny"), pairs)
+                try:
+                    found = _rate(replace(base, **chosen), device, precision, day.size(_TIMED, 2))
+                except torch.OutOfMemoryError:
+                    found = {"failed": "out of memory"}
+                    torch.cuda.empty_cache()
+                if "tflops" in found:
+                    found["of_measured"] = round(found["tflops"] * 1e12 / measured, 4)
+                    found["of_sheet"] = _share(found["tflops"], sheet)
+                named = ", ".join(f"{key} {value}" for key, value in options.items()) or "plain"
+                day.note(step, size=size, pairs=pairs, options=named, **found)
+
+
+def _share(tflops: float, sheet: float | None) -> float | None:
+    return None if sheet is None else round(tflops * 1e12 / sheet, 4)
+
+
+def _rate(setting: Setting, device: torch.device, precision: str, steps: int) -> dict[str, Any]:
+    ours = OurSteps(setting, device, precision)
+    ours.steps(0, _WARM)
+    _wait(device)
+    started = time.perf_counter()
+    reports = ours.steps(_WARM, steps)
+    _wait(device)
+    seconds = time.perf_counter() - started
+    ours.close()
+    tokens = sum(report.usage["tokens_per_second"] * report.seconds for report in reports)
+    operations = sum(report.usage["model_flops"] for report in reports)
+    return {
+        "tokens_of_step": round(tokens / steps),
+        "milliseconds_of_step": round(seconds / steps * 1e3, 1),
+        "tokens_per_second": round(tokens / seconds),
+        "tflops": float(f"{operations / seconds / 1e12:.4g}"),
+        "gpu_gib": round(reports[-1].usage.get("peak_gpu_memory_bytes", 0) / 2**30, 2),
+    }
+
+
+def _setting(day: Day, size: str, pairs: int) -> Setting:
+    """Return steps of a random encoder of a size, saved once, on the prepared pairs."""
+    inputs = Inputs.of(day.inputs)
+    folder = day.work / "random" / size
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        save_random_encoder(size, TextTokenizer.from_folder(inputs.model), folder)
+    return Setting(str(folder), str(inputs.prepared), pairs, day.size(512, 64), dropout=0.0)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peer(day: Day, step: str) -> None:
+    """Tell steps of ours and of sentence-transformers in turns, by launch/benchmark.py."""
+    inputs = Inputs.of(day.inputs)
+    sizes = {
+        "--pairs": day.size(256, 4),
+        "--max-length": day.size(512, 32),
+        "--rounds": day.size(5, 1),
+        "--chunk-tokens": day.size(_CHUNK_TOKENS, 64),
+    }
+    command = [sys.executable, "launch/benchmark.py", "train", "--base", str(inputs.model)]
+    command += ["--prepared", str(inputs.prepared), "--precision", "bf16"]
+    command += [str(part) for option in sizes.items() for part in option]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    sys.stdout.write(done.stdout)
+    if done.returncode != 0:
+        raise SystemExit(done.returncode)
+    for row in json.loads(done.stdout.splitlines()[-1])["rows"]:
+        times = {name: row[name]["median"] for name in ("faster", "cached")}
+        rates = {name: round(row[name]) for name in ("ours", "theirs")}
+        day.note(step, dropout=row["dropout"], **rates, padding=round(row["padding"], 3), **times)
