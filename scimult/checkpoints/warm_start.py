@@ -13,7 +13,7 @@ from scimult.errors import CheckpointError
 from scimult.models import Encoder
 
 # The last bank in a name is the one that routes (an adapter inside a feed-forward layer).
-_EXPERT = re.compile(r"^(.*\.experts\.)(\d+)(\..*)$")
+EXPERT = re.compile(r"^(.*\.experts\.)(\d+)(\..*)$")
 _CODES = "embeddings.codes.weight"
 # What a base need not have: it starts neutral, or drawn at random.
 _ADDED = re.compile(r"\.adapter\.|\.lora\.|\.pal\.|^pal_projections\.|^embeddings\.codes\.")
@@ -64,7 +64,7 @@ def warm_start(
     if _CODES in used and routes is not None:
         filled[_CODES] = weights[_CODES][list(routes)]
     extra = sorted(weights.keys() - used)
-    routed = [key for key in extra if _EXPERT.match(key) or _ADDED.search(key)]
+    routed = [key for key in extra if EXPERT.match(key) or _ADDED.search(key)]
     if routed:
         raise CheckpointError(
             "checkpoint has experts or added layers that the model does not",
@@ -80,7 +80,7 @@ def _sources(key: str, weights: dict[str, Tensor], routes: Sequence[int] | None)
     if key.startswith("instruction_encoder."):
         return [key, key.removeprefix("instruction_encoder.")]
     names = [key]
-    if match := _EXPERT.match(key):
+    if match := EXPERT.match(key):
         head, number, tail = match[1], int(match[2]), match[3]
         if f"{head}1{tail}" in weights:
             source = number if routes is None or number >= len(routes) else routes[number]

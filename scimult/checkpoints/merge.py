@@ -1,0 +1,299 @@
+"""Merging: arithmetic on the weights of models that started from one base.
+
+Averages are model soups (Wortsman et al. 2022); with the base as one of two models they are
+WiSE-FT's interpolation (Wortsman et al. 2022). Task vectors are what training added to the base
+(Ilharco et al. 2023). All sums are float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from scimult.checkpoints.config import PretrainedConfig
+from scimult.checkpoints.fold import fold
+from scimult.checkpoints.pretrained import Pretrained, load_pretrained, matching_routes
+from scimult.checkpoints.warm_start import EXPERT, warm_start
+from scimult.errors import CheckpointError, ConfigError
+from scimult.models import Encoder
+from scimult.models.variants import variant_layouts
+from scimult.types import Role
+
+Method = Literal["average", "task_vectors", "slerp"]
+Weights = Mapping[str, Tensor]
+
+# Two directions closer than this have no plane to turn in.
+_PARALLEL = 1e-6
+# What two models may differ in: noise in training, and what a config says of itself.
+_FREE = {"dropout", "attention_dropout", "initializer_range"}
+
+
+def average(models: Sequence[Weights], shares: Sequence[float]) -> dict[str, Tensor]:
+    """Return Σ share · weight; shares are scaled to a sum of 1."""
+    total = sum(shares)
+    return _combined(models, [share / total for share in shares])
+
+
+def add_task_vectors(
+    base: Weights, models: Sequence[Weights], scales: Sequence[float]
+) -> dict[str, Tensor]:
+    """Return base + Σ scale · (model − base)."""
+    return _combined([base, *models], [1 - sum(scales), *scales])
+
+
+def slerp(first: Weights, second: Weights, share: float) -> dict[str, Tensor]:
+    """Turn each weight of the first model by a share of its angle to the second one's.
+
+    Lengths go from one to the other in between: ``sin((1−t)Ω)/sin Ω · a + sin(tΩ)/sin Ω · b``, Ω
+    the angle between two weights taken as vectors (Shoemake 1985). Weights that are parallel,
+    or zero, are averaged.
+    """
+    merged = {}
+    for name, tensor in first.items():
+        a, b = tensor.double(), second[name].double()
+        lengths = a.norm() * b.norm()
+        cosine = float((a * b).sum() / lengths) if float(lengths) else 1.0
+        angle = math.acos(max(-1.0, min(1.0, cosine)))
+        if math.sin(angle) < _PARALLEL:
+            merged[name] = ((1 - share) * a + share * b).to(tensor.dtype)
+            continue
+        shares = [math.sin((1 - share) * angle), math.sin(share * angle)]
+        merged[name] = ((shares[0] * a + shares[1] * b) / math.sin(angle)).to(tensor.dtype)
+    return merged
+
+
+def merge(
+    models: Sequence[Path | str],
+    shares: Sequence[float] = (),
+    *,
+    method: Method = "average",
+    base: Path | str | None = None,
+) -> Pretrained:
+    """Merge whole models; one without experts counts as one whose experts are all alike.
+
+    Parameters
+    ----------
+    models : sequence of path
+        Runs, saved models or Hugging Face folders. The first one's settings are kept.
+    shares : sequence of float, optional
+        One for each model: its share of an average, or the scale of its task vector; equal
+        ones by default, scales of 1 / number of models. ``slerp`` takes two, of which the second
+        says how far to turn.
+    method : {"average", "task_vectors", "slerp"}
+        See the functions of these names.
+    base : path, optional
+        What task vectors are taken from.
+
+    Raises
+    ------
+    ConfigError
+        If shares or the base do not fit the method.
+    CheckpointError
+        If models differ in size, tokenizer, tasks or settings; the message names what differs.
+    """
+    chosen = list(shares) or [1 / len(models)] * len(models)
+    _check_choice(models, chosen, method, base)
+    loaded = [load_pretrained(path) for path in models]
+    if base is not None:
+        loaded.insert(0, load_pretrained(base))
+    paths = [*([] if base is None else [base]), *models]
+    config, weights = _alike(loaded, paths)
+    if method == "average":
+        merged = average(weights, chosen)
+    elif method == "task_vectors":
+        merged = add_task_vectors(weights[0], weights[1:], chosen)
+    else:
+        merged = slerp(weights[0], weights[1], chosen[1] / sum(chosen))
+    first = loaded[0 if base is None else 1]
+    told: dict[str, Any] = {"method": method, "models": [str(path) for path in models]}
+    told |= {"shares": chosen, "base": None if base is None else str(base)}
+    return _made(first, config, merged, told)
+
+
+def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -> Pretrained:
+    """Average the experts of each block (or low-rank updates) into one that all tasks share.
+
+    Parameters
+    ----------
+    path : path
+        A model with experts or low-rank updates.
+    shares : mapping, optional
+        Share of each task; equal ones by default.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If the model has nothing by task, or a task of ``shares`` is unknown.
+    CheckpointError
+        If it has something that no plain encoder can express.
+    """
+    model = load_pretrained(path)
+    if not model.config.encoder.is_routed:
+        raise ConfigError("the model has no experts to share", value=str(path))
+    names = model.tasks.names
+    for name in shares or ():
+        model.tasks[name]
+    chosen = [1.0 if shares is None else shares.get(name, 0.0) for name in names]
+    if not sum(chosen) > 0:
+        raise ConfigError("no expert has a share", value=dict(shares or {}))
+    sides: tuple[Role | None, ...] = (None,)
+    if model.config.routing == "task_and_side":
+        sides = ("query", "candidate")
+    parts = [
+        (share, fold(model, name, side))
+        for name, share in zip(names, chosen, strict=True)
+        for side in sides
+    ]
+    merged = average([weights for _, (_, weights) in parts], [share for share, _ in parts])
+    config = parts[0][1][0].model_copy(update={"tasks": model.config.tasks})
+    told = {"method": "share_experts", "models": [str(path)], "shares": chosen}
+    return _made(model, config, merged, told)
+
+
+def split_experts(models: Mapping[str, Path | str], variant: str) -> Pretrained:
+    """Make experts of the models of single tasks; what they share is their average.
+
+    Parameters
+    ----------
+    models : mapping
+        Each task to the model whose layers become its expert.
+    variant : {"mha_expert", "ffn_expert", "mha_ffn_expert"}
+        Which layers become experts, in every second block.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If a model does not know its task, or the variant has no experts.
+    CheckpointError
+        If models differ in size, tokenizer or settings, or cannot be folded.
+    """
+    loaded = {task: load_pretrained(path) for task, path in models.items()}
+    tasks = [model.tasks[task] for task, model in loaded.items()]
+    folded = []
+    for task, model in loaded.items():
+        config, weights = fold(model, task if model.config.encoder.is_routed else None)
+        folded.append(Pretrained(_encoder(config, weights), model.tokenizer, config))
+    plain, parts = _alike(folded, list(models.values()), tasks=False)
+    layouts = variant_layouts(variant, {}, len(tasks), plain.encoder.num_blocks)
+    if layouts.keys() != {"experts"}:
+        raise ConfigError("variant has no experts", value=variant, fix="use mha_expert or another")
+    encoder = plain.encoder.model_copy(update=layouts)
+    config = plain.model_copy(update={"encoder": encoder, "tasks": tasks})
+    merged = _in_layout(config, average(parts, [1.0] * len(parts)))
+    for route, weights in enumerate(parts):
+        own = _in_layout(config, weights)
+        merged |= {name: own[name] for name in own if _route_of(name, own) == route}
+    told = {"method": "split_experts", "models": {t: str(path) for t, path in models.items()}}
+    return _made(folded[0], config, merged, told)
+
+
+def _combined(models: Sequence[Weights], factors: Sequence[float]) -> dict[str, Tensor]:
+    merged = {}
+    for name, first in models[0].items():
+        total = torch.zeros_like(first, dtype=torch.float64)
+        for model, factor in zip(models, factors, strict=True):
+            total += factor * model[name].double()
+        merged[name] = total.to(first.dtype)
+    return merged
+
+
+def _check_choice(
+    models: Sequence[Path | str], shares: Sequence[float], method: Method, base: Path | str | None
+) -> None:
+    if len(shares) != len(models):
+        problem = f"{len(shares)} shares for {len(models)} models"
+        raise ConfigError(problem, value=list(shares), fix="give one for each model")
+    if (method == "task_vectors") != (base is not None):
+        fix = "name it for task_vectors, and leave it out otherwise"
+        raise ConfigError("task vectors and a base go together", value=method, fix=fix)
+    if method == "slerp" and len(models) != 2:
+        raise ConfigError("slerp turns one model to another", value=len(models), fix="name two")
+    if method != "task_vectors" and (min(shares) < 0 or not sum(shares) > 0):
+        raise ConfigError("shares are not negative, and not all 0", value=list(shares))
+    if len(models) < 2 and base is None:
+        raise ConfigError("one model alone is nothing to merge", fix="name two or more")
+
+
+def _alike(
+    models: Sequence[Pretrained], paths: Sequence[Path | str], *, tasks: bool = True
+) -> tuple[PretrainedConfig, list[dict[str, Tensor]]]:
+    """Return the layout that all models fit, and the weights of each in it."""
+    routed = [model for model in models if model.config.encoder.is_routed]
+    goal = (routed or list(models))[0].config
+    weights = []
+    for model, path in zip(models, paths, strict=True):
+        differing = _differences(goal, model.config, tasks=tasks)
+        if model.tokenizer.fingerprint != models[0].tokenizer.fingerprint:
+            differing["tokenizer"] = (models[0].tokenizer.vocab_size, model.tokenizer.vocab_size)
+        if differing:
+            told = ", ".join(f"{name} {a!r} and {b!r}" for name, (a, b) in differing.items())
+            fix = "merge models that were trained from one base"
+            raise CheckpointError(f"models differ in {told}", path=path, fix=fix)
+        routes = matching_routes(model.config, goal, path)
+        weights.append(_in_layout(goal, model.model.state_dict(), routes))
+    return goal, weights
+
+
+def _differences(
+    goal: PretrainedConfig, config: PretrainedConfig, *, tasks: bool
+) -> dict[str, tuple[Any, Any]]:
+    """Return by name what two models differ in; a plain encoder fits one with experts."""
+    ours, theirs = goal.encoder.model_dump(), config.encoder.model_dump()
+    free = _FREE | (set() if config.encoder.is_routed else {"experts"})
+    found = {
+        name: (ours[name], theirs[name])
+        for name in ours
+        if ours[name] != theirs[name] and name not in free
+    }
+    for name in ("similarity", "unit_vectors"):
+        if getattr(goal, name) != getattr(config, name):
+            found[name] = (getattr(goal, name), getattr(config, name))
+    names = ([task.name for task in goal.tasks], [task.name for task in config.tasks])
+    if tasks and sorted(names[0]) != sorted(names[1]):
+        found["tasks"] = names
+    return found
+
+
+def _in_layout(
+    config: PretrainedConfig, weights: Weights, routes: Sequence[int] | None = None
+) -> dict[str, Tensor]:
+    """Return the weights under the names of a layout; a shared layer becomes each expert."""
+    model = Encoder(config.encoder)
+    model.initialise(0)
+    warm_start(model, dict(weights), routes=routes)
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+def _route_of(name: str, weights: Weights) -> int | None:
+    """Return the route of a weight in a bank of several experts."""
+    match = EXPERT.match(name)
+    if match is None or f"{match[1]}1{match[3]}" not in weights:
+        return None
+    return int(match[2])
+
+
+def _encoder(config: PretrainedConfig, weights: Weights) -> Encoder:
+    model = Encoder(config.encoder)
+    warm_start(model, dict(weights))
+    return model
+
+
+def _made(
+    like: Pretrained, config: PretrainedConfig, weights: Weights, told: dict[str, Any]
+) -> Pretrained:
+    bad = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
+    if bad:
+        raise CheckpointError("a merged weight is not finite", value=bad[0], fix="check the models")
+    kept = like.config.model_dump() | {
+        "encoder": config.encoder.model_dump(),
+        "routing": config.routing,
+        "tasks": [task.model_dump() for task in config.tasks],
+        "provenance": {"merged": told},
+    }
+    made = PretrainedConfig.model_validate(kept)
+    return Pretrained(_encoder(made, weights).eval(), like.tokenizer, made)

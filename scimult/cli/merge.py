@@ -1,0 +1,150 @@
+"""``scimult merge``: one model out of several that started from one base."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from scimult.cli.checks import check_model
+from scimult.cli.output import echo
+from scimult.errors import ConfigError, SciMultError
+from scimult.files import check_replaceable
+
+if TYPE_CHECKING:
+    from scimult.checkpoints import Pretrained
+
+
+def merge(
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Runs, saved models or Hugging Face folders.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write the merged model to.", show_default=False)
+    ] = None,
+    share: Annotated[
+        list[float] | None,
+        typer.Option(help="Share of each model, or scale of its task vector (repeatable)."),
+    ] = None,
+    method: Annotated[
+        Literal["average", "task_vectors", "slerp"], typer.Option(help="How weights are combined.")
+    ] = "average",
+    base: Annotated[Path | None, typer.Option(help="What task vectors are taken from.")] = None,
+    share_experts: Annotated[
+        bool,
+        typer.Option("--share-experts", help="Average the experts of one model into a shared one."),
+    ] = False,
+    expert: Annotated[
+        list[str] | None,
+        typer.Option(help="TASK=MODEL: make experts of models of single tasks (repeatable)."),
+    ] = None,
+    variant: Annotated[str, typer.Option(help="Which layers become experts.")] = "mha_expert",
+    suite: Annotated[str | None, typer.Option(help="Evaluate the merged model first.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the suite's data sets.")] = None,
+    sets: Annotated[list[str] | None, typer.Option(help="Only this set (repeatable).")] = None,
+    not_worse_than: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write nothing if the merged model is worse than this one on a set."),
+    ] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder of these results.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+) -> None:
+    """Average or interpolate models; average experts into one, or make experts of models."""
+    if out is None:
+        raise ConfigError("no folder for the merged model", fix="pass --out DIR")
+    check_replaceable(out)
+    experts = dict(map(_expert, expert or []))
+    one_model = len(models or []) == 1
+    if bool(models) == bool(experts) or (share_experts and not one_model):
+        fix = "name models, or one model with --share-experts, or --expert TASK=MODEL for each task"
+        raise ConfigError("one way of merging at a time", fix=fix)
+    _check_gate(suite, data, results, not_worse_than)
+    for path in [*(models or []), *experts.values(), *([base] if base else [])]:
+        check_model(path)
+    from scimult.checkpoints import merge as merging
+    from scimult.checkpoints import save_pretrained
+
+    if experts:
+        merged = merging.split_experts(experts, variant)
+    elif share_experts:
+        (model,) = models or []
+        merged = merging.share_experts(model, _shares_of_tasks(model, share))
+    else:
+        merged = merging.merge(models or [], share or [], method=method, base=base)
+    if suite and data and results:
+        _gate(merged, not_worse_than or [], suite, data, sets or [], results, device)
+    save_pretrained(out, merged.model.state_dict(), merged.tokenizer, merged.config)
+    echo(f"{out}: {merged.config.provenance['merged']}")
+
+
+def _expert(spec: str) -> tuple[str, Path]:
+    task, separator, path = spec.partition("=")
+    if not (task and separator and path):
+        fix = "write --expert search=runs/search"
+        raise ConfigError("an expert is TASK=MODEL", value=spec, fix=fix)
+    return task, Path(path)
+
+
+def _check_gate(
+    suite: str | None, data: Path | None, results: Path | None, others: list[Path] | None
+) -> None:
+    given = [suite is not None, data is not None, results is not None]
+    if any(given) != all(given) or (others and not suite):
+        fix = "pass all of --suite, --data and --results, or none and no --not-worse-than"
+        raise ConfigError("an evaluation needs a suite, its data and a folder", fix=fix)
+    for path in others or []:
+        check_model(path)
+
+
+def _shares_of_tasks(model: Path, shares: list[float] | None) -> dict[str, float] | None:
+    if not shares:
+        return None
+    from scimult.checkpoints import read_config
+
+    names = [task.name for task in read_config(model).tasks]
+    if len(names) != len(shares):
+        fix = f"give one share for each of {', '.join(names)}, in this order"
+        raise ConfigError(f"{len(shares)} shares for {len(names)} tasks", fix=fix)
+    return dict(zip(names, shares, strict=True))
+
+
+def _gate(
+    merged: Pretrained,
+    others: list[Path],
+    suite: str,
+    data: Path,
+    sets: list[str],
+    results: Path,
+    device: str | None,
+) -> None:
+    """Evaluate, and raise if the merged model is worse than another one beyond chance."""
+    from scimult.cli.output import print_table
+    from scimult.evaluation.comparison import Settings, compare
+    from scimult.evaluation.harness import evaluate, load_sets
+    from scimult.evaluation.report import score_table, update_table
+    from scimult.evaluation.suites import load_suite
+    from scimult.evaluation.systems import DenseSystem
+    from scimult.inference import SciMult
+
+    chosen = load_suite(suite)
+    loaded = load_sets(chosen, data, sets)
+    encoders = [SciMult(merged, name="merged", device=device)]
+    encoders += [SciMult.from_pretrained(path, device=device) for path in others]
+    for encoder in encoders:
+        settings = {"fingerprint": encoder.fingerprint}
+        system = DenseSystem(encoder, settings, device=device or "cpu", show_progress=True)
+        evaluate(system, chosen, loaded, results, earlier="replace")
+    print_table(score_table(update_table(results)))
+    worse = []
+    for encoder in encoders[1:]:
+        found = compare(results, Settings(baseline=encoder.name), ["merged"])
+        worse += [
+            f"{row.name} ({100 * row.difference:+.2f} to {encoder.name}, p {row.p_holm:.3f})"
+            for row in found.rows
+            if row.difference < 0 and row.p_holm is not None and row.p_holm <= found.settings.level
+        ]
+    if worse:
+        fix = "try other shares, or leave --not-worse-than out; nothing was written"
+        raise SciMultError(f"the merged model is worse on {'; '.join(worse)}", fix=fix)

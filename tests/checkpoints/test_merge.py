@@ -1,0 +1,234 @@
+"""Merging: against arithmetic on tensors, torch's own averaging, and models that must come back."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from typer.testing import CliRunner
+
+from scimult import SciMult
+from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
+from scimult.checkpoints.merge import (
+    add_task_vectors,
+    average,
+    merge,
+    share_experts,
+    slerp,
+    split_experts,
+)
+from scimult.cli.main import app
+from scimult.errors import SciMultError
+from scimult.types import FloatArray, Role
+from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
+from tests.tiny import save_tiny_model
+
+PAPERS = [{"title": f"Paper {n}", "abstract": "We lay out graphs." * n} for n in range(1, 5)]
+
+
+def _linears(count: int) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [nn.Linear(5, 3) for _ in range(count)]
+
+
+def _written(folder: Path, model: Pretrained) -> Path:
+    save_pretrained(folder, model.model.state_dict(), model.tokenizer, model.config)
+    return folder
+
+
+def _embeddings(path: Path, task: str) -> FloatArray:
+    role: Role = "query" if task == "classification" else "candidate"
+    return SciMult.from_pretrained(path).encode(PAPERS, task=task, role=role)
+
+
+def test_an_average_is_torchs() -> None:
+    models = _linears(3)
+    theirs = AveragedModel(models[0])
+    for model in models:
+        theirs.update_parameters(model)
+    ours = average([model.state_dict() for model in models], [1, 1, 1])
+    for name, tensor in theirs.module.state_dict().items():
+        # Theirs is a running mean in float32: a rounding of 2^-24 for each of three models.
+        torch.testing.assert_close(ours[name], tensor, rtol=3 * 2**-24, atol=3 * 2**-24)
+
+
+def test_shares_and_task_vectors_are_sums_of_tensors() -> None:
+    a, b, c = ({k: v.double() for k, v in m.state_dict().items()} for m in _linears(3))
+    for name in a:
+        expected = (3 * a[name] + b[name]) / 4
+        torch.testing.assert_close(average([a, b], [3, 1])[name], expected, rtol=0, atol=1e-12)
+        expected = a[name] + 0.5 * (b[name] - a[name]) + 2 * (c[name] - a[name])
+        found = add_task_vectors(a, [b, c], [0.5, 2])[name]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_slerp_turns_and_stretches() -> None:
+    a, b = torch.tensor([2.0, 0.0]).double(), torch.tensor([0.0, 4.0]).double()
+    half = slerp({"w": a}, {"w": b}, 0.5)["w"]
+    torch.testing.assert_close(half, (a + b) * math.sqrt(0.5), rtol=0, atol=1e-12)
+    third = slerp({"w": a}, {"w": b}, 1 / 3)["w"]
+    expected = a * math.sin(math.pi / 3) + b * math.sin(math.pi / 6)
+    torch.testing.assert_close(third, expected, rtol=0, atol=1e-12)
+    for parallel in (3 * a, -a, 0 * a):
+        found = slerp({"w": a}, {"w": parallel}, 0.25)["w"]
+        torch.testing.assert_close(found, 0.75 * a + 0.25 * parallel, rtol=0, atol=1e-12)
+
+
+def test_a_model_merged_with_itself_comes_back(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model", variant="mha_ffn_expert")
+    before = load_pretrained(model).model.state_dict()
+    found = [merge([model, model]), merge([model], [0.0], method="task_vectors", base=model)]
+    for merged in [*found, merge([model, model], [1, 2], method="slerp")]:
+        for name, tensor in merged.model.state_dict().items():
+            assert torch.equal(tensor, before[name]), name
+
+
+def test_a_base_without_experts_counts_as_equal_experts(tmp_path: Path) -> None:
+    base = save_tiny_model(tmp_path / "base", variant="vanilla", seed=1)
+    model = save_tiny_model(tmp_path / "model", variant="mha_expert", seed=2)
+    only_base = _written(tmp_path / "only_base", merge([model, base], [0, 1]))
+    half = merge([model, base], [1, 1]).model.state_dict()
+    ours, plain = load_file(model / "model.safetensors"), load_file(base / "model.safetensors")
+    for task in ("classification", "search"):
+        np.testing.assert_array_equal(_embeddings(only_base, task), _embeddings(base, task))
+    for route in range(3):
+        name = f"blocks.1.attention.qkv.experts.{route}.weight"
+        expected = (ours[name] + plain["blocks.1.attention.qkv.experts.0.weight"]) / 2
+        torch.testing.assert_close(half[name], expected, rtol=0, atol=1e-7)
+
+
+def test_experts_become_one_and_models_become_experts(tmp_path: Path) -> None:
+    models = {
+        task: save_tiny_model(tmp_path / task, variant="vanilla", seed=seed)
+        for seed, task in enumerate(("classification", "search", "link_prediction"))
+    }
+    split = split_experts(models, "ffn_expert")
+    assert split.tasks.names == list(models)
+    merged = _written(tmp_path / "split", split)
+    weights = load_file(merged / "model.safetensors")
+    parts = [load_file(path / "model.safetensors") for path in models.values()]
+    layer = "blocks.1.feed_forward.experts.{}.intermediate.weight"
+    for route, part in enumerate(parts):
+        assert torch.equal(weights[layer.format(route)], part[layer.format(0)])
+    mean = torch.stack([part["blocks.0.attention.output.experts.0.weight"] for part in parts]).mean(
+        0
+    )
+    torch.testing.assert_close(
+        weights["blocks.0.attention.output.experts.0.weight"], mean, rtol=1e-6, atol=1e-7
+    )
+    shared = share_experts(merged, {"search": 1.0}).model.state_dict()
+    assert torch.equal(shared[layer.format(0)], parts[1][layer.format(0)])
+    shared = share_experts(merged).model.state_dict()
+    mean = torch.stack([part[layer.format(0)] for part in parts]).mean(0)
+    torch.testing.assert_close(shared[layer.format(0)], mean, rtol=1e-6, atol=1e-7)
+
+
+def test_the_same_model_for_every_task_is_that_model(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model", variant="vanilla")
+    tasks = ("classification", "search", "link_prediction")
+    split = _written(tmp_path / "split", split_experts(dict.fromkeys(tasks, model), "mha_expert"))
+    back = _written(tmp_path / "back", share_experts(split))
+    for task in tasks:
+        np.testing.assert_array_equal(_embeddings(split, task), _embeddings(model, task))
+        np.testing.assert_array_equal(_embeddings(back, task), _embeddings(model, task))
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    plain = save_tiny_model(tmp_path / "plain", variant="vanilla")
+    cosine = save_tiny_model(tmp_path / "cosine", similarity="cosine")
+    mean = save_tiny_model(tmp_path / "mean", pooling="mean")
+    adapters = save_tiny_model(tmp_path / "adapters", variant="adapters")
+    broken = save_tiny_model(tmp_path / "broken")
+    weights = load_file(broken / "model.safetensors")
+    weights["embeddings.words.weight"][0, 0] = math.nan
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    cases = [
+        (lambda: merge([model, cosine]), "similarity 'dot' and 'cosine'"),
+        (lambda: merge([model, mean]), "pooling 'cls' and 'mean'"),
+        (lambda: merge([model, adapters]), "adapters"),
+        (lambda: merge([model, broken]), "not finite"),
+        (lambda: merge([model]), "one model alone"),
+        (lambda: merge([model, plain], [1.0]), "1 shares for 2 models"),
+        (lambda: merge([model, plain], [1.0, -1.0]), "not negative"),
+        (lambda: merge([model, plain], method="task_vectors"), "task vectors and a base"),
+        (lambda: merge([model] * 3, method="slerp"), "slerp turns one model"),
+        (lambda: share_experts(plain), "no experts to share"),
+        (lambda: share_experts(adapters), "cannot be folded"),
+        (lambda: share_experts(model, {"serach": 1}), "did you mean 'search'"),
+        (lambda: split_experts({"serach": plain}, "mha_expert"), "did you mean 'search'"),
+        (lambda: split_experts({"search": plain}, "vanilla"), "variant has no experts"),
+    ]
+    for call, message in cases:
+        with pytest.raises(SciMultError) as caught:
+            call()
+        assert message in str(caught.value), caught.value
+
+
+def test_the_command_and_its_gate(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    other = save_tiny_model(tmp_path / "other", seed=5)
+    out = tmp_path / "merged"
+    runner = CliRunner()
+    result = runner.invoke(app, ["merge", str(model), str(other), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert load_pretrained(out).config.provenance["merged"]["shares"] == [0.5, 0.5]
+    for words, message in (
+        ([str(model), "--expert", f"search={other}"], "one way of merging"),
+        ([str(model), str(other), "--share-experts"], "one way of merging"),
+        ([str(model), str(other), "--not-worse-than", str(model)], "needs a suite"),
+        (["--expert", "search"], "an expert is TASK=MODEL"),
+        ([str(model), str(tmp_path / "nowhere")], "folder does not exist"),
+    ):
+        result = runner.invoke(app, ["merge", *words, "--out", str(tmp_path / "no")])
+        assert result.exit_code == 1
+        assert message in result.output, result.output
+        assert not (tmp_path / "no").exists()
+
+
+def _suite_that_prefers(model: Path, folder: Path) -> Path:
+    """Write a search set whose judgments are the first results of a model."""
+    words = random.Random(0)
+    texts = ["".join(words.choices("abcdefghij ", k=40)) for _ in range(80)]
+    queries, papers = texts[:40], texts[40:]
+    encoder = SciMult.from_pretrained(model)
+    q_QD = encoder.encode(queries, task="search", role="query")
+    d_CD = encoder.encode([{"title": text} for text in papers], task="search", role="candidate")
+    best = (q_QD @ d_CD.T).argmax(axis=1)
+    rows = [{"_id": f"d{n}", "title": text, "text": ""} for n, text in enumerate(papers)]
+    write_jsonl(folder / "own/corpus.jsonl", rows)
+    write_jsonl(
+        folder / "own/queries.jsonl", [{"_id": f"q{n}", "text": t} for n, t in enumerate(queries)]
+    )
+    judged = [(f"q{n}", f"d{row}", 1) for n, row in enumerate(best)]
+    write_rows(folder / "own/qrels/test.tsv", [HEADER, *judged])
+    entry = benchmark("own", "search", "search", ["ndcg@10"]).model_dump(mode="json")
+    tree = {"name": "own", "description": "x", "how_to_get": "x", "benchmarks": {"own": entry}}
+    (folder / "own.yaml").write_text(yaml.safe_dump(tree))
+    return folder / "own.yaml"
+
+
+def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    other = save_tiny_model(tmp_path / "other", seed=5)
+    suite = _suite_that_prefers(model, tmp_path / "data")
+    gate = ["--suite", str(suite), "--data", str(tmp_path / "data")]
+    gate += ["--not-worse-than", str(model), "--results", str(tmp_path / "results")]
+    runner = CliRunner()
+    words = ["merge", str(model), str(other), "--out", str(tmp_path / "out"), *gate]
+    result = runner.invoke(app, [*words, "--share", "0", "--share", "1"])
+    assert result.exit_code == 1
+    assert "the merged model is worse on own (" in result.output
+    assert not (tmp_path / "out").exists()
+    result = runner.invoke(app, [*words, "--share", "1", "--share", "0"])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out").is_dir()
+    assert (tmp_path / "results" / "table.md").is_file()
