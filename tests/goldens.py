@@ -30,8 +30,6 @@ from scimult.distributed import free_port
 
 # Facts of the moment, not of the work: clocks, memory, folders, the commit.
 OF_THE_MOMENT = {"command", "commits", "cost", "date", "provenance", "seconds", "usage"}
-# Warnings of solvers in threads: which of them Python records is chance.
-OF_THE_MOMENT |= {"fits_not_converged"}
 # The report's table of costs.
 COST = "Cost"
 # Some files name the folder that they were made in, so that it has to be the same each time.

@@ -12,6 +12,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,17 +228,37 @@ class _Fitted:
 
 def _search(model: Any, probe: Probe, x_ND: Numbers, y_N: NDArray[Any]) -> _Fitted:
     """Choose C on a grid and fit to all rows; threads share the embeddings."""
-    grid = GridSearchCV(model, {"C": sorted(probe.costs)}, cv=probe.folds, n_jobs=None)
-    with warnings.catch_warnings(record=True) as met:
-        warnings.simplefilter("always")
-        with _threads():
-            grid.fit(x_ND, y_N)
+    grid = _grid(model, probe)
+    with _threads(), _silent_solvers():
+        grid.fit(x_ND, y_N)
     details = {
         "C": float(grid.best_params_["C"]),
         "cross_validated": round(float(grid.best_score_), 6),
-        "fits_not_converged": _unconverged(met),
+        "fits_not_converged": _unconverged_fits(grid),
     }
     return _Fitted(grid.best_estimator_, details)
+
+
+def _grid(model: Any, probe: Probe) -> GridSearchCV:
+    costs = {"C": sorted(probe.costs)}
+    return GridSearchCV(model, costs, cv=probe.folds, scoring=_fold_scores, refit="score")
+
+
+def _fold_scores(model: Any, x_ND: Numbers, y_N: NDArray[Any]) -> dict[str, float]:
+    """Return accuracy or R², and whether the solver stopped before it had converged."""
+    return {"score": model.score(x_ND, y_N), "unconverged": _is_unconverged(model)}
+
+
+def _is_unconverged(model: Any) -> bool:
+    # What solvers warn of. Warnings themselves get lost between threads.
+    return bool(np.max(getattr(model, "n_iter_", 0)) >= model.max_iter)
+
+
+def _unconverged_fits(grid: GridSearchCV) -> int:
+    """Count the fits of a grid, the last one included, that did not converge."""
+    folds = [grid.cv_results_[f"split{fold}_test_unconverged"] for fold in range(grid.n_splits_)]
+    # A fold that could not be fitted has no number.
+    return int(np.nansum(folds)) + _is_unconverged(grid.best_estimator_)
 
 
 def _one_vs_rest(probe: Probe, split: Split, train_NS: Flags) -> tuple[Flags, dict[str, Any]]:
@@ -246,31 +267,31 @@ def _one_vs_rest(probe: Probe, split: Split, train_NS: Flags) -> tuple[Flags, di
     A label with fewer examples on one side than folds cannot be cross-validated and gets C = 1;
     one that all or no training papers have is predicted as such.
     """
-    with warnings.catch_warnings(record=True) as met:
-        warnings.simplefilter("always")
+    with _silent_solvers():
         found = Parallel(n_jobs=os.cpu_count(), backend="threading")(
             delayed(_one_label)(probe, split, train_NS[:, place])
             for place in range(train_NS.shape[1])
         )
-    costs = [cost for _, cost in found]
+    predicted, costs, unconverged = zip(*found, strict=True)
     details = {
-        "C": costs,
+        "C": list(costs),
         "labels_without_grid": costs.count(None),
-        "fits_not_converged": _unconverged(met),
+        "fits_not_converged": sum(unconverged),
     }
-    return np.stack([predicted for predicted, _ in found], axis=1), details
+    return np.stack(predicted, axis=1), details
 
 
-def _one_label(probe: Probe, split: Split, flags_N: Flags) -> tuple[Flags, float | None]:
+def _one_label(probe: Probe, split: Split, flags_N: Flags) -> tuple[Flags, float | None, int]:
+    """Return predictions, the C that was chosen, and how many fits did not converge."""
     rarest = int(min(flags_N.sum(), len(flags_N) - flags_N.sum()))
     if rarest == 0:
-        return np.full(len(split.test_TD), flags_N[0]), None
+        return np.full(len(split.test_TD), flags_N[0]), None, 0
     if rarest < probe.folds:
         model = _classifier(probe, _FEW_SHOT_COST).fit(split.train_ND, flags_N)
-        return model.predict(split.test_TD), None
-    grid = GridSearchCV(_classifier(probe), {"C": sorted(probe.costs)}, cv=probe.folds)
-    grid.fit(split.train_ND, flags_N)
-    return grid.predict(split.test_TD), float(grid.best_params_["C"])
+        return model.predict(split.test_TD), None, int(_is_unconverged(model))
+    grid = _grid(_classifier(probe), probe).fit(split.train_ND, flags_N)
+    cost = float(grid.best_params_["C"])
+    return grid.predict(split.test_TD), cost, _unconverged_fits(grid)
 
 
 def _classifier(probe: Probe, cost: float = 1.0) -> Any:
@@ -311,8 +332,12 @@ def _settings(probe: Probe, model: str) -> dict[str, Any]:
     return {"model": model, "intercept": probe.intercept, "folds": probe.folds}
 
 
-def _unconverged(met: Sequence[warnings.WarningMessage]) -> int:
-    return sum(issubclass(entry.category, ConvergenceWarning) for entry in met)
+@contextmanager
+def _silent_solvers() -> Iterator[None]:
+    """Leave out the solvers' warnings: results count what did not converge."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
 
 
 def _split(papers: PaperSet, embeddings_ND: FloatArray) -> Split:

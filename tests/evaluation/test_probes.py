@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import f1_score, r2_score
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.svm import LinearSVC, LinearSVR
 
 from scimult.errors import DataError
+from scimult.evaluation import probes
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
 from scimult.evaluation.probes import (
     classification_linear,
@@ -314,3 +317,31 @@ def test_classes_too_rare_to_fit_name_set_sample_and_class(
     papers = _papers([[label] for label in labels], [])
     with pytest.raises(DataError, match=message):
         classification_linear(_benchmark(["macro_f1"], **probe), papers, x)
+
+
+def test_fits_that_did_not_converge_are_counted_as_one_thread_counts_warnings(
+    x: FloatArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "_ITERATIONS", 4)
+    labels = [["a"] if row % 3 else ["b"] for row in range(TRAIN + TEST)]
+    papers, benchmark = _papers(labels, []), _benchmark(["macro_f1"], folds=3)
+    found = [
+        classification_linear(benchmark, papers, x).details["fits_not_converged"] for _ in range(3)
+    ]
+    y = np.array([label for (label,) in labels])[:TRAIN]
+    options = {"dual": "auto", "random_state": probes.SEED, "max_iter": 4}
+    folds = [train for train, _ in StratifiedKFold(3).split(x[:TRAIN], y)]
+    met = 0
+    for cost, rows in [(cost, rows) for cost in COSTS for rows in folds]:
+        met += _warns(LinearSVC(C=cost, **options), x[rows], y[rows])
+    cost = classification_linear(benchmark, papers, x).details["C"]
+    met += _warns(LinearSVC(C=cost, **options), x[:TRAIN], y)
+    assert met == 10
+    assert found == [met] * 3
+
+
+def _warns(model: LinearSVC, x_ND: FloatArray, y_N: np.ndarray) -> bool:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model.fit(x_ND, y_N)
+    return any(issubclass(warning.category, ConvergenceWarning) for warning in seen)
