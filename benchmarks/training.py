@@ -149,6 +149,7 @@ class OurSteps:
             accumulation=1,
             chunk_tokens=setting.chunk_tokens,
             seed=config.seed,
+            reports_late=device.type != "cpu",
             callbacks=[self.reports],
         )
 

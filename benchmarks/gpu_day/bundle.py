@@ -155,14 +155,17 @@ def _get_wheels(packages: tuple[str, ...], python: str, folder: Path) -> None:
             raise DayError(f"{package} is not installed here. Fix: pip install it") from None
         download = [*pip, "download", "--no-deps", "--only-binary=:all:", *platforms]
         download += ["--implementation", "cp", "--python-version", python]
-        if subprocess.run([*download, "-d", str(folder), wanted], check=False).returncode == 0:
+        if _runs([*download, "-d", str(folder), wanted]):
             continue
-        build = [*pip, "wheel", "--no-deps", "-w", str(folder), wanted]
-        if subprocess.run(build, check=False).returncode != 0:
+        if not _runs([*pip, "wheel", "--no-deps", "-w", str(folder), wanted]):
             raise DayError(f"no wheel of {wanted} can be had. Fix: leave it out with --package")
     foreign = [path.name for path in folder.glob("*.whl") if not _fits(path.name, python)]
     if foreign:
         raise DayError(f"built for this machine alone: {foreign}. Fix: leave them out")
+
+
+def _runs(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _fits(wheel: str, python: str) -> bool:

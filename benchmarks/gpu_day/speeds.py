@@ -20,6 +20,7 @@ from benchmarks.training import OurSteps, Setting, save_random_encoder
 from scimult.data.tokenization import TextTokenizer
 from scimult.hardware import known_peak, measured_peak
 from scimult.training.engine import process_group
+from scimult.training.loop import StepReport
 
 # About 57,000 tokens of 128 pairs of papers; the first steps compile and fill caches.
 _PAIRS = 128
@@ -53,11 +54,12 @@ def profile_step(day: Day, step: str) -> None:
             seconds = time.perf_counter() - started
         ours.close()
     kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
-    events = list(found.events() or [])
+    # A named range on the device spans kernels and the gaps between them.
+    events = [e for e in found.events() or [] if not getattr(e, "is_user_annotation", False)]
     spans = [(e.time_range.start, e.time_range.end) for e in events if e.device_type == kind]
     day.note(
         step,
-        tokens=round(sum(report.usage["tokens_per_second"] * report.seconds for report in reports)),
+        tokens_of_step=round(_tokens(reports) / _PROFILED),
         milliseconds_of_step=round(seconds / _PROFILED * 1e3, 1),
         busy=round(covered(spans) / 1e6 / seconds, 3) if on_gpu else None,
         host=_host_calls(events),
@@ -113,11 +115,12 @@ def sweep(day: Day, step: str, *, size: str) -> None:
     with process_group(600) as device:
         sheet = known_peak(device, torch.bfloat16)
         measured = measured_peak(device, torch.bfloat16)
+        trained = day.size(size, "tiny")
         for pairs in day.size((_PAIRS, 512, 32), (8,)):
             for options in day.size(_OPTIONS, ({}, {"dropout": 0.1}, {"chunk_tokens": 200})):
                 chosen = dict(options)
                 precision = chosen.pop("precision", "bf16")
-                base = _setting(day, day.size(size, "tiny"), pairs)
+                base = _setting(day, trained, pairs)
                 try:
                     found = _rate(replace(base, **chosen), device, precision, day.size(_TIMED, 2))
                 except torch.OutOfMemoryError:
@@ -127,7 +130,7 @@ def sweep(day: Day, step: str, *, size: str) -> None:
                     found["of_measured"] = round(found["tflops"] * 1e12 / measured, 4)
                     found["of_sheet"] = _share(found["tflops"], sheet)
                 named = ", ".join(f"{key} {value}" for key, value in options.items()) or "plain"
-                day.note(step, size=size, pairs=pairs, options=named, **found)
+                day.note(step, size=trained, pairs=pairs, options=named, **found)
 
 
 def _share(tflops: float, sheet: float | None) -> float | None:
@@ -143,7 +146,7 @@ def _rate(setting: Setting, device: torch.device, precision: str, steps: int) ->
     _wait(device)
     seconds = time.perf_counter() - started
     ours.close()
-    tokens = sum(report.usage["tokens_per_second"] * report.seconds for report in reports)
+    tokens = _tokens(reports)
     operations = sum(report.usage["model_flops"] for report in reports)
     return {
         "tokens_of_step": round(tokens / steps),
@@ -152,6 +155,11 @@ def _rate(setting: Setting, device: torch.device, precision: str, steps: int) ->
         "tflops": float(f"{operations / seconds / 1e12:.4g}"),
         "gpu_gib": round(reports[-1].usage.get("peak_gpu_memory_bytes", 0) / 2**30, 2),
     }
+
+
+def _tokens(reports: list[StepReport]) -> float:
+    """Return the real tokens that passed the encoder."""
+    return sum(report.usage["tokens_per_second"] * report.seconds for report in reports)
 
 
 def _setting(day: Day, size: str, pairs: int) -> Setting:

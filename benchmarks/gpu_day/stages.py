@@ -22,7 +22,7 @@ def config(day: Day, stage: str) -> dict[str, Any]:
     """Return the configuration of a stage: shared blocks first, then attention experts on them."""
     inputs = Inputs.of(day.inputs)
     first = stage == "vanilla"
-    steps = day.size(300, 8) if first else day.size(150, 8)
+    steps = day.size(300, 8) if first else day.size(150, 12)
     return {
         "output": str(_folder(day, stage)),
         "seed": 42 if first else 43,
@@ -123,13 +123,14 @@ def _start(day: Day, stage: str) -> subprocess.Popen[bytes]:
 def _tell(day: Day, step: str, stage: str) -> None:
     """Tell what the run's own lines say of its speed and its loss."""
     lines = _lines(day, stage)
-    if not lines:
+    if len(lines) < 2:
         return
     steady = [line["usage"] for line in lines[len(lines) // 4 :]]
+    few = min(_COMPARED, len(lines) // 2)
     found = {
         "steps": len(lines),
-        "first_loss": round(fmean(line["loss"] for line in lines[:_COMPARED]), 4),
-        "last_loss": round(fmean(line["loss"] for line in lines[-_COMPARED:]), 4),
+        "first_loss": round(fmean(line["loss"] for line in lines[:few]), 4),
+        "last_loss": round(fmean(line["loss"] for line in lines[-few:]), 4),
         "dev": [[line["step"], line["metrics"]] for line in lines if line["metrics"]][-1:],
     }
     for name in ("tokens_per_second", "model_flop_utilisation", "peak_gpu_memory_bytes"):

@@ -1,0 +1,386 @@
+"""The day on a GPU: boxes end what they start, nothing found is lost, the report tells misses."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu_day import attention, waits
+from benchmarks.gpu_day.__main__ import main
+from benchmarks.gpu_day.bundle import Contents, make_bundle
+from benchmarks.gpu_day.day import Day, DayError, read_lines
+from benchmarks.gpu_day.driver import boxed, environment, run_steps
+from benchmarks.gpu_day.flash import write_stand_in
+from benchmarks.gpu_day.predictions import PREDICTIONS, Prediction, extreme, one, over
+from benchmarks.gpu_day.provide import Inputs, inputs
+from benchmarks.gpu_day.report import last_attempts, make_report, table
+from benchmarks.gpu_day.schedule import CALLS, steps_of
+from benchmarks.gpu_day.speeds import covered
+from scimult.checkpoints import load_pretrained
+from scimult.data.prepared import PreparedData
+from scimult.preparation.world import WorldSettings, make_world, write_world
+from scimult.training.engine import DeepSpeedEngine
+from tests.base_models import save_base_model
+from tests.training.corpus import prepare_corpus
+
+
+@pytest.fixture
+def day(tmp_path: Path) -> Day:
+    return Day(tmp_path / "out", tmp_path / "work", None, "cpu", dry=True)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_step_has_its_function(call: str, day: Day) -> None:
+    for step in steps_of(call).values():
+        work = getattr(import_module(step.module), step.function)
+        inspect.signature(work).bind(day, step.name, **step.options)
+    assert len(steps_of(call)) == len(CALLS[call]), "a name twice"
+
+
+def _gone(pid: int) -> bool:
+    """Return whether a process has ended, or is a zombie whose parent did not look yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_box_ends_a_step_with_all_that_it_started(tmp_path: Path, day: Day) -> None:
+    """Also a child that left its group, as compilers' workers do."""
+    pids = tmp_path / "pids"
+    code = (
+        "import os, subprocess, sys, time\n"
+        "start = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        "children = [subprocess.Popen(start, start_new_session=new) for new in (False, True)]\n"
+        f"open({str(pids)!r}, 'w').write(' '.join(str(c.pid) for c in children))\n"
+        "time.sleep(60)\n"
+    )
+    started = time.monotonic()
+    assert boxed([sys.executable, "-c", code], 2.0, environment(day), None) == "timeout"
+    assert time.monotonic() - started < 20
+    first, second = map(int, pids.read_text().split())
+    time.sleep(0.2)
+    assert _gone(first)
+    assert _gone(second)
+
+
+def test_a_box_returns_the_exit_code(day: Day) -> None:
+    assert boxed([sys.executable, "-c", "raise SystemExit(3)"], 60, environment(day), None) == 3
+
+
+def test_steps_write_what_they_find_and_how_they_end(day: Day) -> None:
+    install = steps_of("run")["install"]
+    broken = replace(steps_of("train")["evaluate"], box=60)
+    said: list[str] = []
+    failed = run_steps(day, "run", [install], 100, said.append)
+    failed += run_steps(day, "train", [broken], 100, said.append)
+    assert failed == [broken]
+    lines = list(read_lines(day.out))
+    assert lines[0]["started"]
+    assert lines[1]["found"] == {"wheels": []}
+    assert lines[2]["rc"] == 0
+    assert lines[-1]["rc"] == 1
+    assert "run the step 'inputs' first" in lines[-1]["error"]
+    assert all(line["dry"] for line in lines)
+
+
+def test_no_step_begins_when_the_time_is_gone(day: Day) -> None:
+    install = steps_of("run")["install"]
+    assert run_steps(day, "run", [install], 0.0, lambda line: None) == [install]
+    (line,) = read_lines(day.out)
+    assert line["rc"] == "no time left"
+
+
+def test_names_choose_steps_and_unknown_ones_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    assert main(["run", "instal", *places, "--device", "cpu"]) == 1
+    assert "no step 'instal'. Fix: one of install, inputs" in capsys.readouterr().out
+    chosen = ["run", "install", "inputs", "install", "--leave-out", "inputs"]
+    assert main([*chosen, *places, "--device", "cpu", "--dry-run"]) == 0
+    assert "2 of 2 steps ran" in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "nothing")]) == 1
+    assert "Fix: name the folder" in capsys.readouterr().out
+
+
+@pytest.mark.ranks
+def test_a_call_that_is_ended_tells_what_it_was_doing(tmp_path: Path, repository: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "benchmarks.gpu_day", "run", "machine", "--device", "cpu"]
+    places = ["--out", str(out), "--work", str(tmp_path / "work")]
+    process = subprocess.Popen([*command, *places], cwd=repository, stdout=subprocess.DEVNULL)
+    while not (out / "day.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert [line.get("rc") for line in read_lines(out)][-1] == "stopped"
+    assert "**stopped**" in (out / "report.md").read_text(encoding="utf-8")
+
+
+def _line(step: str, **content: Any) -> dict[str, Any]:
+    return {"step": step, "dry": False, **content}
+
+
+def _end(call: str, step: str, rc: int | str) -> dict[str, Any]:
+    return _line(step, call=call, rc=rc, seconds=1.0, box=9.0, error="" if rc == 0 else "words")
+
+
+def test_the_last_attempt_of_a_step_counts() -> None:
+    lines = [
+        _line("peaks", call="run", started=True),
+        _line("peaks", found={"copy_tb_s": 1.0}),
+        _end("run", "peaks", "timeout"),
+        _line("peaks", call="speed", started=True),
+        _line("peaks", found={"copy_tb_s": 2.0}),
+        _end("speed", "peaks", 0),
+        _line("peaks", call="run", started=True),
+        _line("peaks", found={"copy_tb_s": 3.0}),
+    ]
+    told = last_attempts(lines)
+    assert [(one.call, one.rc, one.found) for one in told] == [
+        ("run", "no end written", [{"copy_tb_s": 3.0}]),
+        ("speed", 0, [{"copy_tb_s": 2.0}]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "copy", "verdict"),
+    [
+        ("NVIDIA H200", 4.3, "| held |"),
+        ("NVIDIA H200", 2.9, "| held |"),
+        ("NVIDIA H200", 2.7, "**missed by more than 1.5 times**"),
+        ("NVIDIA H200", 6.7, "**missed by more than 1.5 times**"),
+        ("NVIDIA A100", 1.2, "of an H200 alone"),
+    ],
+)
+def test_a_report_marks_what_is_far_from_its_prediction(
+    tmp_path: Path, device: str, copy: float, verdict: str
+) -> None:
+    lines = [
+        _line("machine", call="run", started=True),
+        _line("machine", found={"device": device}),
+        _end("run", "machine", 0),
+        _line("peaks", call="run", started=True),
+        _line("peaks", found={"copy_tb_s": copy}),
+        _end("run", "peaks", 1),
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines) + '{"cut sh'
+    (tmp_path / "day.jsonl").write_text(text, encoding="utf-8")
+    page = make_report([tmp_path])
+    (row,) = [line for line in page.splitlines() if line.startswith("| copy within")]
+    assert verdict in row
+    assert "dry run" not in page
+    assert "words" in page.partition("## What failed")[2]
+
+
+def test_predictions_take_their_figures_from_the_findings() -> None:
+    findings: Mapping[str, list[dict[str, Any]]] = {
+        "a": [{"x": 1.0, "kind": "k"}, {"x": 4.0, "kind": "k"}, {"y": None}],
+        "b": [{"x": 2.0, "kind": "other"}],
+    }
+    assert one("a", "x")(findings) == 1.0
+    assert one("a", "y")(findings) is None
+    assert one("b", "x", kind="k")(findings) is None
+    assert extreme(max, ("a", "b", "c"), ("x",), kind="k")(findings) == 4.0
+    assert over(one("a", "x"), one("b", "x"))(findings) == 0.5
+    assert over(one("a", "x"), one("c", "x"))(findings) is None
+
+
+def test_a_range_is_missed_beyond_half_as_much_again() -> None:
+    both = Prediction("", 2.0, 4.0, one("a", "x"))
+    assert [both.misses(figure) for figure in (1.3, 1.4, 3.0, 6.0, 6.1)] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert not replace(both, high=None).misses(1e9)
+    assert not replace(both, low=None).misses(0.0)
+    assert len({one.what for one in PREDICTIONS}) == len(PREDICTIONS)
+
+
+def test_cells_do_not_end_early() -> None:
+    rows = [["a|b", None, 12345.6, True], ["c", [["x", 2]], 0.000123456, 1_000_000]]
+    assert table(["a", "b", "c", "d"], rows).splitlines()[2:] == [
+        "| a\\|b |  | 12,346 | True |",
+        "| c | x 2 | 0.0001235 | 1,000,000 |",
+    ]
+
+
+def test_waits_are_counted_by_line_after_the_first_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for of, name in (
+        (warnings, "showwarning"),
+        (torch.cuda, "synchronize"),
+        (DeepSpeedEngine, "step"),
+    ):
+        monkeypatch.setattr(of, name, getattr(of, name))
+    updates: list[object] = []
+    monkeypatch.setattr(DeepSpeedEngine, "step", lambda engine, active: updates.append(active))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    counts = tmp_path / "counts.json"
+    with warnings.catch_warnings():
+        waits.watch(waits.Waits(counts))
+        for _ in range(5):
+            warnings.warn(f"{waits.WARNING} (Triggered internally)", stacklevel=1)
+            warnings.warn(f"{waits.WARNING} (Triggered internally)", stacklevel=1)
+            torch.cuda.synchronize()
+            DeepSpeedEngine.step(None, frozenset({1}))  # type: ignore[arg-type]
+    assert updates == [frozenset({1})] * 5
+    found = json.loads(counts.read_text())
+    assert found["steps"] == 3
+    places = dict(found["places"])
+    assert places.pop("outside (torch.cuda.synchronize)") == 3
+    assert list(places.values()) == [3, 3]
+    assert all("test_gpu_day.py:" in place for place in places)
+
+
+def test_a_busy_share_counts_overlaps_once() -> None:
+    assert covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
+    assert covered([]) == 0
+
+
+def test_attention_that_is_wrong_fails(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
+    attention.errors(day, "attention")
+    attention.dropout(day, "attention_dropout")
+    right = attention.attend
+
+    def forgets_a_row(qkv: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        output = right(qkv, *arguments, **options)
+        return output if qkv.dtype == torch.float64 else output.index_fill(0, _first(qkv), 0.0)
+
+    monkeypatch.setattr(attention, "attend", forgets_a_row)
+    with pytest.raises(SystemExit, match="too far off"):
+        attention.errors(day, "attention")
+
+    def drops_after(qkv: torch.Tensor, plan: Any, dropout: float) -> torch.Tensor:
+        return right(qkv, plan, 0.0) + 0.3 * (dropout > 0) * torch.rand(())
+
+    monkeypatch.setattr(attention, "attend", drops_after)
+    with pytest.raises(SystemExit, match="dropout of attention"):
+        attention.dropout(day, "attention_dropout")
+
+
+def _first(qkv: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(1, dtype=torch.int64, device=qkv.device)
+
+
+def test_the_stand_in_for_flash_attention_calls_torch_s_kernel(tmp_path: Path) -> None:
+    write_stand_in(tmp_path)
+    spec = spec_from_file_location("flash_stand_in", tmp_path / "flash_attn" / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    q = torch.randn(12, 2, 8, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    bounds = torch.tensor([0, 5, 12], device="meta")
+    output = module.flash_attn_varlen_func(q, q, q, bounds, bounds, 7, 7, dropout_p=0.1)
+    assert output.shape == q.shape
+    assert output.requires_grad
+    q = torch.randn(2, 5, 3, 8, dtype=torch.float64)
+    weights = torch.einsum("bihd,bjhd->bhij", q, q) / 8**0.5
+    expected = torch.einsum("bhij,bjhd->bihd", weights.softmax(-1), q)
+    torch.testing.assert_close(module.flash_attn_func(q, q, q), expected)
+
+
+@pytest.fixture
+def contents(tmp_path: Path) -> Contents:
+    prepared = prepare_corpus(tmp_path)
+    write_world(make_world(WorldSettings(papers=300)), tmp_path / "world")
+    model = save_base_model(tmp_path / "model", "bert")
+    evaluation = tmp_path / "world" / "eval"
+    return Contents(model, prepared, evaluation, "demo", ("search",), (), "3.12")
+
+
+def test_a_bundle_brings_model_and_data(tmp_path: Path, contents: Contents, day: Day) -> None:
+    archive = tmp_path / "bundle.tar.xz"
+    told = list(make_bundle(contents, archive, limit=5))
+    assert told[-1].startswith(str(archive))
+    day = replace(day, bundle=archive)
+    inputs(day, "inputs")
+    inputs(day, "inputs")
+    found = Inputs.of(day.inputs)
+    assert (found.suite, found.sets, found.made_up) == ("demo", ["search"], False)
+    assert (found.evaluation / "search").is_dir()
+    assert len(PreparedData.open(found.prepared).texts) > 0
+    before = load_pretrained(contents.model).model.state_dict()
+    for name, weight in load_pretrained(found.model).model.state_dict().items():
+        torch.testing.assert_close(weight, before[name].bfloat16().float(), rtol=0, atol=0)
+    assert not list(found.prepared.glob("tokens*"))
+
+
+def test_a_bundle_over_its_limit_or_without_data_is_not_written(
+    tmp_path: Path, contents: Contents
+) -> None:
+    archive = tmp_path / "bundle.tar.xz"
+    with pytest.raises(DayError, match=r"MB, the limit is 0\. Fix: "):
+        list(make_bundle(contents, archive, limit=0.01))
+    with pytest.raises(DayError, match="not there: .*manifest.json"):
+        list(make_bundle(replace(contents, prepared=tmp_path), archive, limit=5))
+    with pytest.raises(DayError, match="no-such-package is not installed here"):
+        list(make_bundle(replace(contents, packages=("no-such-package",)), archive, limit=5))
+    assert not archive.exists()
+    assert not list(tmp_path.glob("tmp*")), "what was packed so far"
+
+
+def _run(repository: Path, tmp_path: Path, *arguments: str) -> str:
+    places = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    command = [sys.executable, "-m", "benchmarks.gpu_day", *arguments, *places]
+    done = subprocess.run(
+        [*command, "--device", "cpu", "--dry-run"],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.ranks
+def test_a_dry_run_of_what_matters_most(tmp_path: Path, repository: Path) -> None:
+    """The other steps: `test_a_dry_run_of_all`, which is slow."""
+    page = _run(repository, tmp_path, "run", "inputs", "reference", "bf16_cache")
+    assert "**This was a dry run" in page
+    (line,) = [line for line in page.splitlines() if line.startswith("| losses beside")]
+    assert line.endswith("| dry run |")
+    page = _run(repository, tmp_path, "train", "first_stage", "second_stage_stopped")
+    assert "exit_code: 143" in page
+    page = _run(repository, tmp_path, "train", "second_stage_resumed")
+    assert "every_step_once: True" in page
+    counted = json.loads((tmp_path / "work/configs/bf16_cache.waits.json").read_text())
+    assert counted == {"steps": 4, "places": []}, "a CPU is never waited for"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_dry_run_of_all(tmp_path: Path, repository: Path) -> None:
+    for call in CALLS:
+        page = _run(repository, tmp_path, call)
+    ends = [line.split(" | ") for line in page.splitlines() if line.endswith(" |")]
+    ended = {(cells[0].lstrip("| "), cells[1]): cells[2] for cells in ends if len(cells) == 6}
+    for call in CALLS:
+        for step in steps_of(call):
+            assert ended[call, step] == "ran"
+    assert "## What failed" not in page
