@@ -34,6 +34,10 @@ class ExpertBank(nn.Module):
         experts = [expert for expert, _ in route_slices]
         return torch.cat([self._run(*one) for one in zip(experts, parts, strict=True)])
 
+    def of(self, route: int) -> nn.Module:
+        """Return the expert of a route."""
+        return self.experts[route if len(self.experts) > 1 else 0]
+
     def _run(self, expert: int, x_TD: Tensor) -> Tensor:
         output: Tensor = self.experts[expert](x_TD)
         return output

@@ -6,6 +6,7 @@ F width inside the feed-forward layer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch.nn.functional as F
@@ -22,6 +23,8 @@ from scimult.models.packing import PackingPlan
 from scimult.models.pals import Pal, PalProjections
 
 Slices = list[tuple[int, slice]]
+# From a block's input, what its attention read, and the routes to the block's output.
+Rest = Callable[[Tensor, Tensor, Slices], Tensor]
 
 
 @dataclass(frozen=True)
@@ -84,16 +87,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return the sub-layer's output, shape ``(T, D)``."""
         slices = plan.route_slices
-        context = None
-        if instruction is not None:
-            # Methods exclude each other: with instructions, these layers are not routed.
-            read_I3HK = self.project(instruction.states_ID, [(0, slice(None))])
-            context = Context(
-                {r: read_I3HK[tokens, 1:] for r, tokens in instruction.tokens.items()}
-            )
-        qkv_T3HK = self.project(x_TD, slices)
-        dropout = self.attention_dropout if self.training else 0.0
-        mixed_TD = attend(qkv_T3HK, plan, dropout, context=context).reshape(x_TD.shape)
+        mixed_TD = self.mix(x_TD, plan, instruction)
         h_TD = self.output(mixed_TD, slices)
         if self.output_update is not None:
             h_TD = h_TD + self.output_update(mixed_TD, slices)
@@ -101,6 +95,21 @@ class Attention(nn.Module):
         if self.adapter is not None:
             h_TD = self.adapter(x_TD, h_TD, self.norm, slices)
         return apply_norm(self.norm, x_TD + h_TD, slices)
+
+    def mix(
+        self, x_TD: Tensor, plan: PackingPlan, instruction: InstructionLayer | None = None
+    ) -> Tensor:
+        """Return what the heads read, side by side, shape ``(T, D)``."""
+        context = None
+        if instruction is not None:
+            # Methods exclude each other: with instructions, these layers are not routed.
+            read_I3HK = self.project(instruction.states_ID, [(0, slice(None))])
+            context = Context(
+                {r: read_I3HK[tokens, 1:] for r, tokens in instruction.tokens.items()}
+            )
+        qkv_T3HK = self.project(x_TD, plan.route_slices)
+        dropout = self.attention_dropout if self.training else 0.0
+        return attend(qkv_T3HK, plan, dropout, context=context).reshape(x_TD.shape)
 
 
 class FeedForward(nn.Module):
@@ -121,19 +130,21 @@ class FeedForward(nn.Module):
         self.inner_update = low_rank_updates(("intermediate",), width, inner, config.lora)
         self.output_update = low_rank_updates(("projection",), inner, width, config.lora)
 
-    def forward(self, x_TD: Tensor, slices: Slices, beside_TD: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_TD: Tensor, slices: Slices | None = None, beside_TD: Tensor | None = None
+    ) -> Tensor:
         """Return the sub-layer's output, shape ``(T, D)``; ``beside_TD`` joins the residual."""
         inner_TF = self.intermediate(x_TD)
         if self.inner_update is not None:
-            inner_TF = inner_TF + self.inner_update(x_TD, slices)
+            inner_TF = inner_TF + self.inner_update(x_TD, slices or [])
         inner_TF = F.gelu(inner_TF, approximate=self.approximate)
         h_TD = self.output(inner_TF)
         if self.output_update is not None:
-            h_TD = h_TD + self.output_update(inner_TF, slices)
+            h_TD = h_TD + self.output_update(inner_TF, slices or [])
         h_TD = apply_dropout(h_TD, self.dropout, self.training)
         if self.adapter is not None:
             assert self.norm is not None
-            h_TD = self.adapter(x_TD, h_TD, self.norm, slices)
+            h_TD = self.adapter(x_TD, h_TD, self.norm, slices or [])
         sum_TD: Tensor = x_TD + h_TD if beside_TD is None else x_TD + h_TD + beside_TD
         return sum_TD if self.norm is None else self.norm(sum_TD)
 
@@ -155,12 +166,17 @@ class FeedForwardBank(ExpertBank):
         return output
 
     def _run(self, expert: int, x_TD: Tensor) -> Tensor:
-        output: Tensor = self.experts[expert](x_TD, [])
+        output: Tensor = self.experts[expert](x_TD)
         return output
 
 
 class Block(nn.Module):
-    """One post-norm Transformer block: attention, then feed-forward."""
+    """One post-norm Transformer block: attention, then feed-forward.
+
+    ``rest``, where it is given, does what follows attention (`compiled.compile_blocks`).
+    """
+
+    rest: Rest | None = None
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
@@ -183,6 +199,8 @@ class Block(nn.Module):
         if self.pal is not None:
             assert projections is not None
             beside_TD = self.pal(x_TD, plan, projections)
+        if self.rest is not None:
+            return self.rest(x_TD, self.attention.mix(x_TD, plan, instruction), plan.route_slices)
         attended_TD = self.attention(x_TD, plan, instruction)
         output: Tensor = self.feed_forward(attended_TD, plan.route_slices, beside_TD)
         if self.feed_forward_norm is not None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from scimult.models.attention import attend
 from scimult.models.banks import ExpertBank
+from scimult.models.blocks import Rest
 from scimult.models.config import EncoderConfig, ModernLayout
 from scimult.models.dropout import apply_dropout
 from scimult.models.embeddings import code_embedding, with_codes
@@ -61,13 +62,16 @@ class ModernAttention(nn.Module):
 
     def forward(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
         """Return the input plus what attention adds, shape ``(T, D)``."""
+        output_TD = self.output(self.mix(x_TD, plan), plan.route_slices)
+        return x_TD + apply_dropout(output_TD, self.dropout, self.training)
+
+    def mix(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
+        """Return what the heads read, side by side, shape ``(T, D)``."""
         width = x_TD.shape[-1]
         qkv_TD3 = self.qkv(self.norm(x_TD), plan.route_slices)
         qkv_T3HK = rotate(qkv_TD3.view(-1, 3, self.heads, width // self.heads), plan, self.theta)
         dropout = self.dropout if self.training else 0.0
-        context_THK = attend(qkv_T3HK, plan, dropout, window=self.window)
-        output_TD = self.output(context_THK.reshape(-1, width), plan.route_slices)
-        return x_TD + apply_dropout(output_TD, self.dropout, self.training)
+        return attend(qkv_T3HK, plan, dropout, window=self.window).reshape(-1, width)
 
 
 class GatedFeedForward(nn.Module):
@@ -98,7 +102,9 @@ class GatedFeedForward(nn.Module):
 
 
 class ModernBlock(nn.Module):
-    """One pre-norm Transformer block: attention, then feed-forward."""
+    """One pre-norm Transformer block: attention, then feed-forward; for ``rest`` see `Block`."""
+
+    rest: Rest | None = None
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
@@ -111,6 +117,8 @@ class ModernBlock(nn.Module):
         self, x_TD: Tensor, plan: PackingPlan, instruction: None = None, projections: None = None
     ) -> Tensor:
         """Return the block's output, shape ``(T, D)``; what `blocks.Block` reads is not here."""
+        if self.rest is not None:
+            return self.rest(x_TD, self.attention.mix(x_TD, plan), plan.route_slices)
         output: Tensor = self.feed_forward(self.attention(x_TD, plan), plan.route_slices)
         return output
 

@@ -280,7 +280,7 @@ class EngineConfig(StrictConfig):
     activation_checkpointing: bool = Field(
         False, description="keep each block's input alone and compute the rest again for gradients"
     )
-    compile: bool = Field(False, description="feed-forward sub-layers by torch.compile")
+    compile: bool = Field(False, description="what follows attention in a block, by torch.compile")
     timeout_minutes: float = Field(30, gt=0)
 
 

@@ -13,7 +13,7 @@ from scimult.checkpoints import Pretrained
 from scimult.data.batches import BatchBuilder, Unit
 from scimult.data.sampler import Sampler
 from scimult.data.token_store import TokenStore
-from scimult.models.compiled import compile_feed_forwards
+from scimult.models.compiled import compile_blocks
 from scimult.progress import note
 from scimult.training import build, dev
 from scimult.training.ahead import UnitsAhead
@@ -91,7 +91,7 @@ def pretrain(
         meter = _meter(config, pretrained, device)
         pretrained.model.checkpoints_activations = config.engine.activation_checkpointing
         if config.engine.compile:
-            compile_feed_forwards(pretrained.model)
+            compile_blocks(pretrained.model)
         engine = DeepSpeedEngine(
             pretrained.model.to(device),
             optimizer,

@@ -1,37 +1,137 @@
-"""Compiled feed-forward sub-layers compute what plain ones do."""
+"""Compiled blocks compute what plain ones do, and are compiled once."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
-from scimult.models import pack
-from scimult.models.compiled import compile_feed_forwards
+from scimult.errors import ConfigError
+from scimult.models import Encoder, PackedTexts, blocks, compiled, pack
+from scimult.models.compiled import compile_blocks
 from tests.models.variants import tiny_encoder
+
+MODERN = {
+    "family": "modernbert",
+    "token_types": 0,
+    "modern": {"global_blocks": [0, 3], "local_window": 3},
+}
+DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def batch(rows: int, rng: np.random.Generator) -> tuple[PackedTexts, list[int]]:
+    texts = pack([rng.integers(1, 50, int(n)) for n in rng.integers(3, 20, rows)])
+    return texts, [row % 3 for row in range(rows)]
+
+
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [
+        ("mha_expert", {}),
+        ("shared norms", {}),
+        ("PALs", {}),
+        ("mha_expert", MODERN),
+    ],
+)
+def test_all_blocks_and_routes_share_a_few_graphs_without_breaks(
+    case: str, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the meta device, the path of GPUs; the compiler's back end does nothing here."""
+    backend = CompileCounterWithBackend("eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    model = tiny_encoder(case, **DROPOUT, **changes)
+    assert compile_blocks(model) >= model.config.num_blocks
+    model.to("meta")
+    rng, found = np.random.default_rng(0), {}
+    for mode in ("train", "first pass of a cache", "dev scores"):
+        model.train(mode != "dev scores")
+        for rows in (1, 3, 5, 2):
+            texts, routes = batch(rows, rng)
+            with torch.set_grad_enabled(mode == "train"):
+                embeddings = model(texts.to("meta"), routes)
+            if mode == "train":
+                embeddings.sum().backward()
+        found[mode] = backend.frame_count - sum(found.values())
+    assert dict(counters["graph_break"]) == {}
+    # Blocks with a last norm and without are two; a first input without gradient is another.
+    assert max(found.values()) <= 3
+    assert sum(found.values()) <= 7, "beyond eight, torch gives up and runs it uncompiled"
+
+
+@pytest.mark.parametrize("case", ["LoRA", "Houlsby adapters", "fusion"])
+def test_what_would_be_compiled_again_for_each_batch_is_refused(case: str) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.compile knows neither"):
+        compile_blocks(tiny_encoder(case))
+
+
+def equal(ours: Encoder, plain: Encoder) -> None:
+    gradients = {name: parameter.grad for name, parameter in ours.named_parameters()}
+    for name, parameter in plain.named_parameters():
+        if parameter.grad is None:
+            assert gradients[name] is None, name
+            continue
+        # The compiler fuses and reorders float32 operations.
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow  # a C++ compiler, and minutes on a busy machine
 @pytest.mark.timeout(900)
-def test_outputs_and_gradients_for_any_number_of_tokens() -> None:
-    plain, compiled = tiny_encoder("ffn_expert"), tiny_encoder("ffn_expert")
-    assert compile_feed_forwards(compiled) > compiled.config.num_blocks
+@pytest.mark.parametrize(("case", "changes"), [("shared norms", {}), ("mha_ffn_expert", MODERN)])
+def test_outputs_and_gradients_for_any_number_of_tokens(
+    case: str, changes: dict[str, object]
+) -> None:
+    plain, ours = tiny_encoder(case, **changes), tiny_encoder(case, **changes)
+    compile_blocks(ours)
     rng = np.random.default_rng(0)
     graphs = []
     for rows in (3, 5, 2, 7):
-        texts = pack([rng.integers(1, 50, int(n)) for n in rng.integers(3, 20, rows)])
-        routes = [row % 3 for row in range(rows)]
-        for model in (plain, compiled):
+        texts, routes = batch(rows, rng)
+        for model in (plain, ours):
             model.zero_grad()
             torch.autograd.backward(model(texts, routes).square().sum())
-        ours = dict(compiled.named_parameters())
-        for name, parameter in plain.named_parameters():
-            gradient = ours[name].grad
-            if parameter.grad is None:
-                assert gradient is None, name
-                continue
-            # The compiler fuses and reorders float32 operations.
-            torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-5)
+        equal(ours, plain)
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[-1] == graphs[1], "other shapes are compiled again"
+
+
+@pytest.mark.slow  # a C++ compiler, and minutes on a busy machine
+@pytest.mark.timeout(900)
+def test_masks_are_those_of_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An embedding cache encodes without gradients first: another graph, the same dropout.
+
+    With torch's dropout, as on GPUs, which the compiler draws by itself.
+    """
+
+    def of_torch(x: Tensor, probability: float, training: bool = True) -> Tensor:
+        return F.dropout(x, probability, training)
+
+    for module in (blocks, compiled):
+        monkeypatch.setattr(module, "apply_dropout", of_torch)
+    model = tiny_encoder("mha_expert", dropout=0.3)
+    compile_blocks(model)
+    for rows in (3, 5, 7):
+        texts, routes = batch(rows, np.random.default_rng(rows))
+        torch.manual_seed(rows)
+        with torch.no_grad():
+            first = model(texts, routes)
+        torch.manual_seed(rows)
+        second = model(texts, routes)
+        torch.testing.assert_close(first, second.detach(), rtol=1e-4, atol=1e-5)
+        torch.manual_seed(rows + 1)
+        assert not torch.allclose(model(texts, routes), second, atol=1e-2)
+    assert dict(counters["graph_break"]) == {}
