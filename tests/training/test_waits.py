@@ -85,10 +85,20 @@ class NotedReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def reads_of_steps(folder: Path) -> dict[int, dict[str, float]]:
+READING = (
+    ("0", 0, "fp32", None),
+    ("1", 1, "fp32", None),
+    ("2", 2, "fp32", None),
+    # Gradients of chunks are added up in float32 beside DeepSpeed.
+    ("2 in chunks", 2, "bf16", 40),
+    ("3", 3, "fp32", None),
+)
+
+
+def reads_of_steps(folder: Path) -> dict[str, dict[str, float]]:
     """Return by stage who reads numbers of the device before a step's report, how often a step."""
     launch, read = Trainer._launch, {}
-    for stage in (0, 1, 2, 3):
+    for name, stage, precision, chunk_tokens in READING:
         noted = NotedReads()
 
         def noting(self: Trainer, step: int, noted: NotedReads = noted) -> LaunchedStep:
@@ -98,19 +108,19 @@ def reads_of_steps(folder: Path) -> dict[int, dict[str, float]]:
         Trainer._launch = noting  # type: ignore[method-assign]
         config = run_config(
             folder,
-            f"reads{stage}",
+            f"reads{name}",
             # On a CPU it is drawn by a way of its own, which looks at its generator.
             model={"dropout": 0.0, "attention_dropout": 0.0},
             loss={"name": "symmetric_info_nce", "temperature": 0.7},
-            batch={"mix": "in_batch"},
-            engine={"deepspeed": {"zero_optimization": {"stage": stage}}},
+            batch={"mix": "in_batch", "chunk_tokens": chunk_tokens},
+            engine={"precision": precision, "deepspeed": {"zero_optimization": {"stage": stage}}},
             log={"gradient_norms": True},
             dev={"every": 0},
         )
         pretrain(config)
         steps = config.schedule.steps
         assert steps is not None
-        read[stage] = {line: count / steps for line, count in Counter(noted.lines).items()}
+        read[name] = {line: count / steps for line, count in Counter(noted.lines).items()}
     Trainer._launch = launch  # type: ignore[method-assign]
     return read
 
@@ -120,12 +130,13 @@ def test_a_step_reads_nothing_back_before_its_report(tmp_path: Path) -> None:
     prepare_corpus(tmp_path)
     for read in run_ranks(reads_of_steps, 2, tmp_path, tmp_path):
         # Objects go between hosts; the symmetric loss tells how many positives each rank knows.
-        assert read[0].keys() == {"distributed.py: all_gather_objects"}
-        for stage in (1, 2):
-            # Once for the step, and once more for every group of parameters that it clips.
-            assert read[stage].keys() == {*read[0], "utils.py: is_invalid_grad_norm"}
-        assert read[3].keys() >= {*read[0], "utils.py: is_invalid_grad_norm"}
-        assert not any("engine.py: step" in line for line in read[3])
+        assert read["0"].keys() == {"distributed.py: all_gather_objects"}
+        # Once for the step, and once more for every group of parameters that it clips.
+        norms = {*read["0"], "utils.py: is_invalid_grad_norm"}
+        assert read["1"].keys() == read["2"].keys() == norms
+        assert read["2 in chunks"].keys() == norms | {"stage_1_and_2.py: has_overflow"}
+        assert read["3"].keys() >= norms
+        assert not any("engine.py: step" in line for line in read["3"])
 
 
 def early_and_late(folder: Path) -> None:
