@@ -218,6 +218,12 @@ def test_a_range_is_missed_beyond_half_as_much_again() -> None:
     assert len({one.what for one in PREDICTIONS}) == len(PREDICTIONS)
 
 
+def test_the_documents_state_every_prediction(repository: Path) -> None:
+    page = (repository / "docs" / "performance.md").read_text(encoding="utf-8")
+    for prediction in PREDICTIONS:
+        assert f"| {prediction.what} | {prediction.range} |" in page
+
+
 def test_cells_do_not_end_early() -> None:
     rows = [["a|b", None, 12345.6, True], ["c", [["x", 2]], 0.000123456, 1_000_000]]
     assert table(["a", "b", "c", "d"], rows).splitlines()[2:] == [
