@@ -151,6 +151,7 @@ PREDICTIONS: tuple[Prediction, ...] = (
     Prediction(
         "waits for the GPU in a step, ZeRO 1", None, 10, one("bf16_zero1", "waits_per_step")
     ),
+    Prediction("the same, ZeRO 0", None, 1, one("fp32_zero0", "waits_per_step")),
     Prediction("share of a step that the GPU is busy", 0.9, 1.0, one("profile", "busy")),
     Prediction(
         "BERT-base, 128 pairs: share of the data sheet's peak",
