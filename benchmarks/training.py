@@ -22,7 +22,7 @@ from scimult.data.token_store import TokenStore
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError
 from scimult.models import Encoder, EncoderConfig
-from scimult.models.compiled import compile_feed_forwards
+from scimult.models.compiled import compile_blocks
 from scimult.tasks import default_tasks
 from scimult.training import build
 from scimult.training.ahead import UnitsAhead
@@ -133,7 +133,7 @@ class OurSteps:
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         meter = Meter(pretrained.model, device, dtype, None)
         if config.engine.compile:
-            compile_feed_forwards(pretrained.model)
+            compile_blocks(pretrained.model)
         self.reports = Reports()
         self._engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
         self._trainer = Trainer(
