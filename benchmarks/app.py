@@ -271,6 +271,78 @@ def search(
     typer.echo(json.dumps(report))
 
 
+@app.command()
+def encode(
+    model: Annotated[Path, typer.Option(help="A sentence-transformers folder of a BERT.")],
+    papers: Annotated[Path, typer.Option(help="JSON lines of papers (.gz): what is encoded.")],
+    texts: Annotated[
+        Optional[list[int]],  # noqa: UP045
+        typer.Option(min=1, help="Texts of a call; may come again. Default: 32, 500."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all ways take turns.")] = 3,
+    clock: Annotated[
+        Literal["wall", "cpu"],
+        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
+    ] = "wall",
+) -> None:
+    """Time encoding on this CPU beside sentence-transformers and exported graphs."""
+    import torch
+
+    from benchmarks.compare_encoding import encoding_beside, missing_packages
+    from benchmarks.tables import encoding_beside_table
+    from scimult.data.lines import Rejects
+    from scimult.inference.collection import read_collection
+
+    read = [text.joined for text in read_collection(papers, "paper", Rejects(True)).texts]
+    counts = [count for count in texts or [32, 500] if count <= len(read)]
+    rows = list(encoding_beside(model, read, counts, rounds, clock))
+    print_table(encoding_beside_table(rows, f"encoding, {clock} seconds", missing_packages()))
+    report = {
+        "benchmark": "encode",
+        "clock": clock,
+        "rounds": rounds,
+        "rows": [row.as_json() for row in rows],
+        "machine": machine(torch.device("cpu")),
+    }
+    typer.echo(json.dumps(report))
+
+
+@app.command("compare-search")
+def compare_search(
+    queries: Annotated[
+        Optional[list[int]],  # noqa: UP045
+        typer.Option(min=1, help="Queries of a search; may come again. Default: 1, 32, 1024."),
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=1)] = 200_000,
+    width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 768,
+    k: Annotated[int, typer.Option(min=1, help="Length of the lists.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all ways take turns.")] = 5,
+    clock: Annotated[
+        Literal["wall", "cpu"],
+        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
+    ] = "wall",
+) -> None:
+    """Exact search beside faiss; the last line is one JSON object."""
+    import torch
+
+    from benchmarks.compare_search import search_beside
+    from benchmarks.tables import search_beside_table
+    from scimult.hardware import keep_freed_memory
+
+    keep_freed_memory()
+    rows = list(search_beside(queries or [1, 32, 1024], candidates, width, k, rounds, clock))
+    title = f"best {k} of {candidates:,} candidates of width {width}, {clock} seconds"
+    print_table(search_beside_table(rows, title))
+    report = {
+        "benchmark": "compare-search",
+        "clock": clock,
+        "rounds": rounds,
+        "rows": [row.as_json() for row in rows],
+        "machine": machine(torch.device("cpu")),
+    }
+    typer.echo(json.dumps(report))
+
+
 def machine(device: torch.device) -> dict[str, str | int]:
     """Return what a reader of times has to know of the machine."""
     import platform

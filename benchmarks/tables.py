@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from scimult.table import Table, texts
 
 if TYPE_CHECKING:
+    from benchmarks.compare_encoding import EncodingBeside
+    from benchmarks.compare_search import SearchBeside
     from benchmarks.compare_training import TrainingRow
     from benchmarks.gradients import GradientErrors
     from benchmarks.search import SearchCost
@@ -78,3 +80,36 @@ def search_table(rows: Sequence[SearchCost], title: str) -> Table:
         "whole: all queries, computed"
     )
     return Table(title, headings, 1, cells, [note])
+
+
+def search_beside_table(rows: Sequence[SearchBeside], title: str) -> Table:
+    """Return the seconds of each way to search, by the number of queries."""
+    names = list(rows[0].seconds)
+    cells = []
+    for row in rows:
+        seconds = [f"{1e3 * row.seconds[name]:,.1f}" for name in names]
+        faster = "–" if row.faster is None else str(row.faster)
+        load = f"{row.load[0]:.1f}, {row.load[1]:.1f}"
+        cells.append(texts(f"{row.queries:,}", *seconds, faster, f"{row.recall:.4f}", load))
+    notes = ["milliseconds; faster: faiss at its better setting over ours; recall: of float64's"]
+    if rows[0].faster is None:
+        notes.append("faiss is not installed: pip install faiss-cpu")
+    return Table(title, ["queries", *names, "faster", "recall", "load"], 1, cells, notes)
+
+
+def encoding_beside_table(rows: Sequence[EncodingBeside], title: str, missing: list[str]) -> Table:
+    """Return tokens a second of each way to encode, by the number of texts."""
+    cells = []
+    for row in rows:
+        for name, seconds in row.seconds.items():
+            rate = f"{row.tokens / seconds:,.0f}"
+            cells.append(texts(f"{row.texts:,}", name, rate, f"{row.cosines[name]:.6f}"))
+    notes = ["tokens: a second; cosine: the smallest with ours in float32"]
+    notes += [
+        f"{row.texts:,} texts, {name}: ours is {faster} times as fast; load {row.load[0]:.1f}, "
+        f"{row.load[1]:.1f}"
+        for row in rows
+        for name, faster in row.faster.items()
+    ]
+    notes += [f"not installed: {how}" for how in missing]
+    return Table(title, ["texts", "encoder", "tokens/s", "cosine"], 2, cells, notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,6 +54,11 @@ def ratio(seconds: list[float], reference: list[float]) -> Ratio:
     """Compare two pieces of work round by round."""
     ratios = [ours / theirs for ours, theirs in zip(seconds, reference, strict=True)]
     return Ratio(median(ratios), min(ratios), max(ratios))
+
+
+def load_average() -> float:
+    """Return how many processes want to run, over the last minute; NaN where none is known."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
 
 
 def _wait(device: torch.device) -> None:

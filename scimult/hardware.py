@@ -6,7 +6,8 @@ import ctypes
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -66,6 +67,19 @@ def multiplies_bfloat16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
+
+
+@contextmanager
+def products_in_tf32(wanted: bool) -> Iterator[None]:
+    """Let GPUs take float32 products of factors rounded to 10 bits, inside the block."""
+    before = torch.get_float32_matmul_precision()
+    if wanted:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        if wanted:
+            torch.set_float32_matmul_precision(before)
 
 
 def keep_freed_memory() -> None:

@@ -52,6 +52,13 @@ Device = Annotated[
         callback=known_device, help="cpu, cuda or cuda:1; default: the first GPU, else the CPU."
     ),
 ]
+Dtype = Annotated[
+    Literal["auto", "float32", "tf32", "bfloat16", "float16"],
+    typer.Option(
+        help="Type of the computation; auto: bfloat16 where the device has units for it, else "
+        "float32."
+    ),
+]
 Pooling = Annotated[Literal["cls", "mean"] | None, typer.Option(help="Instead of the model's own.")]
 Similarity = Annotated[
     Literal["dot", "cosine", "l2"] | None, typer.Option(help="Instead of the model's own.")
@@ -66,10 +73,12 @@ def open_model(
     pooling: Literal["cls", "mean"] | None,
     similarity: Literal["dot", "cosine", "l2"] | None,
 ) -> SciMult:
-    """Load the model that a verb uses."""
+    """Load the model that a verb uses, in the type that is fastest on the device."""
     from scimult.inference import SciMult
 
-    return SciMult.from_pretrained(path, device=device, pooling=pooling, similarity=similarity)
+    return SciMult.from_pretrained(
+        path, device=device, dtype="auto", pooling=pooling, similarity=similarity
+    )
 
 
 def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
@@ -111,7 +120,7 @@ def ranked(
 
     from scimult.retrieval.exact import ExactIndex
 
-    index = ExactIndex(candidates.ids, candidates_CD, model.similarity)
+    index = ExactIndex(candidates.ids, candidates_CD, model.similarity, device=model.device)
     exclude_Q = np.full(len(queries_QD), own_row, dtype=np.int64)
     ranking = index.search(queries_QD, top, exclude_Q=exclude_Q)
     return [

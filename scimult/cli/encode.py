@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from scimult.cli.checks import check_use
-from scimult.cli.common import Device, Model, Pooling, Similarity, SkipBad, open_collection
+from scimult.cli.common import Device, Dtype, Model, Pooling, Similarity, SkipBad, open_collection
 from scimult.cli.output import echo
 from scimult.files import check_replaceable
 
@@ -26,9 +26,7 @@ def encode(
     role: Annotated[
         Literal["query", "candidate"], typer.Option(help="Side of the task.")
     ] = "candidate",
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"], typer.Option(help="Type of the computation.")
-    ] = "float32",
+    dtype: Dtype = "auto",
     device: Device = None,
     pooling: Pooling = None,
     similarity: Similarity = None,
@@ -49,4 +47,4 @@ def encode(
     )
     collection = open_collection(texts, encoder.kind(task, role), skip_bad)
     encode_into(out, encoder, collection, task=task, role=role, overwrite=overwrite)
-    echo(f"{out}: {len(collection):,} embeddings of width {encoder.width}")
+    echo(f"{out}: {len(collection):,} embeddings of width {encoder.width}, by {encoder.dtype}")

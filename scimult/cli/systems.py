@@ -25,10 +25,12 @@ MODEL_OPTIONS: Mapping[str, Collection[str]] = {
     "pooling": ("cls", "mean"),
     "similarity": SIMILARITIES,
     NORMALISE: TRUTHS,
-    "dtype": ("float32", "bfloat16", "float16"),
+    "dtype": ("auto", "float32", "tf32", "bfloat16", "float16"),
     "combine": COMBINATIONS,
 }
 COMBINE = "combine"
+# Texts of one write to a store: what a kill can lose, and what keeps the device busy.
+STORED_AT_ONCE = {"cpu": 1 << 10, "cuda": 1 << 14}
 
 
 @dataclass(frozen=True)
@@ -126,18 +128,18 @@ def _add(makers: dict[str, Callable[[], System]], name: str, make: Callable[[], 
 
 def _stored(spec: SystemSpec, device: str | None) -> System:
     from scimult.evaluation.systems import StoredSystem
+    from scimult.hardware import usable_device
 
     similarity = cast("Similarity", spec.options.get("similarity", "dot"))
-    return StoredSystem(
-        spec.name, spec.folder, similarity, normalise=spec.normalise, device=device or "cpu"
-    )
+    where = str(usable_device(device))
+    return StoredSystem(spec.name, spec.folder, similarity, normalise=spec.normalise, device=where)
 
 
 def _model(spec: SystemSpec, device: str | None, store: Store | None) -> System:
     """Make a model of ours, or the ensemble of several."""
     from scimult.inference import SciMult
 
-    options: dict[str, Any] = {**spec.options, NORMALISE: spec.normalise}
+    options: dict[str, Any] = {"dtype": "auto", **spec.options, NORMALISE: spec.normalise}
     combine, folders = options.pop(COMBINE, "mean"), _folders(spec.folder)
     if COMBINE in spec.options and len(folders) == 1:
         raise ConfigError(
@@ -150,6 +152,7 @@ def _model(spec: SystemSpec, device: str | None, store: Store | None) -> System:
     prints = [member.fingerprint for member in members]
     units = all(member.unit_vectors for member in members)
     settings = {"folder": str(spec.folder), **spec.options, "unit_vectors": units}
+    settings["dtype"] = members[0].dtype
     return _dense(members, prints, combine, spec.normalise, settings, device, store)
 
 
@@ -213,12 +216,15 @@ def _dense(
 ) -> System:
     """Make the system of one encoder or of an ensemble, with a store if there is one."""
     from scimult.evaluation.systems import DenseSystem
+    from scimult.hardware import usable_device
     from scimult.inference import Ensemble
     from scimult.retrieval.store import StoringEncoder
 
+    where = usable_device(device)
     if store is not None:
+        block = STORED_AT_ONCE["cuda" if where.type == "cuda" else "cpu"]
         members = [
-            StoringEncoder(member, store.folder, fingerprint, store.precision)
+            StoringEncoder(member, store.folder, fingerprint, store.precision, block)
             for member, fingerprint in zip(members, fingerprints, strict=True)
         ]
         settings = {**settings, "stored_as": store.precision}
@@ -227,4 +233,4 @@ def _dense(
         settings = {**settings, COMBINE: combine}
         encoder = Ensemble(members, name=encoder.name, combine=combine, normalise=normalise)
     settings = {"fingerprint": "+".join(fingerprints), **settings}
-    return DenseSystem(encoder, settings, device=device or "cpu", show_progress=True)
+    return DenseSystem(encoder, settings, device=str(where), show_progress=True)

@@ -85,6 +85,7 @@ def _meta(model: SciMult, collection: Collection, origin: Provenance) -> dict[st
         "model_name": model.name,
         "similarity": model.similarity,
         "unit_vectors": model.unit_vectors,
+        "dtype": model.dtype,
         "source": collection.path.name,
         "scimult": __version__,
         **asdict(origin),

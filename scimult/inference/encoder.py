@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.errors import ConfigError, one_of
-from scimult.hardware import keep_freed_memory, multiplies_bfloat16, usable_device
+from scimult.hardware import (
+    keep_freed_memory,
+    multiplies_bfloat16,
+    products_in_tf32,
+    usable_device,
+)
 from scimult.inference.texts import as_texts
 from scimult.models import embed_tokens
 from scimult.models.config import Pooling
@@ -26,7 +33,17 @@ from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+AUTO, TF32 = "auto", "tf32"
+DTYPES = {
+    "float32": torch.float32,
+    TF32: torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+# Texts that are tokenised while a GPU embeds the ones before.
+_CUDA_TEXTS = 1 << 14
 
 
 class SciMult:
@@ -40,10 +57,12 @@ class SciMult:
         Name that reports show.
     device : str or torch.device, optional
         Defaults to the first GPU, else the CPU.
-    dtype : {"float32", "bfloat16", "float16"} or torch.dtype
+    dtype : {"float32", "tf32", "bfloat16", "float16", "auto"} or torch.dtype
         Type of the weights and activations; embeddings are returned as float32 in any case.
-    max_tokens_per_batch : int
-        Token budget of one forward pass.
+        ``tf32`` keeps float32 and lets a GPU round the factors of its products; ``auto`` is
+        bfloat16 where the device has units for it, else float32.
+    max_tokens_per_batch : int, optional
+        Token budget of one forward pass; by default what suits the device.
 
     Attributes
     ----------
@@ -58,18 +77,21 @@ class SciMult:
         name: str,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "float32",
-        max_tokens_per_batch: int = 8192,
+        max_tokens_per_batch: int | None = None,
     ) -> None:
-        self._dtype = one_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
+        asked = one_of("dtype", str(dtype).removeprefix("torch."), (*DTYPES, AUTO))
         self.name = name
         self._pretrained = pretrained
         self._max_tokens = max_tokens_per_batch
         self.tokens_encoded = 0
         self._device = where = usable_device(device)
+        self._dtype = resolve_dtype(asked, where)
         if where.type == "cpu":
             keep_freed_memory()
             if self._dtype != "float32" and not multiplies_bfloat16(where):
                 warn(f"{self._dtype} products are emulated on this CPU, slower than float32")
+        # On a CPU tokenising is no wait, and lengths that are sorted over all texts pad less.
+        self._texts_at_once = _CUDA_TEXTS if where.type == "cuda" else None
         self._model = pretrained.model.to(where, DTYPES[self._dtype]).eval()
 
     @classmethod
@@ -122,6 +144,16 @@ class SciMult:
             f"SciMult({self.name!r}: {', '.join(self.tasks.names)}; width {self.width}, "
             f"{self.similarity}{lengths}; {self._dtype} on {self._device})"
         )
+
+    @property
+    def device(self) -> torch.device:
+        """Where texts are encoded."""
+        return self._device
+
+    @property
+    def dtype(self) -> str:
+        """Type of the computation; never ``auto``."""
+        return self._dtype
 
     @property
     def tasks(self) -> TaskSet:
@@ -190,18 +222,27 @@ class SciMult:
         wanted = as_texts(texts, kind)
         if not wanted:
             return np.zeros((0, self.width), dtype=np.float32)
-        tokens = self._pretrained.tokenizer.encode(wanted, self._pretrained.config.max_length)
-        self.tokens_encoded += sum(map(len, tokens))
-        embeddings_ND = embed_tokens(
-            self._model,
-            tokens,
-            route=self._pretrained.route(task, role),
-            instruction=row,
-            max_tokens_per_batch=self._max_tokens,
-            show_progress=show_progress,
-        )
+        step = self._texts_at_once or len(wanted)
+        blocks = [wanted[start : start + step] for start in range(0, len(wanted), step)]
+        parts = []
+        with products_in_tf32(self._dtype == TF32):
+            for tokens in made_ahead(self._tokenise, blocks):
+                self.tokens_encoded += sum(map(len, tokens))
+                part_ND = embed_tokens(
+                    self._model,
+                    tokens,
+                    route=self._pretrained.route(task, role),
+                    instruction=row,
+                    max_tokens_per_batch=self._max_tokens,
+                    show_progress=show_progress,
+                )
+                parts.append(part_ND)
+        embeddings_ND = parts[0] if len(parts) == 1 else np.concatenate(parts)
         check_finite(embeddings_ND, f"{self.name} in {self._dtype}")
         return unit_rows(embeddings_ND) if self.unit_vectors else embeddings_ND
+
+    def _tokenise(self, texts: Sequence[Text]) -> Sequence[TokenIds]:
+        return self._pretrained.tokenizer.encode(texts, self._pretrained.config.max_length)
 
     def task_for(self, task: str, fallback: str) -> str:
         """Return ``task`` if the model knows it, else ``fallback``."""
@@ -239,7 +280,36 @@ class SciMult:
         instructions = [task.instruction for task in config.tasks]
         scaling = ["unit vectors"] if self.unit_vectors else []
         digest.update(json.dumps([config.routing, instructions, *scaling]).encode())
+        if self._dtype == TF32:
+            digest.update(TF32.encode())
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype}".encode())
             digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
+
+
+def resolve_dtype(dtype: str, device: torch.device) -> str:
+    """Return the type that ``auto`` stands for on a device; any other one as it is.
+
+    Raises
+    ------
+    ConfigError
+        If it is ``tf32`` and the device is no GPU.
+    """
+    if dtype == TF32 and device.type != "cuda":
+        fix = "use float32, bfloat16 or auto"
+        raise ConfigError(f"only GPUs have products in tf32, not {device}", value=dtype, fix=fix)
+    if dtype != AUTO:
+        return dtype
+    return "bfloat16" if multiplies_bfloat16(device) else "float32"
+
+
+def made_ahead(make: Callable[[_In], _Out], items: Iterable[_In]) -> Iterator[_Out]:
+    """Yield ``make(item)`` of every item; the next one is made in a thread meanwhile."""
+    left = iter(items)
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenise") as thread:
+        ready = [thread.submit(make, item) for item in islice(left, 1)]
+        while ready:
+            made = ready.pop().result()
+            ready += [thread.submit(make, item) for item in islice(left, 1)]
+            yield made

@@ -56,8 +56,8 @@ _CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
 # Columns that MKL multiplies fastest.
 _CPU_COLUMNS = 1 << 10
 _FEW_SCORES, _LONGEST_BLOCK = 1 << 19, 1 << 16
-# Two passes pay where the first spares most candidates the second.
-_SPARED, _LEAST, _LEAST_WIDTH = 128, 1 << 13, 64
+# Two passes pay where there are so many numbers for each result, and so many candidates.
+_SPARED, _LEAST, _LEAST_WIDTH = 1 << 18, 1 << 13, 64
 _MOST_KEPT = 1 / 64
 
 
@@ -81,7 +81,8 @@ class ExactIndex:
     first_pass : {"auto", "bfloat16", "float32"}
         ``bfloat16`` takes the first of two passes in it, and keeps a copy of the candidates, half
         as large as in float32; ``float32`` takes one pass; ``auto`` takes two where bfloat16
-        products are fast, the candidates many (128 times the results, 8,192) and in memory.
+        products are fast, the candidates in memory and many (8,192, with 262,144 numbers for each
+        result: 34,000 of width 768 for the best 100).
     query_rows, block_rows : int, optional
         Size of the buffer of scores; by default what suits the device.
 
@@ -191,8 +192,9 @@ class ExactIndex:
     def _takes_two_passes(self, k: int) -> bool:
         if self._first_pass != "auto":
             return self._first_pass == "bfloat16"
-        large = len(self.ids) >= max(_SPARED * k, _LEAST) and self._width >= _LEAST_WIDTH
-        return large and self._vectors.in_memory and multiplies_bfloat16(self.device)
+        large = len(self.ids) >= _LEAST and len(self.ids) * self._width >= _SPARED * k
+        wide = self._width >= _LEAST_WIDTH
+        return large and wide and self._vectors.in_memory and multiplies_bfloat16(self.device)
 
     def _best(
         self, work: _Work, rounded: RoundedVectors | None, advance: Callable[[int], object]

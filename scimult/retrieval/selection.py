@@ -116,7 +116,8 @@ class ThresholdBest:
 
     def _compact(self) -> None:
         """Sort, find the K-th best, and drop what it rules out."""
-        keys_QW = self._keys_QW.sort(dim=1).values
+        used = int(self._counts_Q.max()) if len(self._counts_Q) else 0
+        keys_QW = self._keys_QW[:, :used].sort(dim=1).values
         if keys_QW.shape[1] > self._k > 0:
             kth_Q = keys_QW[:, -self._k]
             known_Q = kth_Q != NO_KEY

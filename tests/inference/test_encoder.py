@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from scimult.errors import (
     UnknownNameError,
 )
 from scimult.files import read_json, write_json
+from scimult.hardware import products_in_tf32
 from scimult.inference import SciMult
+from scimult.inference.encoder import made_ahead
+from scimult.models.embed import length_batches
 from scimult.types import Role, Text, TextEncoder
 from tests.tiny import save_tiny_model
 
@@ -311,3 +315,70 @@ def test_saved_instruction_beyond_the_context_is_refused(tmp_path: Path) -> None
     write_json(path / "config.json", config)
     with pytest.raises(ConfigError, match=r"tokens, the model's context 64.*Fix: shorten it"):
         SciMult.from_pretrained(path, device="cpu")
+
+
+@pytest.mark.parametrize(("has_units", "wanted"), [(True, "bfloat16"), (False, "float32")])
+def test_auto_is_what_the_device_multiplies(
+    folder: Path, has_units: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scimult.inference.encoder.multiplies_bfloat16", lambda device: has_units)
+    auto = SciMult.from_pretrained(folder, device="cpu", dtype="auto")
+    named = SciMult.from_pretrained(folder, device="cpu", dtype=wanted)
+    assert auto.dtype == named.dtype == wanted
+    assert auto.fingerprint == named.fingerprint
+    np.testing.assert_array_equal(
+        auto.encode(PAPERS, task="search"), named.encode(PAPERS, task="search")
+    )
+    other = "float32" if has_units else "bfloat16"
+    assert SciMult.from_pretrained(folder, device="cpu", dtype=other).fingerprint != (
+        auto.fingerprint
+    )
+
+
+def test_tf32_is_for_gpus(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"only GPUs have products in tf32.*'tf32'"):
+        SciMult.from_pretrained(folder, device="cpu", dtype="tf32")
+
+
+def test_tf32_is_left_as_it_was() -> None:
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(RuntimeError), products_in_tf32(True):
+        assert torch.get_float32_matmul_precision() == "high"
+        raise RuntimeError
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_one_item_is_made_ahead() -> None:
+    made: list[int] = []
+    second = Event()
+
+    def make(item: int) -> int:
+        made.append(item)
+        if item == 1:
+            second.set()
+        return item * item
+
+    found = made_ahead(make, range(4))
+    assert next(found) == 0
+    assert second.wait(10)
+    assert made == [0, 1], "one ahead, not all"
+    assert list(found) == [1, 4, 9]
+    assert list(made_ahead(make, [])) == []
+
+
+def test_blocks_of_texts_do_not_change_embeddings(
+    model: SciMult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_ND = model.encode(PAPERS * 3, task="search")
+    before = model.tokens_encoded
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "_texts_at_once", 2)
+        cut_ND = model.encode(PAPERS * 3, task="search")
+    np.testing.assert_allclose(cut_ND, whole_ND, atol=1e-5)
+    assert model.tokens_encoded - before > 0
+
+
+def test_a_batch_has_no_more_rows_than_a_kernel_counts() -> None:
+    batches = list(length_batches([1] * 70_000, max_tokens=100_000))
+    assert [len(rows) for rows in batches] == [65_535, 4_465]
+    assert sorted(np.concatenate(batches)) == list(range(70_000))

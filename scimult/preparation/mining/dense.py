@@ -14,6 +14,7 @@ import numpy as np
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.errors import ConfigError
+from scimult.hardware import usable_device
 from scimult.preparation.mining.config import DenseConfig
 from scimult.preparation.mining.ranked import RankWindow, encode_to_file, look_up
 from scimult.retrieval.exact import ExactIndex
@@ -82,7 +83,12 @@ class DenseWindows:
         asking = f"{pairs.name} {pairs.split}"
         candidate_CD = self._encode(rule, pairs.task, "candidate", candidates, rows_C)
         query_QD = self._encode(rule, pairs.task, "query", asking, queries_Q)
-        index = ExactIndex(self._texts.ids_at(rows_C), candidate_CD, self._encoder(rule).similarity)
+        index = ExactIndex(
+            self._texts.ids_at(rows_C),
+            candidate_CD,
+            self._encoder(rule).similarity,
+            device=usable_device(None),
+        )
         return RankWindow(
             index, look_up(queries_Q, query_QD), rows_C, range(*rule.ranks), rule.margin
         )

@@ -13,6 +13,7 @@ import numpy as np
 from scimult.data.pairs import PairFile, PairPart, known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.ragged import Ragged
+from scimult.hardware import usable_device
 from scimult.preparation.metadata import Metadata
 from scimult.preparation.mining import config as configs
 from scimult.preparation.mining.citation_embedding import citation_embedding
@@ -190,7 +191,8 @@ class RuleBuilder:
                 seed=self._config.seed,
             )
         papers_N, vectors_ND = self._embeddings[space]
-        index = ExactIndex(self._data.texts.ids_at(papers_N), vectors_ND, "cosine")
+        ids = self._data.texts.ids_at(papers_N)
+        index = ExactIndex(ids, vectors_ND, "cosine", device=usable_device(None))
         return RankWindow(
             index, look_up(papers_N, vectors_ND), papers_N, ranks, margin, askable=papers_N
         )

@@ -1,0 +1,143 @@
+"""Exact search beside faiss' flat index: same embeddings, all in turns in one process.
+
+Shape legend: Q queries, C candidates, D width, K results per query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.timing import Clock, Ratio, Work, interleaved, load_average, ratio
+from scimult.retrieval.exact import ExactIndex
+from scimult.types import FloatArray, IntArray
+
+OURS, OURS_ONE_PASS = "ours", "ours, one pass"
+FAISS, FAISS_BLAS = "faiss", "faiss, BLAS from 1 query"
+_CHECKED_QUERIES = 64
+_CHECKED_BLOCK = 1 << 14
+
+
+@dataclass(frozen=True)
+class SearchBeside:
+    """What one number of queries took.
+
+    Attributes
+    ----------
+    queries, candidates, width, k : int
+        The work.
+    seconds : dict
+        Median of each way to search.
+    faster : Ratio or None
+        Seconds of faiss at its better setting over ours, round by round; None without faiss.
+    recall : float
+        Share of the best K by float64 products that ours list, of 64 queries at most.
+    load : tuple of float
+        The machine's load average before and after.
+    """
+
+    queries: int
+    candidates: int
+    width: int
+    k: int
+    seconds: dict[str, float]
+    faster: Ratio | None
+    recall: float
+    load: tuple[float, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all figures for a program."""
+        return asdict(self)
+
+
+def search_beside(
+    queries: list[int], candidates: int, width: int, k: int, rounds: int, clock: Clock
+) -> Iterator[SearchBeside]:
+    """Search generated embeddings, unit vectors around a common point, with both."""
+    generator = np.random.default_rng(0)
+    embeddings_CD = _generated(generator, candidates, width)
+    ids = [f"{row:08d}" for row in range(candidates)]
+    ours = ExactIndex(ids, embeddings_CD, "dot")
+    one_pass = ExactIndex(ids, embeddings_CD, "dot", first_pass="float32")
+    theirs = _faiss_index(embeddings_CD) if find_spec("faiss") else None
+    for count in queries:
+        queries_QD = _generated(generator, count, width)
+        works: dict[str, Work] = {
+            OURS: partial(ours.search, queries_QD, k),
+            OURS_ONE_PASS: partial(one_pass.search, queries_QD, k),
+        }
+        if theirs is not None:
+            works[FAISS] = partial(theirs, queries_QD, k, 20)
+            works[FAISS_BLAS] = partial(theirs, queries_QD, k, 1)
+        before = load_average()
+        found = interleaved(works, rounds, torch.device("cpu"), clock)
+        seconds = {name: median(times) for name, times in found.items()}
+        faster = None
+        if theirs is not None:
+            best = min((FAISS, FAISS_BLAS), key=seconds.__getitem__)
+            faster = ratio(found[best], found[OURS])
+        some_QD = queries_QD[:_CHECKED_QUERIES]
+        wanted_QK = _float64_best(some_QD, embeddings_CD, k)
+        recall = recall_of(ours.search(some_QD, k).rows_QK, wanted_QK)
+        load = before, load_average()
+        yield SearchBeside(count, candidates, width, k, seconds, faster, recall, load)
+
+
+def recall_of(found_QK: IntArray, wanted_QK: IntArray) -> float:
+    """Return the share of wanted candidates that were found."""
+    shared = [
+        len(set(found) & set(wanted))
+        for found, wanted in zip(found_QK.tolist(), wanted_QK.tolist(), strict=True)
+    ]
+    return sum(shared) / wanted_QK.size
+
+
+def _generated(generator: np.random.Generator, count: int, width: int) -> FloatArray:
+    x_ND = generator.standard_normal((count, width), dtype=np.float32)
+    # Embeddings of real texts have a part in common, too.
+    x_ND[:, 0] += 0.3 * width**0.5
+    x_ND /= np.linalg.norm(x_ND, axis=1, keepdims=True)
+    return x_ND
+
+
+def _faiss_index(embeddings_CD: FloatArray) -> Callable[[FloatArray, int, int], object]:
+    faiss = import_module("faiss")
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    index = faiss.IndexFlatIP(embeddings_CD.shape[1])
+    index.add(embeddings_CD)
+
+    def search(queries_QD: FloatArray, k: int, threshold: int) -> object:
+        with _blas_from(faiss, threshold):
+            return index.search(queries_QD, k)
+
+    return search
+
+
+@contextmanager
+def _blas_from(faiss: Any, queries: int) -> Iterator[None]:
+    before = faiss.cvar.distance_compute_blas_threshold
+    faiss.cvar.distance_compute_blas_threshold = queries
+    yield
+    faiss.cvar.distance_compute_blas_threshold = before
+
+
+def _float64_best(queries_QD: FloatArray, embeddings_CD: FloatArray, k: int) -> IntArray:
+    """Return the best rows by float64 products, in any order."""
+    scores_QC = np.concatenate(
+        [
+            queries_QD.astype(np.float64) @ embeddings_CD[start : start + _CHECKED_BLOCK].T
+            for start in range(0, len(embeddings_CD), _CHECKED_BLOCK)
+        ],
+        axis=1,
+    )
+    best_QK: IntArray = np.argpartition(-scores_QC, min(k, scores_QC.shape[1] - 1), axis=1)[:, :k]
+    return best_QK
