@@ -88,7 +88,6 @@ class NotedReads(TorchDispatchMode):
 READING = (
     ("0", 0, "fp32", None),
     ("1", 1, "fp32", None),
-    ("2", 2, "fp32", None),
     # Gradients of chunks are added up in float32 beside DeepSpeed.
     ("2 in chunks", 2, "bf16", 40),
     ("3", 3, "fp32", None),
@@ -112,6 +111,7 @@ def reads_of_steps(folder: Path) -> dict[str, dict[str, float]]:
             # On a CPU it is drawn by a way of its own, which looks at its generator.
             model={"dropout": 0.0, "attention_dropout": 0.0},
             loss={"name": "symmetric_info_nce", "temperature": 0.7},
+            schedule={"steps": 3},
             batch={"mix": "in_batch", "chunk_tokens": chunk_tokens},
             engine={"precision": precision, "deepspeed": {"zero_optimization": {"stage": stage}}},
             log={"gradient_norms": True},
@@ -133,7 +133,7 @@ def test_a_step_reads_nothing_back_before_its_report(tmp_path: Path) -> None:
         assert read["0"].keys() == {"distributed.py: all_gather_objects"}
         # Once for the step, and once more for every group of parameters that it clips.
         norms = {*read["0"], "utils.py: is_invalid_grad_norm"}
-        assert read["1"].keys() == read["2"].keys() == norms
+        assert read["1"].keys() == norms
         assert read["2 in chunks"].keys() == norms | {"stage_1_and_2.py: has_overflow"}
         assert read["3"].keys() >= norms
         assert not any("engine.py: step" in line for line in read["3"])
