@@ -54,8 +54,11 @@ def install(day: Day, step: str) -> None:
     if wheels:
         shutil.rmtree(day.packages, ignore_errors=True)
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-        options = ["--no-compile", "--no-cache-dir", "--target", str(day.packages)]
-        subprocess.run([*command, *options, *wheels], check=True)
+        options = ["--no-compile", "--no-cache-dir", "--disable-pip-version-check"]
+        target = ["--target", str(day.packages)]
+        rc = subprocess.run([*command, *options, *target, *wheels], check=False).returncode
+        if rc != 0:
+            raise SystemExit(rc)
     day.note(step, wheels=[Path(wheel).name for wheel in wheels])
 
 
