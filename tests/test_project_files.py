@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
+import importlib
 import re
 import shlex
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+import scimult
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GITHUB = REPOSITORY / ".github"
@@ -73,3 +78,39 @@ def test_hooks_are_pinned() -> None:
     }
     assert hooks.keys() == {"ruff-check", "ruff-format", "codespell"}
     assert all(re.fullmatch(r"v\d+\.\d+\.\d+", rev) for rev in hooks.values())
+
+
+def test_version_changelog_and_citation_agree() -> None:
+    log = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## \[(.+?)\] - (unreleased|\d{4}-\d\d-\d\d)$", log, re.M)
+    assert len(headings) == len(re.findall(r"^## ", log, re.M))
+    assert headings[0][0] == scimult.__version__
+    assert all(date != "unreleased" for _, date in headings[1:])
+    assert _yaml(REPOSITORY / "CITATION.cff")["version"] == scimult.__version__
+
+
+def test_every_recipe_is_on_the_contributors_page() -> None:
+    page = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    recipes = sorted((REPOSITORY / "docs" / "contributing").glob("*.md"))
+    assert len(recipes) == 7
+    assert all(f"docs/contributing/{recipe.name}" in page for recipe in recipes)
+    assert all(len(recipe.read_text("utf-8").splitlines()) <= 110 for recipe in recipes)
+
+
+PYTHON = [
+    pytest.param(path.stem, number, id=f"{path.stem} {number}")
+    for path in sorted((REPOSITORY / "docs" / "contributing").glob("*.md"))
+    for number in range(len(re.findall(r"^ *```python$", path.read_text("utf-8"), re.M)))
+]
+
+
+@pytest.mark.parametrize(("page", "number"), PYTHON)
+def test_code_of_recipes_imports_what_exists(page: str, number: int) -> None:
+    """Recipes name our modules and functions: renaming one has to reach them."""
+    text = (REPOSITORY / "docs" / "contributing" / f"{page}.md").read_text(encoding="utf-8")
+    block = re.findall(r"^ *```python\n(.*?)^ *```", text, re.S | re.M)[number]
+    tree = ast.parse(textwrap.dedent(block))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, alias.name) for alias in node.names), node.module
