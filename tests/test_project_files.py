@@ -114,3 +114,35 @@ def test_code_of_recipes_imports_what_exists(page: str, number: int) -> None:
         if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
             module = importlib.import_module(node.module)
             assert all(hasattr(module, alias.name) for alias in node.names), node.module
+
+
+def test_docker_copies_what_exists_and_nothing_else_is_sent() -> None:
+    lines = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    steps = [line.split() for line in lines if line and not line.startswith("#")]
+    copied = {name for step in steps if step[0] == "COPY" for name in step[1:-1]}
+    ignored = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert ignored[1] == "*"
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied
+    assert all((REPOSITORY / name).exists() for name in copied)
+    assert [step[1] for step in steps if step[0] == "USER"] == ["scimult"]
+    assert 'ENTRYPOINT ["scimult"]' in lines
+    python = next(step[1] for step in steps if step[0] == "FROM")
+    assert python.removeprefix("python:").removesuffix("-slim") in _classified_versions()
+
+
+def test_torch_is_the_same_everywhere() -> None:
+    files = ("Makefile", "Dockerfile", ".github/workflows/tests.yml", ".github/workflows/slow.yml")
+    found = {
+        name: set(re.findall(r"torch==[\d.]+", (REPOSITORY / name).read_text("utf-8")))
+        for name in files
+    }
+    assert len(set.union(*found.values())) == 1
+    assert all(found.values())
+
+
+def test_the_readme_names_extras_that_exist() -> None:
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r"^Extras: (.*?)\. ", readme, re.M | re.S)
+    assert set(re.findall(r"`(\w+)`", named)) <= settings["options.extras_require"].keys()
