@@ -116,6 +116,21 @@ def test_code_of_recipes_imports_what_exists(page: str, number: int) -> None:
             assert all(hasattr(module, alias.name) for alias in node.names), node.module
 
 
+def test_names_in_recipes_stand_in_the_code() -> None:
+    """Private names, constants, classes, tests; what an example adds stands in its blocks."""
+    files = [path for room in ("scimult", "tests") for path in (REPOSITORY / room).rglob("*.py")]
+    code = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in files)))
+    block = re.compile(r"^ *```.*?^ *```", re.S | re.M)
+    found = 0
+    for path in sorted((REPOSITORY / "docs" / "contributing").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        names = set(re.findall(r"`(_\w+|[A-Z]\w+|test_\w+)(?:\.\w+)?`", block.sub("", text)))
+        own = set(re.findall(r"\w+", "\n".join(block.findall(text))))
+        assert names - code - own == set(), path.name
+        found += len(names)
+    assert found > 40
+
+
 def test_docker_copies_what_exists_and_nothing_else_is_sent() -> None:
     lines = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8").splitlines()
     steps = [line.split() for line in lines if line and not line.startswith("#")]
