@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: demo check test lint clean
+.PHONY: demo check test slow lint build clean
 
 demo: $(READY)
 	$(BIN)/scimult demo
@@ -20,11 +20,18 @@ check: $(READY)
 test: $(READY)
 	$(PYTEST)
 
+slow: $(READY)
+	$(PYTEST) -m slow
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+build: $(READY)
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build
 
 # The stamp makes the second call instant; a change of the dependencies installs again.
 $(READY): setup.cfg pyproject.toml

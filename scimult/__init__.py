@@ -7,7 +7,7 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Ensemble", "SciMult", "__version__"]
 
 

@@ -123,10 +123,8 @@ class RuleBuilder:
         config, space = self._config, pairs.namespace
         count = rule.count or config.max_negatives
         match rule:
-            case configs.CitedByCitedConfig():
-                return CitedByCited(self._cites)
-            case configs.CoCitedConfig():
-                return CoCited(self._cites, self._cited_by, config.max_neighbours, seed)
+            case configs.CitedByCitedConfig() | configs.CoCitedConfig():
+                return self._graph_rule(rule, seed)
             case configs.NeighbourLabelConfig():
                 labels = range(*self._data.manifest.label_rows[space])
                 return LabelsOfNeighbours(
@@ -204,6 +202,16 @@ class RuleBuilder:
                 citing = pairs.queries[pairs.positives.owners]
                 edges.append(np.stack([citing, pairs.positives.values], axis=1))
         return np.concatenate(edges)
+
+    def _graph_rule(
+        self, rule: configs.CitedByCitedConfig | configs.CoCitedConfig, seed: int
+    ) -> Rule:
+        match rule:
+            case configs.CitedByCitedConfig():
+                return CitedByCited(self._cites)
+            case configs.CoCitedConfig():
+                limit = self._config.max_neighbours
+                return CoCited(self._cites, self._cited_by, limit, seed)
 
     def _field_rule(
         self, rule: configs.FieldConfig, rows_C: IntArray, count: int, seed: int

@@ -1,0 +1,24 @@
+# The command line on a CPU:
+#   docker build -t scimult .
+#   docker run --rm -v "$PWD:/work" --user "$(id -u):$(id -g)" scimult search "a question" --model RUN --papers FOLDER
+# Paths are below /work. torch's CPU build is far smaller than the default one:
+#   docker build --build-arg TORCH="torch==2.13.0 --index-url URL" -t scimult .
+FROM python:3.11-slim
+
+ARG TORCH="torch==2.13.0"
+ENV PIP_NO_CACHE_DIR=1 DS_ACCELERATOR=cpu TOKENIZERS_PARALLELISM=false HOME=/tmp
+
+# Unquoted: it may hold options of pip.
+RUN pip install ${TORCH}
+WORKDIR /opt/scimult
+COPY pyproject.toml setup.cfg README.md LICENSE ./
+COPY scimult scimult
+RUN pip install .
+COPY configs configs
+COPY launch launch
+
+RUN useradd --no-create-home scimult && mkdir /work && chown scimult /work
+USER scimult
+WORKDIR /work
+ENTRYPOINT ["scimult"]
+CMD ["--help"]

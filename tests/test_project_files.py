@@ -1,0 +1,163 @@
+"""What surrounds the code: workflows, templates, version, changelog, Docker."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import scimult
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+GITHUB = REPOSITORY / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
+
+
+def _yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def _classified_versions() -> list[str]:
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    return re.findall(r"Python :: (3\.\d+)", settings["metadata"]["classifiers"])
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_run_make_targets_that_exist(path: Path) -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.M))
+    jobs = _yaml(path)["jobs"]
+    assert jobs
+    for job in jobs.values():
+        commands = [shlex.split(step["run"]) for step in job["steps"] if "run" in step]
+        assert commands
+        assert all(words[0] == "make" and set(words[1:]) <= targets for words in commands)
+        assert job["steps"][0]["uses"].startswith("actions/checkout@")
+
+
+def test_workflows_take_the_oldest_and_newest_python() -> None:
+    known = _classified_versions()
+    matrix = _yaml(GITHUB / "workflows" / "tests.yml")["jobs"]["tests"]["strategy"]["matrix"]
+    assert matrix["python"] == [known[0], known[-1]]
+
+
+def test_makefile_names_its_targets() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.M)
+    assert set(phony.split()) == set(re.findall(r"^([a-z]+):", makefile, re.M))
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_issue_forms_are_complete(path: Path) -> None:
+    form = _yaml(path)
+    assert {"name", "description", "body"} <= form.keys()
+    assert len({field["id"] for field in form["body"]}) == len(form["body"])
+    assert all(field["attributes"]["label"] for field in form["body"])
+    assert any(field.get("validations", {}).get("required") for field in form["body"])
+
+
+def test_bug_reports_ask_for_the_version() -> None:
+    assert "scimult --version" in (GITHUB / "ISSUE_TEMPLATE" / "bug.yml").read_text("utf-8")
+
+
+def test_hooks_are_pinned() -> None:
+    hooks = {
+        hook["id"]: source["rev"]
+        for source in _yaml(REPOSITORY / ".pre-commit-config.yaml")["repos"]
+        for hook in source["hooks"]
+    }
+    assert hooks.keys() == {"ruff-check", "ruff-format", "codespell"}
+    assert all(re.fullmatch(r"v\d+\.\d+\.\d+", rev) for rev in hooks.values())
+
+
+def test_version_changelog_and_citation_agree() -> None:
+    log = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## \[(.+?)\] - (unreleased|\d{4}-\d\d-\d\d)$", log, re.M)
+    assert len(headings) == len(re.findall(r"^## ", log, re.M))
+    assert headings[0][0] == scimult.__version__
+    assert all(date != "unreleased" for _, date in headings[1:])
+    assert _yaml(REPOSITORY / "CITATION.cff")["version"] == scimult.__version__
+
+
+def test_every_recipe_is_on_the_contributors_page() -> None:
+    page = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    recipes = sorted((REPOSITORY / "docs" / "contributing").glob("*.md"))
+    assert len(recipes) == 7
+    assert all(f"docs/contributing/{recipe.name}" in page for recipe in recipes)
+    assert all(len(recipe.read_text("utf-8").splitlines()) <= 110 for recipe in recipes)
+
+
+PYTHON = [
+    pytest.param(path.stem, number, id=f"{path.stem} {number}")
+    for path in sorted((REPOSITORY / "docs" / "contributing").glob("*.md"))
+    for number in range(len(re.findall(r"^ *```python$", path.read_text("utf-8"), re.M)))
+]
+
+
+@pytest.mark.parametrize(("page", "number"), PYTHON)
+def test_code_of_recipes_imports_what_exists(page: str, number: int) -> None:
+    """Recipes name our modules and functions: renaming one has to reach them."""
+    text = (REPOSITORY / "docs" / "contributing" / f"{page}.md").read_text(encoding="utf-8")
+    block = re.findall(r"^ *```python\n(.*?)^ *```", text, re.S | re.M)[number]
+    tree = ast.parse(textwrap.dedent(block))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, alias.name) for alias in node.names), node.module
+
+
+def test_names_in_recipes_stand_in_the_code() -> None:
+    """Private names, constants, classes, tests; what an example adds stands in its blocks."""
+    files = [path for room in ("scimult", "tests") for path in (REPOSITORY / room).rglob("*.py")]
+    code = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in files)))
+    block = re.compile(r"^ *```.*?^ *```", re.S | re.M)
+    found = 0
+    for path in sorted((REPOSITORY / "docs" / "contributing").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        names = set(re.findall(r"`(_\w+|[A-Z]\w+|test_\w+)(?:\.\w+)?`", block.sub("", text)))
+        own = set(re.findall(r"\w+", "\n".join(block.findall(text))))
+        assert names - code - own == set(), path.name
+        found += len(names)
+    assert found > 40
+
+
+def test_docker_copies_what_exists_and_nothing_else_is_sent() -> None:
+    lines = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    steps = [line.split() for line in lines if line and not line.startswith("#")]
+    copied = {name for step in steps if step[0] == "COPY" for name in step[1:-1]}
+    ignored = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert ignored[1] == "*"
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied
+    assert all((REPOSITORY / name).exists() for name in copied)
+    assert [step[1] for step in steps if step[0] == "USER"] == ["scimult"]
+    assert 'ENTRYPOINT ["scimult"]' in lines
+    python = next(step[1] for step in steps if step[0] == "FROM")
+    assert python.removeprefix("python:").removesuffix("-slim") in _classified_versions()
+
+
+def test_torch_is_the_same_everywhere() -> None:
+    files = ("Makefile", "Dockerfile", ".github/workflows/tests.yml", ".github/workflows/slow.yml")
+    found = {
+        name: set(re.findall(r"torch==[\d.]+", (REPOSITORY / name).read_text("utf-8")))
+        for name in files
+    }
+    assert len(set.union(*found.values())) == 1
+    assert all(found.values())
+
+
+def test_the_readme_names_extras_that_exist() -> None:
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r"^Extras: (.*?)\. ", readme, re.M | re.S)
+    assert set(re.findall(r"`(\w+)`", named)) <= settings["options.extras_require"].keys()
