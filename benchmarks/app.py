@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -27,7 +27,7 @@ app = typer.Typer(
 @app.command()
 def variants(
     names: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer evaluates it on Python 3.10
+        list[str] | None,
         typer.Argument(help="Variants to measure; default: all.", metavar="[NAME]..."),
     ] = None,
     size: Annotated[str, typer.Option(help="bert-base, minilm or tiny.")] = "bert-base",
@@ -142,7 +142,7 @@ def gradients(
     pairs: Annotated[int, typer.Option(min=2, help="Pairs of the batch.")] = 32,
     max_length: Annotated[int, typer.Option(min=8, max=512, help="Longest text.")] = 512,
     chunks: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         typer.Option(help="About so many of the embedding cache; may come again."),
     ] = None,
 ) -> None:
@@ -171,11 +171,11 @@ def gradients(
 @app.command()
 def data(
     tokenizer: Annotated[
-        Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
+        Path | None,
         typer.Option(help="Model or tokenizer folder; without one nothing is tokenised."),
     ] = None,
     folder: Annotated[
-        Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
+        Path | None,
         typer.Option(help="Where to write the library; default: a temporary folder."),
     ] = None,
     papers: Annotated[int, typer.Option(min=100, help="Papers of the library.")] = 20_000,
@@ -232,7 +232,7 @@ def data(
 @app.command()
 def search(
     names: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Argument(help="Shapes to measure; default: all.", metavar="[NAME]..."),
     ] = None,
     width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 768,
@@ -276,7 +276,7 @@ def encode(
     model: Annotated[Path, typer.Option(help="A sentence-transformers folder of a BERT.")],
     papers: Annotated[Path, typer.Option(help="JSON lines of papers (.gz): what is encoded.")],
     texts: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         typer.Option(min=1, help="Texts of a call; may come again. Default: 32, 500."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; all ways take turns.")] = 3,
@@ -310,7 +310,7 @@ def encode(
 @app.command("compare-search")
 def compare_search(
     queries: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         typer.Option(min=1, help="Queries of a search; may come again. Default: 1, 32, 1024."),
     ] = None,
     candidates: Annotated[int, typer.Option(min=1)] = 200_000,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ from scimult.files import check_own_file
 def card(
     folder: Annotated[Path, typer.Argument(help="Folder that scimult prepare wrote.")],
     out: Annotated[
-        Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
+        Path | None,
         typer.Option(help="Markdown file; default: FOLDER/card.md.", show_default=False),
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Papers whose language is identified.")] = 2000,

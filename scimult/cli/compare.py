@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,7 +18,7 @@ def compare(
         str, typer.Option(help="The system that others are compared with.", show_default=False)
     ],
     systems: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer evaluates it on Python 3.10
+        list[str] | None,
         typer.Option(help="Only this system (repeatable)."),
     ] = None,
     metric: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -21,7 +21,7 @@ def cross_routes(
     out: Annotated[Path, typer.Option(help="Folder of the results.", show_default=False)],
     suite: Annotated[str, typer.Option(help="Name of a suite, or a YAML file.")] = "first",
     sets: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer evaluates it on Python 3.10
+        list[str] | None,
         typer.Option(help="Only this data set (repeatable)."),
     ] = None,
     device: Device = None,

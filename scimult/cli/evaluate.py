@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     overrides: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer evaluates it on Python 3.10
+        list[str] | None,
         typer.Argument(help="Changes to the suite: benchmarks.NAME.key=value.", show_default=False),
     ] = None,
     suite: Annotated[str, typer.Option(help="Name of a suite, or a YAML file.")] = "first",
@@ -34,11 +34,11 @@ def evaluate(
         "."
     ),
     out: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(help="Folder of the results; its table shows every system in it."),
     ] = None,
     model: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             help="NAME=FOLDER[,pooling=mean][,similarity=cosine][,dtype=bfloat16]; "
             "NAME=FOLDER+FOLDER[,combine=concatenation] averages the embeddings of two models, or "
@@ -46,11 +46,11 @@ def evaluate(
         ),
     ] = None,
     embeddings: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(help="NAME=FOLDER[,similarity=dot] of stored embeddings."),
     ] = None,
     encoder: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             help="NAME=PRESET or NAME=FILE.yaml of a third-party encoder; ,key=value changes it. "
             "Several joined by + are one: their average, or with ,combine=concatenation all."
@@ -58,18 +58,18 @@ def evaluate(
     ] = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Score BM25 too.")] = False,
     sets: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(help="Only this data set (repeatable)."),
     ] = None,
     save_runs: Annotated[
         bool, typer.Option("--save-runs", help="Write ranked lists as TREC runs.")
     ] = False,
     confidence: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option(min=0.5, max=0.999, help="Keep an interval of every score, such as 0.95."),
     ] = None,
     store: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(help="Folder that keeps embeddings: each text is encoded once, ever."),
     ] = None,
     precision: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,17 +31,17 @@ def export(
         Path, typer.Option(help="Folder to write; a file for released.", show_default=False)
     ],
     task: Annotated[
-        Optional[str],  # noqa: UP045 - typer evaluates it on Python 3.10
+        str | None,
         typer.Option(help="Whose route: for folded and onnx.", show_default=False),
     ] = None,
     side: Annotated[
-        Optional[Side],  # noqa: UP045
+        Side | None,
         typer.Option(
             help="Which side of the task: for models that tell them apart.", show_default=False
         ),
     ] = None,
     step: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=0, help="The run's checkpoint of this step, not its final model."),
     ] = None,
     pooling: Pooling = None,

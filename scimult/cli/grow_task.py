@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -18,15 +18,15 @@ def grow_task(
     like: Annotated[str, typer.Option(help="Known task whose weights are copied.")],
     out: Annotated[Path, typer.Option(help="Folder to write the grown model to.")],
     instruction: Annotated[
-        Optional[str],  # noqa: UP045 - typer evaluates it on Python 3.10
+        str | None,
         typer.Option(help="What the task asks for; by default that of --like."),
     ] = None,
     query_kind: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="paper, label or query; by default as --like."),
     ] = None,
     candidate_kind: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="paper, label or query; by default as --like."),
     ] = None,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def import_(
     out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
     released: Annotated[
-        Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
+        Path | None,
         typer.Option(
             help="File in the form of SciMult's released checkpoints (scimult_vanilla, "
             "scimult_moe).",
@@ -28,7 +28,7 @@ def import_(
         ),
     ] = None,
     tokenizer: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             help="With --released: folder with the base model's tokenizer, which the file does "
             "not hold.",
@@ -36,7 +36,7 @@ def import_(
         ),
     ] = None,
     task: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             help="With --released: task of an expert, once per expert, in order. Default: search, "
             "link_prediction, classification.",
@@ -44,7 +44,7 @@ def import_(
         ),
     ] = None,
     num_heads: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(
             min=1,
             help="With --released: attention heads, if neither 64 wide nor in the tokenizer's "
@@ -52,14 +52,14 @@ def import_(
         ),
     ] = None,
     base: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             help="Model that AdapterHub adapters were trained on: a Hugging Face folder or name.",
             show_default=False,
         ),
     ] = None,
     adapter: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             help="With --base: TASK=FOLDER or TASK/SIDE=FOLDER of an AdapterHub adapter, SIDE "
             "being query or candidate (repeatable).",
@@ -67,7 +67,7 @@ def import_(
         ),
     ] = None,
     similarity: Annotated[
-        Optional[Literal["dot", "cosine", "l2"]],  # noqa: UP045
+        Literal["dot", "cosine", "l2"] | None,
         typer.Option(help="With --base: how embeddings are compared. Default: dot."),
     ] = None,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -13,14 +13,14 @@ from scimult.cli.output import echo
 def pretrain(
     config: Annotated[Path, typer.Option(help="YAML of the run.", show_default=False)],
     overrides: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer evaluates it on Python 3.10
+        list[str] | None,
         typer.Argument(help="Changes to the config: dotted.key=value.", show_default=False),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Refuse a folder that holds a run, do not resume.")
     ] = False,
     stage: Annotated[
-        Optional[str],  # noqa: UP045 - typer evaluates it on Python 3.10
+        str | None,
         typer.Option(
             help="Of a config with stages: only this one and those that it starts from.",
             show_default=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,15 +23,15 @@ def report(
         Path, typer.Option(help="Folder for report.html, .md, .tex and .json.", show_default=False)
     ],
     data: Annotated[
-        Optional[list[Path]],  # noqa: UP045 - typer evaluates it on Python 3.10
+        list[Path] | None,
         typer.Option(help="Folder of data sets that were scored, for texts (repeatable)."),
     ] = None,
     baseline: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="The system that others are compared with; default: the oldest result."),
     ] = None,
     map_: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             "--map", help="NAME=FOLDER: embeddings of the papers of a coarse set, to draw a map of."
         ),
