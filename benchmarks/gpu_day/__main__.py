@@ -104,7 +104,9 @@ def _chosen(call: str, names: Sequence[str], left_out: Sequence[str]) -> list[St
 def _day(given: argparse.Namespace) -> Day:
     if given.bundle is not None and not given.bundle.exists():
         raise DayError(f"no such bundle: {given.bundle}. Fix: make one with the command bundle")
-    return Day(given.out, given.work, given.bundle, given.device, given.dry_run)
+    # Steps run in the root of the checkout, wherever this command was given.
+    bundle = None if given.bundle is None else given.bundle.resolve()
+    return Day(given.out.resolve(), given.work.resolve(), bundle, given.device, given.dry_run)
 
 
 def _stop(number: int, frame: object) -> NoReturn:

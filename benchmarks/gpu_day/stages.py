@@ -16,6 +16,7 @@ from benchmarks.gpu_day.provide import Inputs
 
 _STOPPED_BY_SIGTERM = 128 + signal.SIGTERM
 _COMPARED = 10
+_DEV = "dev/mean/mrr"
 
 
 def config(day: Day, stage: str) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _tell(day: Day, step: str, stage: str) -> None:
         "steps": len(lines),
         "first_loss": round(fmean(line["loss"] for line in lines[:few]), 4),
         "last_loss": round(fmean(line["loss"] for line in lines[-few:]), 4),
-        "dev": [[line["step"], line["metrics"]] for line in lines if line["metrics"]][-1:],
+        "dev_mrr": [line["metrics"][_DEV] for line in lines if _DEV in line["metrics"]],
     }
     for name in ("tokens_per_second", "model_flop_utilisation", "peak_gpu_memory_bytes"):
         values = [usage[name] for usage in steady if name in usage]
