@@ -28,8 +28,8 @@ from scimult.cli.demo import ENVIRONMENT
 from scimult.cli.main import app
 from scimult.distributed import free_port
 
-# Facts of the moment, not of the work: clocks, memory, folders, the commit.
-OF_THE_MOMENT = {"command", "commits", "cost", "date", "provenance", "seconds", "usage"}
+# Facts of the moment, not of the work: clocks, memory, folders, the commit, our version.
+OF_THE_MOMENT = {"command", "commits", "cost", "date", "provenance", "scimult", "seconds", "usage"}
 # The report's table of costs.
 COST = "Cost"
 # Some files name the folder that they were made in, so that it has to be the same each time.

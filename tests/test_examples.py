@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)  # the model that all share, on a busy machine
+
 SCRIPTS = ("search_papers", "tag_papers", "compare_systems", "prepare_own_library")
 NOTEBOOKS = ("search_and_tag", "learning_curves")
 
@@ -32,7 +34,7 @@ def _run(repository: Path, folder: Path, *command: str, code: str = "") -> str:
         input=code,
         text=True,
         capture_output=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
