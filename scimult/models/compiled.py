@@ -15,7 +15,7 @@ from scimult.models.banks import ExpertBank
 from scimult.models.blocks import Attention, Block, FeedForward, Slices
 from scimult.models.dropout import apply_dropout
 from scimult.models.encoder import Encoder
-from scimult.models.modern import ModernAttention, ModernBlock
+from scimult.models.modern import ModernAttention, ModernBlock, turn
 
 
 def compile_blocks(model: Encoder) -> int:
@@ -23,9 +23,10 @@ def compile_blocks(model: Encoder) -> int:
 
     That is output linear, dropout, residual, LayerNorm and the feed-forward sub-layer: some
     twenty small operations become a few around three products. All blocks and routes share one
-    compiled function. Attention stays as it is: its groups have other shapes in every batch, and
-    each new combination would be compiled again. Beside projected attention, feed-forward
-    sub-layers are compiled alone. Names of parameters do not change.
+    compiled function; ModernBERT's rotations are another. Attention stays as it is: its groups
+    have other shapes in every batch, and each new combination would be compiled again. Beside
+    projected attention, feed-forward sub-layers are compiled alone. Names of parameters do not
+    change.
 
     Returns
     -------
@@ -52,8 +53,11 @@ def compile_blocks(model: Encoder) -> int:
     # One object, so that all blocks find what one of them had compiled.
     compiled = torch.compile(after_attention, dynamic=True)
     blocks = [module for module in model.modules() if isinstance(module, (Block, ModernBlock))]
+    turning = torch.compile(turn, dynamic=True)
     for block in blocks:
         block.rest = _RestOfBlock(block, compiled)
+        if isinstance(block, ModernBlock):
+            block.attention.turn = turning
     return len(blocks)
 
 

@@ -9,6 +9,8 @@ F width inside the feed-forward layer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,6 +23,9 @@ from scimult.models.dropout import apply_dropout
 from scimult.models.embeddings import code_embedding, with_codes
 from scimult.models.exact_sums import Embedding, LayerNorm
 from scimult.models.packing import PackingPlan
+
+# From queries, keys and values, and the angles of their tokens: see `turn`.
+Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class ModernEmbeddings(nn.Module):
@@ -59,6 +64,7 @@ class ModernAttention(nn.Module):
         self.norm = modern_norm(config) if number else nn.Identity()
         self.qkv = ExpertBank(lambda: nn.Linear(width, 3 * width, bias=bias), experts)
         self.output = ExpertBank(lambda: nn.Linear(width, width, bias=bias), experts)
+        self.turn: Turn = turn
 
     def forward(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
         """Return the input plus what attention adds, shape ``(T, D)``."""
@@ -69,7 +75,8 @@ class ModernAttention(nn.Module):
         """Return what the heads read, side by side, shape ``(T, D)``."""
         width = x_TD.shape[-1]
         qkv_TD3 = self.qkv(self.norm(x_TD), plan.route_slices)
-        qkv_T3HK = rotate(qkv_TD3.view(-1, 3, self.heads, width // self.heads), plan, self.theta)
+        qkv_T3HK = qkv_TD3.view(-1, 3, self.heads, width // self.heads)
+        qkv_T3HK = self.turn(qkv_T3HK, *rotations(plan, width // self.heads // 2, self.theta))
         dropout = self.dropout if self.training else 0.0
         return attend(qkv_T3HK, plan, dropout, window=self.window).reshape(-1, width)
 
@@ -129,8 +136,8 @@ def modern_norm(config: EncoderConfig) -> LayerNorm:
     return LayerNorm(config.hidden_size, eps=config.norm_eps, bias=bias)
 
 
-def rotate(qkv_T3HK: Tensor, plan: PackingPlan, theta: float) -> Tensor:
-    """Turn queries and keys by angles that grow with the position; values stay.
+def turn(qkv_T3HK: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+    """Turn queries and keys by each token's angles; values stay.
 
     Features i and i + K/2 are a plane, turned by ``position * theta ** (-2 i / K)``, so that
     the product of a query and a key depends on the distance of their tokens.
@@ -139,20 +146,14 @@ def rotate(qkv_T3HK: Tensor, plan: PackingPlan, theta: float) -> Tensor:
     ----------
     qkv_T3HK : Tensor
         Queries, keys and values of the packed tokens, shape ``(T, 3, H, K)``.
-    plan : PackingPlan
-        Knows the position of each token in its row; keeps the angles for further blocks.
-    theta : float
-        Base of the frequencies.
+    cos_TR, sin_TR : Tensor
+        See `rotations`.
 
     Returns
     -------
     Tensor
         Shape ``(T, 3, H, K)``.
     """
-    half = qkv_T3HK.shape[-1] // 2
-    if theta not in plan.rotations:
-        plan.rotations[theta] = _rotations(plan.positions_T, half, theta)
-    cos_TR, sin_TR = plan.rotations[theta]
     cos_T11R, sin_T11R = cos_TR[:, None, None], sin_TR[:, None, None]
     wide = torch.promote_types(qkv_T3HK.dtype, torch.float32)
     first_T2HR, second_T2HR = qkv_T3HK[:, :2].to(wide).chunk(2, dim=-1)
@@ -166,16 +167,23 @@ def rotate(qkv_T3HK: Tensor, plan: PackingPlan, theta: float) -> Tensor:
     return torch.cat([turned_T2HK.to(qkv_T3HK.dtype), qkv_T3HK[:, 2:]], dim=1)
 
 
-def _rotations(positions_T: Tensor, half: int, theta: float) -> tuple[Tensor, Tensor]:
+def rotations(plan: PackingPlan, half: int, theta: float) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of each token's angles, float32, shape ``(T, R)``.
 
-    Frequencies are rounded to float32 before they meet the position, as in the code that
+    ``theta`` is the base of the R = ``half`` frequencies; the plan keeps the angles for further
+    blocks. Frequencies are rounded to float32 before they meet the position, as in the code that
     ModernBERT was trained with: at position 8,000 a last bit is a visible angle.
     """
+    if theta not in plan.rotations:
+        angles_TR = _angles(plan.positions_T, half, theta)
+        plan.rotations[theta] = angles_TR.cos(), angles_TR.sin()
+    return plan.rotations[theta]
+
+
+def _angles(positions_T: Tensor, half: int, theta: float) -> Tensor:
     exponents_R = torch.arange(half, dtype=torch.float32, device=positions_T.device) * 2
     frequencies_R = 1.0 / theta ** (exponents_R / (2 * half))
-    angles_TR = positions_T.float()[:, None] * frequencies_R
-    return angles_TR.cos(), angles_TR.sin()
+    return positions_T.float()[:, None] * frequencies_R
 
 
 def _layout(config: EncoderConfig) -> ModernLayout:

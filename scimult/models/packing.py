@@ -102,7 +102,7 @@ class PackingPlan:
     Rows are sorted by (route, length): each route has one slice of the tokens. ``bounds`` are
     the first tokens of the rows and the end of the last one, int32. ``rotations`` keeps cosine
     and sine of the tokens' rotary angles by their base, for blocks that rotate
-    (`modern.rotate`). The host knows ``lengths`` and ``routes`` of the sorted rows; what has
+    (`modern.rotations`). The host knows ``lengths`` and ``routes`` of the sorted rows; what has
     a number for each token is made on the device.
     """
 
