@@ -199,7 +199,8 @@ def test_predictions_take_their_figures_from_the_findings() -> None:
     assert one("a", "x")(findings) == 1.0
     assert one("a", "y")(findings) is None
     assert one("b", "x", kind="k")(findings) is None
-    assert extreme(max, ("a", "b", "c"), ("x",), kind="k")(findings) == 4.0
+    assert extreme(max, ("a", "b", "c"), ("x",), kind=("k",))(findings) == 4.0
+    assert extreme(max, ("a", "b"), ("x",), kind=("k", "other"))(findings) == 4.0
     assert over(one("a", "x"), one("b", "x"))(findings) == 0.5
     assert over(one("a", "x"), one("c", "x"))(findings) is None
 
