@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -61,7 +63,7 @@ def _step(given: argparse.Namespace) -> int:
     """Do the work of one step in this process."""
     (step,) = _chosen(given.call, [given.name], [])
     work = getattr(import_module(step.module), step.function)
-    work(_day(given), step.name, **step.options)
+    work(replace(_day(given), ends=given.ends), step.name, **step.options)
     return 0
 
 
@@ -139,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     step.set_defaults(command=_step)
     step.add_argument("call", choices=list(CALLS))
     step.add_argument("name")
+    step.add_argument("--ends", type=float, default=math.inf, help=argparse.SUPPRESS)
     _add_day(step)
     report = commands.add_parser("report", help="Markdown from the folders of several calls")
     report.set_defaults(command=_report)

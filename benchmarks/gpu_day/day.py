@@ -6,6 +6,7 @@ Standard library alone: the machine may lack what the steps need until `provide`
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class Day:
         ``cuda`` or ``cpu``.
     dry : bool
         Small sizes, to see that every step runs; the figures say nothing.
+    ends : float
+        When the step's box is over, by ``time.monotonic()``.
     """
 
     out: Path
@@ -44,6 +47,12 @@ class Day:
     bundle: Path | None
     device: str
     dry: bool
+    ends: float = math.inf
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the step is ended."""
+        return self.ends - time.monotonic()
 
     @property
     def inputs(self) -> Path:

@@ -69,7 +69,8 @@ def _run_step(day: Day, call: str, step: Step, box: float) -> dict[str, Any]:
     rc: int | str = "stopped"
     try:
         with log.open("wb") as file:
-            rc = boxed([*command, *_options(day)], box, environment(day), file)
+            ends = ["--ends", str(time.monotonic() + box)]
+            rc = boxed([*command, *ends, *_options(day)], box, environment(day), file)
     finally:
         # Also when the whole call is told to end: what the step found is told, and its end.
         end: dict[str, Any] = {"rc": rc, "seconds": round(time.monotonic() - started, 1)}

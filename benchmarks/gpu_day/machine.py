@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.gpu_day.day import Day
 from benchmarks.timing import median_seconds
-from scimult.hardware import known_peak, measured_peak, multiplies_bfloat16
+from scimult.hardware import known_peak, measured_peak, multiplies_bfloat16, usable_device
 
 _PACKAGES = (
     "torch",
@@ -38,12 +38,13 @@ SHAPES = (
 
 def describe(day: Day, step: str) -> None:
     """Tell versions and what the device says of itself; join a process group on it."""
+    where = usable_device(day.device)
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "cores": len(os.sched_getaffinity(0)),
         "versions": {name: _version(name) for name in _PACKAGES},
         "device": "cpu",
-        "bfloat16": multiplies_bfloat16(torch.device(day.device)),
+        "bfloat16": multiplies_bfloat16(where),
     }
     if day.device == "cuda":
         properties = torch.cuda.get_device_properties(0)

@@ -73,8 +73,8 @@ def inputs(day: Day, step: str) -> None:
             make_inputs(day)
         else:
             shutil.copytree(brought / "inputs", day.inputs)
-    found = {key: str(value) for key, value in asdict(Inputs.of(day.inputs)).items()}
-    day.note(step, **found)
+    facts = asdict(Inputs.of(day.inputs))
+    day.note(step, **{k: str(v) if isinstance(v, Path) else v for k, v in facts.items()})
 
 
 def _unpacked(day: Day) -> Path | None:

@@ -145,13 +145,15 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a cell: four digits, thousands apart, no bar that would end the cell."""
+    """Return a value as a cell: four digits, commas at thousands, no bar that would end it."""
     if value is None:
         return ""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
+    if isinstance(value, dict):
+        return shown([[key, one] for key, one in value.items()])
     if isinstance(value, list):
         return "; ".join(
             " ".join(map(shown, item)) if isinstance(item, list) else shown(item) for item in value

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ _PAIRS = 128
 _WARM, _TIMED, _PROFILED = 3, 8, 3
 _KERNELS = 25
 _CHUNK_TOKENS = 131_072
+# Times the longest case so far that must be left for one more.
+_ROOM = 1.2
 # What is asked first, in case the time does not suffice for all.
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -111,26 +114,42 @@ def _length(event: FunctionEvent) -> float:
 
 
 def sweep(day: Day, step: str, *, size: str) -> None:
-    """Tell tokens a second and utilisation by pairs of a step and options, the chief ones first."""
+    """Tell tokens a second and utilisation by pairs of a step and options, the chief ones first.
+
+    What would not fit into the step's box is left out, and named.
+    """
+    trained = day.size(size, "tiny")
+    options = day.size(_OPTIONS, ({}, {"dropout": 0.1}, {"chunk_tokens": 200}))
+    cases = list(product(day.size((_PAIRS, 512, 32), (8,)), options))
+    longest = 0.0
     with process_group(600) as device:
         sheet = known_peak(device, torch.bfloat16)
         measured = measured_peak(device, torch.bfloat16)
-        trained = day.size(size, "tiny")
-        for pairs in day.size((_PAIRS, 512, 32), (8,)):
-            for options in day.size(_OPTIONS, ({}, {"dropout": 0.1}, {"chunk_tokens": 200})):
-                chosen = dict(options)
-                precision = chosen.pop("precision", "bf16")
-                base = _setting(day, trained, pairs)
-                try:
-                    found = _rate(replace(base, **chosen), device, precision, day.size(_TIMED, 2))
-                except torch.OutOfMemoryError:
-                    found = {"failed": "out of memory"}
-                    torch.cuda.empty_cache()
-                if "tflops" in found:
-                    found["of_measured"] = round(found["tflops"] * 1e12 / measured, 4)
-                    found["of_sheet"] = _share(found["tflops"], sheet)
-                named = ", ".join(f"{key} {value}" for key, value in options.items()) or "plain"
-                day.note(step, size=trained, pairs=pairs, options=named, **found)
+        for number, (pairs, chosen) in enumerate(cases):
+            if day.seconds_left < _ROOM * longest:
+                day.note(step, left_out=[f"{p}: {_named(o)}" for p, o in cases[number:]])
+                break
+            started = time.monotonic()
+            setting = replace(_setting(day, trained, pairs), **_of_setting(chosen))
+            try:
+                precision = chosen.get("precision", "bf16")
+                found = _rate(setting, device, precision, day.size(_TIMED, 2))
+            except torch.OutOfMemoryError:
+                found = {"failed": "out of memory"}
+                torch.cuda.empty_cache()
+            if "tflops" in found:
+                found["of_measured"] = round(found["tflops"] * 1e12 / measured, 4)
+                found["of_sheet"] = _share(found["tflops"], sheet)
+            day.note(step, size=trained, pairs=pairs, options=_named(chosen), **found)
+            longest = max(longest, time.monotonic() - started)
+
+
+def _named(options: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in options.items()) or "plain"
+
+
+def _of_setting(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key != "precision"}
 
 
 def _share(tflops: float, sheet: float | None) -> float | None:

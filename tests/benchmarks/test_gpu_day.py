@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -20,17 +20,16 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu_day import attention, waits
+from benchmarks.gpu_day import attention, speeds, waits
 from benchmarks.gpu_day.__main__ import main
 from benchmarks.gpu_day.bundle import Contents, make_bundle
 from benchmarks.gpu_day.day import Day, DayError, read_lines
 from benchmarks.gpu_day.driver import boxed, environment, run_steps
 from benchmarks.gpu_day.flash import write_stand_in
-from benchmarks.gpu_day.predictions import PREDICTIONS, Prediction, extreme, one, over
 from benchmarks.gpu_day.provide import Inputs, inputs
-from benchmarks.gpu_day.report import last_attempts, make_report, table
 from benchmarks.gpu_day.schedule import CALLS, steps_of
 from benchmarks.gpu_day.speeds import covered
+from benchmarks.training import Setting
 from scimult.checkpoints import load_pretrained
 from scimult.data.prepared import PreparedData
 from scimult.preparation.world import WorldSettings, make_world, write_world
@@ -133,103 +132,6 @@ def test_a_call_that_is_ended_tells_what_it_was_doing(tmp_path: Path, repository
     assert process.wait(60) == 128 + signal.SIGTERM
     assert [line.get("rc") for line in read_lines(out)][-1] == "stopped"
     assert "**stopped**" in (out / "report.md").read_text(encoding="utf-8")
-
-
-def _line(step: str, **content: Any) -> dict[str, Any]:
-    return {"step": step, "dry": False, **content}
-
-
-def _end(call: str, step: str, rc: int | str) -> dict[str, Any]:
-    return _line(step, call=call, rc=rc, seconds=1.0, box=9.0, error="" if rc == 0 else "words")
-
-
-def test_the_last_attempt_of_a_step_counts() -> None:
-    lines = [
-        _line("peaks", call="run", started=True),
-        _line("peaks", found={"copy_tb_s": 1.0}),
-        _end("run", "peaks", "timeout"),
-        _line("peaks", call="speed", started=True),
-        _line("peaks", found={"copy_tb_s": 2.0}),
-        _end("speed", "peaks", 0),
-        _line("peaks", call="run", started=True),
-        _line("peaks", found={"copy_tb_s": 3.0}),
-    ]
-    told = last_attempts(lines)
-    assert [(one.call, one.rc, one.found) for one in told] == [
-        ("run", "no end written", [{"copy_tb_s": 3.0}]),
-        ("speed", 0, [{"copy_tb_s": 2.0}]),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("device", "copy", "verdict"),
-    [
-        ("NVIDIA H200", 4.3, "| held |"),
-        ("NVIDIA H200", 2.9, "| held |"),
-        ("NVIDIA H200", 2.7, "**missed by more than 1.5 times**"),
-        ("NVIDIA H200", 6.7, "**missed by more than 1.5 times**"),
-        ("NVIDIA A100", 1.2, "of an H200 alone"),
-    ],
-)
-def test_a_report_marks_what_is_far_from_its_prediction(
-    tmp_path: Path, device: str, copy: float, verdict: str
-) -> None:
-    lines = [
-        _line("machine", call="run", started=True),
-        _line("machine", found={"device": device}),
-        _end("run", "machine", 0),
-        _line("peaks", call="run", started=True),
-        _line("peaks", found={"copy_tb_s": copy}),
-        _end("run", "peaks", 1),
-    ]
-    text = "".join(json.dumps(line) + "\n" for line in lines) + '{"cut sh'
-    (tmp_path / "day.jsonl").write_text(text, encoding="utf-8")
-    page = make_report([tmp_path])
-    (row,) = [line for line in page.splitlines() if line.startswith("| copy within")]
-    assert verdict in row
-    assert "dry run" not in page
-    assert "words" in page.partition("## What failed")[2]
-
-
-def test_predictions_take_their_figures_from_the_findings() -> None:
-    findings: Mapping[str, list[dict[str, Any]]] = {
-        "a": [{"x": 1.0, "kind": "k"}, {"x": 4.0, "kind": "k"}, {"y": None}],
-        "b": [{"x": 2.0, "kind": "other"}],
-    }
-    assert one("a", "x")(findings) == 1.0
-    assert one("a", "y")(findings) is None
-    assert one("b", "x", kind="k")(findings) is None
-    assert extreme(max, ("a", "b", "c"), ("x",), kind="k")(findings) == 4.0
-    assert over(one("a", "x"), one("b", "x"))(findings) == 0.5
-    assert over(one("a", "x"), one("c", "x"))(findings) is None
-
-
-def test_a_range_is_missed_beyond_half_as_much_again() -> None:
-    both = Prediction("", 2.0, 4.0, one("a", "x"))
-    assert [both.misses(figure) for figure in (1.3, 1.4, 3.0, 6.0, 6.1)] == [
-        True,
-        False,
-        False,
-        False,
-        True,
-    ]
-    assert not replace(both, high=None).misses(1e9)
-    assert not replace(both, low=None).misses(0.0)
-    assert len({one.what for one in PREDICTIONS}) == len(PREDICTIONS)
-
-
-def test_the_documents_state_every_prediction(repository: Path) -> None:
-    page = (repository / "docs" / "performance.md").read_text(encoding="utf-8")
-    for prediction in PREDICTIONS:
-        assert f"| {prediction.what} | {prediction.range} |" in page
-
-
-def test_cells_do_not_end_early() -> None:
-    rows = [["a|b", None, 12345.6, True], ["c", [["x", 2]], 0.000123456, 1_000_000]]
-    assert table(["a", "b", "c", "d"], rows).splitlines()[2:] == [
-        "| a\\|b |  | 12,346 | True |",
-        "| c | x 2 | 0.0001235 | 1,000,000 |",
-    ]
 
 
 def test_waits_are_counted_by_line_after_the_first_steps(
@@ -374,6 +276,23 @@ def test_a_dry_run_of_a_tiny_run(tmp_path: Path, repository: Path) -> None:
     assert line.endswith("| dry run |")
     counted = json.loads((tmp_path / "work/configs/bf16_cache.waits.json").read_text())
     assert counted == {"steps": 4, "places": []}, "a CPU is never waited for"
+
+
+def test_a_sweep_leaves_out_what_does_not_fit_its_box(
+    day: Day, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rate(setting: Any, device: torch.device, precision: str, steps: int) -> dict[str, Any]:
+        time.sleep(0.5)
+        return {"tflops": 1.0}
+
+    monkeypatch.setattr(speeds, "_rate", rate)
+    monkeypatch.setattr(speeds, "_setting", lambda *_: Setting("", "", 8, 64, 0.0))
+    monkeypatch.setattr(speeds, "measured_peak", lambda *_: 2e12)
+    monkeypatch.setattr(speeds, "process_group", lambda _: nullcontext(torch.device("cpu")))
+    speeds.sweep(replace(day, ends=time.monotonic() + 0.9), "sweep", size="minilm")
+    first, last = (line["found"] for line in read_lines(day.out))
+    assert (first["options"], first["of_measured"]) == ("plain", 0.5)
+    assert last == {"left_out": ["8: dropout 0.1", "8: chunk_tokens 200"]}
 
 
 @pytest.mark.slow
