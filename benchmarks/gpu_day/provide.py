@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -73,8 +74,26 @@ def inputs(day: Day, step: str) -> None:
             make_inputs(day)
         else:
             shutil.copytree(brought / "inputs", day.inputs)
-    facts = asdict(Inputs.of(day.inputs))
+    found = Inputs.of(day.inputs)
+    facts = asdict(found)
     day.note(step, **{k: str(v) if isinstance(v, Path) else v for k, v in facts.items()})
+    day.note(step, tokens=_tokenise(found))
+
+
+def _tokenise(found: Inputs) -> int:
+    """Tokenise the prepared texts on all cores, once, as every later step would on one."""
+    from scimult.checkpoints import load_pretrained
+    from scimult.data.prepared import PreparedData
+    from scimult.data.tokenization import TextTokenizer
+
+    data, cores = PreparedData.open(found.prepared), len(os.sched_getaffinity(0))
+    # A sentence-transformers folder may lowercase where its tokenizer's own files do not.
+    for tokenizer in (
+        load_pretrained(found.model).tokenizer,
+        TextTokenizer.from_folder(found.model),
+    ):
+        lengths = data.tokens(tokenizer, workers=cores).lengths_N
+    return int(lengths.sum())
 
 
 def _unpacked(day: Day) -> Path | None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import warnings
 from contextlib import nullcontext
@@ -234,7 +235,9 @@ def test_a_bundle_brings_model_and_data(tmp_path: Path, contents: Contents, day:
     before = load_pretrained(contents.model).model.state_dict()
     for name, weight in load_pretrained(found.model).model.state_dict().items():
         torch.testing.assert_close(weight, before[name].bfloat16().float(), rtol=0, atol=0)
-    assert not list(found.prepared.glob("tokens*"))
+    with tarfile.open(archive) as packed:
+        assert not [name for name in packed.getnames() if "tokens" in name]
+    assert list(found.prepared.glob("tokens/*/*")), "made again"
 
 
 def test_a_bundle_over_its_limit_or_without_data_is_not_written(
