@@ -46,7 +46,8 @@ def main(out: Path) -> None:
     _make_world(WORK)
     _train(WORK)
     (out / "metrics.jsonl").write_text("".join(_metrics(WORK / stage) for stage in STAGES))
-    models = [part for name in STAGES for part in ("--model", f"{name}={WORK / name}")]
+    models = [f"{name}={WORK / name},dtype=float32" for name in STAGES]
+    models = [word for model in models for word in ("--model", model)]
     scored = [("demo", WORK / "world" / "eval", ["--bm25", *models])]
     if real := os.environ.get("SCIMULT_DATA"):
         _prepare_real(Path(real), WORK)

@@ -61,7 +61,9 @@ def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
     raw = ["--config", f"{CONFIGS}/data/world.yaml", "--root", f"{world}/train"]
     vocabulary = ["--texts", f"{prepared}", "--vocab-size", "4000"]
     benchmarks = ["--suite", "demo", "--data", f"{world}/eval", "--out", f"{out}/results"]
-    models = [part for stage in STAGES for part in ("--model", f"{stage}={out / stage}")]
+    # In bfloat16, where a machine has it, scores would be others in the second decimal.
+    models = [f"{stage}={out / stage},dtype=float32" for stage in STAGES]
+    models = [word for model in models for word in ("--model", model)]
     return [
         ["scimult", "generate", "--out", f"{world}"],
         ["scimult", "prepare", *raw, "--out", f"{prepared}"],
