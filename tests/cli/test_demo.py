@@ -59,7 +59,7 @@ def test_a_command_reads_what_an_earlier_one_wrote(
     assert {run.data.prepared for run in runs} == {str(options["prepare"]["out"])}
     assert runs[0].model.tokenizer == str(options["train-tokenizer"]["out"])
     assert runs[0].schedule.steps == 0
-    evaluated = [f"{Path(run.output).name}={run.output}" for run in runs]
+    evaluated = [f"{Path(run.output).name}={run.output},dtype=float32" for run in runs]
     assert options["evaluate"]["model"] == evaluated
     assert options["evaluate"]["bm25"] is True
     assert options["evaluate"]["data"] == OUT / "world" / "eval"
