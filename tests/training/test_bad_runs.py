@@ -57,7 +57,7 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
             {"loss": {"name": "triplet", "mask_margin": 1.0}, "model": {"similarity": "l2"}},
             "leaves out every candidate within loss.margin 1.0",
         ),
-        ({"loss": {"name": "triplet"}}, "a dot product is none.*l2"),
+        ({"loss": {"name": "triplet"}}, "a dot product is not one.*l2"),
         (
             {
                 "loss": {"name": "triplet"},

@@ -68,7 +68,7 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
         ),
         (
             {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}},
-            "to the host alone .*'nvme'.*device cpu",
+            "only be offloaded to the host .*'nvme'.*device cpu",
         ),
     ],
 )
