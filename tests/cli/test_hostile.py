@@ -247,9 +247,11 @@ def test_mistakes_are_told_before_torch_is_loaded(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_killed_verb_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     code = (
-        "import sys, time, typer\n"
+        "import signal, sys, time, typer\n"
         "from scimult.cli.main import Verbs\n"
         "from scimult.files import atomic_folder\n"
+        # Under nohup the tests themselves ignore it.
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "app = typer.Typer(cls=Verbs, pretty_exceptions_enable=False)\n"
         "@app.callback()\n"
         "def options(debug: bool = False) -> None: pass\n"
