@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from scimult.checkpoints import Pretrained
 
 
+MERGED = "merged"
+"""What results call the merged model."""
+
+
 def merge(
     models: Annotated[
         list[Path] | None,
@@ -40,7 +44,9 @@ def merge(
         list[str] | None,
         typer.Option(help="TASK=MODEL: make experts of models of single tasks (repeatable)."),
     ] = None,
-    variant: Annotated[str, typer.Option(help="Which layers become experts.")] = "mha_expert",
+    variant: Annotated[
+        str | None, typer.Option(help="Which layers --expert makes experts of: mha_expert, ...")
+    ] = None,
     suite: Annotated[str | None, typer.Option(help="Evaluate the merged model first.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the suite's data sets.")] = None,
     sets: Annotated[list[str] | None, typer.Option(help="Only this set (repeatable).")] = None,
@@ -60,14 +66,25 @@ def merge(
     if bool(models) == bool(experts) or (share_experts and not one_model):
         fix = "name models, or one model with --share-experts, or --expert TASK=MODEL for each task"
         raise ConfigError("one way of merging at a time", fix=fix)
-    _check_gate(suite, data, results, not_worse_than)
+    _check_idle(
+        {
+            "--method": method != "average",
+            "--base": base is not None,
+            "--share": bool(share and experts),
+        },
+        idle=share_experts or bool(experts),
+        of="whole models",
+    )
+    _check_idle({"--variant": variant is not None}, idle=not experts, of="--expert")
+    _check_gate(suite, data, results, not_worse_than or [])
+    _check_idle({"--sets": bool(sets), "--device": bool(device)}, idle=not suite, of="--suite")
     for path in [*(models or []), *experts.values(), *([base] if base else [])]:
         check_model(path)
     from scimult.checkpoints import merge as merging
     from scimult.checkpoints import save_pretrained
 
     if experts:
-        merged = merging.split_experts(experts, variant)
+        merged = merging.split_experts(experts, variant or "mha_expert")
     elif share_experts:
         (model,) = models or []
         merged = merging.share_experts(model, _shares_of_tasks(model, share))
@@ -87,14 +104,26 @@ def _expert(spec: str) -> tuple[str, Path]:
     return task, Path(path)
 
 
+def _check_idle(given: dict[str, bool], *, idle: bool, of: str) -> None:
+    """Refuse options that would change nothing."""
+    named = [option for option, is_given in given.items() if is_given]
+    if idle and named:
+        raise ConfigError(f"{', '.join(named)} belongs to {of}", fix="leave it out")
+
+
 def _check_gate(
-    suite: str | None, data: Path | None, results: Path | None, others: list[Path] | None
+    suite: str | None, data: Path | None, results: Path | None, others: list[Path]
 ) -> None:
     given = [suite is not None, data is not None, results is not None]
     if any(given) != all(given) or (others and not suite):
         fix = "pass all of --suite, --data and --results, or none and no --not-worse-than"
         raise ConfigError("an evaluation needs a suite, its data and a folder", fix=fix)
-    for path in others or []:
+    # Results are kept by name: of two with one name the later would take the other's place.
+    names = [MERGED, *(path.resolve().name for path in others)]
+    if len(set(names)) < len(names):
+        fix = "give each folder its own name, other than 'merged'"
+        raise ConfigError("two systems have the same name", value=names, fix=fix)
+    for path in others:
         check_model(path)
 
 
@@ -130,7 +159,7 @@ def _gate(
 
     chosen = load_suite(suite)
     loaded = load_sets(chosen, data, sets)
-    encoders = [SciMult(merged, name="merged", device=device)]
+    encoders = [SciMult(merged, name=MERGED, device=device)]
     encoders += [SciMult.from_pretrained(path, device=device) for path in others]
     for encoder in encoders:
         settings = {"fingerprint": encoder.fingerprint}
@@ -139,7 +168,7 @@ def _gate(
     print_table(score_table(update_table(results)))
     worse = []
     for encoder in encoders[1:]:
-        found = compare(results, Settings(baseline=encoder.name), ["merged"])
+        found = compare(results, Settings(baseline=encoder.name), [MERGED])
         worse += [
             f"{row.name} ({100 * row.difference:+.2f} to {encoder.name}, p {row.p_holm:.3f})"
             for row in found.rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,11 @@ def test_the_command_and_its_gate(tmp_path: Path) -> None:
         ([str(model), str(other), "--share-experts"], "one way of merging"),
         ([str(model), str(other), "--not-worse-than", str(model)], "needs a suite"),
         (["--expert", "search"], "an expert is TASK=MODEL"),
+        ([str(model), "--share-experts", "--method", "slerp"], "--method belongs to whole models"),
+        ([str(model), "--share-experts", "--base", str(model)], "--base belongs to whole models"),
+        (["--expert", f"search={model}", "--share", "1"], "--share belongs to whole models"),
+        ([str(model), str(other), "--variant", "ffn_expert"], "--variant belongs to --expert"),
+        ([str(model), str(other), "--sets", "cisi"], "--sets belongs to --suite"),
         ([str(model), str(tmp_path / "nowhere")], "folder does not exist"),
     ):
         result = runner.invoke(app, ["merge", *words, "--out", str(tmp_path / "no")])
@@ -228,6 +234,13 @@ def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert "the merged model is worse on own (" in result.output
     assert not (tmp_path / "out").exists()
+    # Under its name a parent would be compared with itself.
+    for name in ("model", "merged"):
+        copy = tmp_path / "copies" / name
+        shutil.copytree(model, copy)
+        result = runner.invoke(app, [*words, "--not-worse-than", str(copy)])
+        assert result.exit_code == 1
+        assert "two systems have the same name" in result.output
     result = runner.invoke(app, [*words, "--share", "1", "--share", "0"])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out").is_dir()
