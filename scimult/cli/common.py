@@ -70,14 +70,15 @@ SCORES = {"dot": "dot product", "cosine": "cosine", "l2": "minus L2 distance"}
 def open_model(
     path: Path,
     device: str | None,
+    dtype: str,
     pooling: Literal["cls", "mean"] | None,
     similarity: Literal["dot", "cosine", "l2"] | None,
 ) -> SciMult:
-    """Load the model that a verb uses, in the type that is fastest on the device."""
+    """Load the model that a verb uses."""
     from scimult.inference import SciMult
 
     return SciMult.from_pretrained(
-        path, device=device, dtype="auto", pooling=pooling, similarity=similarity
+        path, device=device, dtype=dtype, pooling=pooling, similarity=similarity
     )
 
 

@@ -10,6 +10,7 @@ from scimult.cli.checks import check_use, real_text
 from scimult.cli.common import (
     AsJson,
     Device,
+    Dtype,
     Model,
     NoCache,
     Papers,
@@ -55,6 +56,7 @@ def recommend(
     top: Top = 10,
     task: Annotated[str, typer.Option(help="Task of the model.")] = "link_prediction",
     device: Device = None,
+    dtype: Dtype = "auto",
     pooling: Pooling = None,
     similarity: Similarity = None,
     no_cache: NoCache = False,
@@ -70,7 +72,7 @@ def recommend(
         fix = "give either --id, or --title of a paper or --title and --abstract of a new one"
         raise DataError(problem, fix=fix)
     check_use(model, papers)
-    encoder = open_model(model, device, pooling, similarity)
+    encoder = open_model(model, device, dtype, pooling, similarity)
     collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
     text, own_row = _query(collection, paper, title or "", abstract)
     query_1D = encoder.encode([text], task=task, role="query")

@@ -10,6 +10,7 @@ from scimult.cli.checks import check_use, real_text
 from scimult.cli.common import (
     AsJson,
     Device,
+    Dtype,
     Model,
     NoCache,
     Papers,
@@ -32,6 +33,7 @@ def search(
     top: Top = 10,
     task: Annotated[str, typer.Option(help="Task of the model.")] = "search",
     device: Device = None,
+    dtype: Dtype = "auto",
     pooling: Pooling = None,
     similarity: Similarity = None,
     no_cache: NoCache = False,
@@ -40,7 +42,7 @@ def search(
 ) -> None:
     """Rank papers for a query; the papers are encoded once and kept in a cache."""
     check_use(model, papers)
-    encoder = open_model(model, device, pooling, similarity)
+    encoder = open_model(model, device, dtype, pooling, similarity)
     query_1D = encoder.encode([query], task=task, role="query")
     collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
     papers_ND = embed(encoder, collection, task, "candidate", no_cache)

@@ -12,6 +12,7 @@ from scimult.cli.checks import check_output_file, check_use
 from scimult.cli.common import (
     AsJson,
     Device,
+    Dtype,
     Model,
     NoCache,
     Overwrite,
@@ -48,6 +49,7 @@ def tag(
     top: Top = 5,
     task: Annotated[str, typer.Option(help="Task of the model.")] = "classification",
     device: Device = None,
+    dtype: Dtype = "auto",
     pooling: Pooling = None,
     similarity: Similarity = None,
     no_cache: NoCache = False,
@@ -58,7 +60,7 @@ def tag(
     files = check_use(model, papers, labels)
     if out is not None:
         check_output_file(out, overwrite, files)
-    encoder = open_model(model, device, pooling, similarity)
+    encoder = open_model(model, device, dtype, pooling, similarity)
     queries = open_collection(papers, encoder.kind(task, "query"), skip_bad)
     space = open_collection(labels, encoder.kind(task, "candidate"), skip_bad)
     papers_ND = embed(encoder, queries, task, "query", no_cache)

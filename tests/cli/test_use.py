@@ -60,9 +60,11 @@ def _error(result: Any) -> str:
     return str(result.stderr)
 
 
-def test_search_ranks_by_the_models_similarity(model: Path, folder: Path) -> None:
-    rows = _rows(_run("search", "graphs", "--model", model, "--papers", folder, "--json"))
-    encoder = SciMult.from_pretrained(model, dtype="auto")
+@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
+def test_search_ranks_by_the_models_similarity(model: Path, folder: Path, dtype: str) -> None:
+    options = ["--model", model, "--papers", folder, "--dtype", dtype, "--json"]
+    rows = _rows(_run("search", "graphs", *options))
+    encoder = SciMult.from_pretrained(model, dtype=dtype)
     query_1D = encoder.encode(["graphs"], task="search")
     papers_ND = encoder.encode(PAPERS, task="search", role="candidate")
     scores_N = (papers_ND @ query_1D[0]).tolist()
