@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError
-from scimult.evaluation.metrics import PROTOCOL_METRICS, SPECIAL, parse
+from scimult.evaluation.metrics import parse
+from scimult.evaluation.protocols import OWN_METRICS, PROTOCOLS, known_protocol
 from scimult.types import Similarity
 
-Protocol = Literal[
-    "classification_fine",
-    "classification_coarse",
-    "classification_linear",
-    "regression_linear",
-    "link_retrieval",
-    "rerank",
-    "search",
-    "reviewer_matching",
-    "author_clustering",
-    "recommendation",
-]
 Format = Literal[
     "house", "scirepeval", "scirepeval_training", "scidocs", "scimult", "mdcr", "s2and"
 ]
-
-_FITTED = ("classification_linear", "regression_linear")
-_FORMAT_PROTOCOLS: dict[str, tuple[str, ...]] = {
-    "scirepeval": (*_FITTED, "rerank", "reviewer_matching"),
-    "scirepeval_training": (*_FITTED, "rerank"),
-    "scidocs": ("classification_linear", "rerank", "recommendation"),
-    "scimult": (
-        "classification_fine",
-        "classification_coarse",
-        "link_retrieval",
-        "rerank",
-        "search",
-    ),
-    "mdcr": ("rerank",),
-    "s2and": ("author_clustering",),
-    "house": (
-        "classification_fine",
-        "classification_coarse",
-        *_FITTED,
-        "link_retrieval",
-        "rerank",
-        "search",
-    ),
-}
 
 
 class Expected(StrictConfig):
@@ -191,7 +156,7 @@ class Benchmark(StrictConfig):
 
     task: str
     fallback_task: str | None = None
-    protocol: Protocol
+    protocol: Annotated[str, AfterValidator(known_protocol)]
     format: Format = "house"
     folder: str
     texts: str | None = None
@@ -226,16 +191,17 @@ class Benchmark(StrictConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Benchmark:
-        own = PROTOCOL_METRICS.get(self.protocol)
+        protocol = PROTOCOLS[self.protocol]
+        own = protocol.metrics
         for name in self.metrics:
-            if (name in SPECIAL) if own is None else (name not in own):
+            if (name not in own) if own else (name in OWN_METRICS):
                 fix = f"use {', '.join(own)}" if own else "use a measure of ranked lists"
                 raise ConfigError(f"{name} is not a metric of {self.protocol}", fix=fix)
-        if self.protocol not in _FORMAT_PROTOCOLS[self.format]:
-            known = ", ".join(_FORMAT_PROTOCOLS[self.format])
+        if self.format not in protocol.layouts:
+            known = ", ".join(name for name, row in PROTOCOLS.items() if self.format in row.layouts)
             problem = f"format {self.format!r} has no data for protocol {self.protocol!r}"
             raise ConfigError(problem, fix=f"use one of {known}")
-        if (self.probe is not None) != (self.protocol in _FITTED):
+        if (self.probe is not None) != protocol.fits:
             raise ConfigError("probe and the protocols with a linear model go together")
         if self.name_matching and self.protocol != "classification_fine":
             raise ConfigError("name_matching is for classification_fine")
@@ -249,7 +215,11 @@ class Benchmark(StrictConfig):
             if self.mode == mode and self.protocol != protocol:
                 raise ConfigError(f"mode {mode!r} is for {protocol}")
         fitting = (self.protocol, self.probe.intercept) if self.probe else None
-        if self.probe and self.probe.solver == "lightning" and fitting != (_FITTED[1], False):
+        if (
+            self.probe
+            and self.probe.solver == "lightning"
+            and fitting != ("regression_linear", False)
+        ):
             fix = "set intercept: false too; for classes liblinear without one gives the same"
             raise ConfigError("solver 'lightning' is for regression without intercept", fix=fix)
         if self.average == "groups" and self.format != "mdcr":
@@ -263,7 +233,7 @@ class Benchmark(StrictConfig):
     @property
     def is_classification(self) -> bool:
         """Whether candidates are labels."""
-        return self.protocol in ("classification_fine", "classification_coarse")
+        return PROTOCOLS[self.protocol].labels
 
     @property
     def main_metric(self) -> str:

@@ -16,8 +16,9 @@ import numpy as np
 
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError, DataError, UnknownNameError
-from scimult.evaluation.metrics import MACRO_F1, Scores
+from scimult.evaluation.metrics import Scores
 from scimult.evaluation.per_query import AGAIN, read_per_query
+from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.report import check_comparable, set_order
 from scimult.evaluation.resampling import (
     ROUNDING,

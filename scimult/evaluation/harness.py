@@ -11,15 +11,13 @@ from pathlib import Path
 from scimult import distributed
 from scimult.data.lines import Rejects
 from scimult.errors import ConfigError
-from scimult.evaluation import recommendation, reviewers
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.clustering import author_clustering, write_official_input
+from scimult.evaluation.clustering import write_official_input
 from scimult.evaluation.datasets import missing_files, read_dataset
 from scimult.evaluation.growing import Earlier, GrowingResult
 from scimult.evaluation.outcome import Outcome
 from scimult.evaluation.per_query import write_per_query
-from scimult.evaluation.probes import classification_linear, regression_linear
-from scimult.evaluation.protocols import PROTOCOLS
+from scimult.evaluation.protocols import PROTOCOLS, function_of
 from scimult.evaluation.results import Result, SetFacts, SetResult, folder_of
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import DenseSystem, EmbeddingSystem, System
@@ -28,16 +26,6 @@ from scimult.files import sha256
 from scimult.retrieval.runs import write_run
 from scimult.retrieval.store import StoringEncoder
 from scimult.types import Role, Text
-
-# Their protocols are registered when they are imported.
-RANKING_MODULES = (recommendation, reviewers)
-
-EMBEDDING_PROTOCOLS: dict[str, Callable[..., Outcome]] = {
-    "classification_linear": classification_linear,
-    "regression_linear": regression_linear,
-    "author_clustering": author_clustering,
-}
-"""Functions of a benchmark, its papers and their embeddings, shape ``(N, D)``."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +63,7 @@ def load_sets(
             group=benchmark.group,
             counts=dataset.counts,
             left_out=dict(rejects.counts),
-            remarks=dataset.remarks if isinstance(dataset, Dataset) else {},
+            remarks=dataset.remarks,
             files={os.path.relpath(path, root): sha256(path) for path in dataset.files},
         )
         loaded[name] = LoadedSet(benchmark, dataset, facts)
@@ -203,7 +191,7 @@ def encode_on_all_ranks(system: System, sets: Mapping[str, LoadedSet]) -> None:
         return
     texts: dict[tuple[str, Role], dict[Text, None]] = {}
     for loaded in sets.values():
-        for some, task, role in texts_of(routed(loaded, system).dataset):
+        for some, task, role in routed(loaded, system).dataset.inputs:
             texts.setdefault((task, role), {}).update(dict.fromkeys(some))
     for (task, role), distinct in texts.items():
         encoder.encode_on_all_ranks(list(distinct), task=task, role=role, show_progress=True)
@@ -223,28 +211,18 @@ def _encoded_as(loaded: LoadedSet, system: System) -> str | None:
     return loaded.dataset.task if has_choice else None
 
 
-def texts_of(dataset: TaskData) -> list[tuple[Sequence[Text], str, Role]]:
-    """Return what has to be encoded for a set: texts, and the task and role they have."""
-    if isinstance(dataset, Dataset):
-        return [
-            (dataset.queries, dataset.task, "query"),
-            (dataset.candidates, dataset.task, "candidate"),
-        ]
-    return [(dataset.texts, dataset.task, "query")]
-
-
 def needs_embeddings(loaded: LoadedSet) -> bool:
     """Return whether the set's protocol fits or clusters embeddings instead of ranking."""
-    return loaded.benchmark.protocol in EMBEDDING_PROTOCOLS
+    return PROTOCOLS[loaded.benchmark.protocol].takes == "embeddings"
 
 
 def _outcome(system: System, loaded: LoadedSet) -> Outcome:
-    dataset, protocol = loaded.dataset, loaded.benchmark.protocol
+    score = function_of(loaded.benchmark.protocol)
+    dataset = loaded.dataset
     if isinstance(dataset, Dataset):
-        return PROTOCOLS[protocol](loaded.benchmark, dataset, system.ranker(dataset))
+        return score(loaded.benchmark, dataset, system.ranker(dataset))
     assert isinstance(system, EmbeddingSystem), "checked before"
-    embeddings_ND = system.paper_embeddings(dataset)
-    return EMBEDDING_PROTOCOLS[protocol](loaded.benchmark, dataset, embeddings_ND)
+    return score(loaded.benchmark, dataset, system.paper_embeddings(dataset))
 
 
 def _write_runs(

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult.errors import ConfigError
+from scimult.evaluation.protocols import OWN_METRICS
 from scimult.registry import Registry
 from scimult.retrieval.runs import Qrels, Ranking
 from scimult.types import IntArray
@@ -57,17 +58,6 @@ class Metric(Protocol):
 
 
 METRICS: Registry[Metric] = Registry("metric")
-MACRO_F1 = "macro_f1"
-PROTOCOL_METRICS: dict[str, tuple[str, ...]] = {
-    "classification_coarse": (MACRO_F1,),
-    "classification_linear": (MACRO_F1, "f1", "accuracy"),
-    "regression_linear": ("kendall_tau",),
-    "reviewer_matching": ("mean_precision", "precision_hard", "precision_soft"),
-    "author_clustering": ("b_cubed_f1", "b_cubed_precision", "b_cubed_recall"),
-    "recommendation": ("weighted_ndcg", "weighted_precision@1"),
-}
-"""Protocols that do not score ranked lists by the measures below, and what they compute."""
-SPECIAL = {name for names in PROTOCOL_METRICS.values() for name in names}
 
 
 def judge(ranking: Ranking, qrels: Qrels) -> Judged:
@@ -105,7 +95,7 @@ def parse(name: str) -> tuple[str, int | None]:
     UnknownNameError
         If there is no such metric.
     """
-    if name in SPECIAL:
+    if name in OWN_METRICS:
         return name, None
     metric, at, cutoff = name.partition("@")
     METRICS[metric]

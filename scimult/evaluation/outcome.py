@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from scimult.evaluation.metrics import MACRO_F1
+from scimult.evaluation.protocols import MACRO_F1
 from scimult.retrieval.runs import Ranking
 
 WEIGHT = "weight"

@@ -1,130 +1,111 @@
-"""The protocols that rank candidates, each a function of a data set and a ranker.
-
-Shape legend: Q queries, K listed results per query.
-"""
+"""The protocols, a row each: which layouts have its data, what it computes, which function does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
+from scimult.errors import UnknownNameError
 
-from scimult.data.ragged import Ragged
-from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.metrics import MACRO_F1, Scores, compute, depth, judge, macro_f1
-from scimult.evaluation.name_matching import match_names, matched_first, words
-from scimult.evaluation.outcome import WEIGHT, Outcome
-from scimult.evaluation.systems import Ranker
-from scimult.evaluation.task_data import Dataset
-from scimult.registry import Registry
-from scimult.retrieval.runs import Ranking
+if TYPE_CHECKING:
+    from scimult.evaluation.outcome import Outcome
 
-WITH_NAMES = "+names"
-"""Ending of the metrics that are taken after label-name matching."""
+MACRO_F1 = "macro_f1"
 
 
-PROTOCOLS: Registry[Callable[[Benchmark, Dataset, Ranker], Outcome]] = Registry("protocol")
+@dataclass(frozen=True)
+class Protocol:
+    """One way to score a system on a data set.
 
-
-@PROTOCOLS.register("classification_fine")
-def classification_fine(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank all labels for each paper; Recall@k without and with name matching (section 4.1)."""
-    rankings = {"": ranker.search(depth(benchmark.metrics))}
-    if benchmark.name_matching:
-        matched = ranker.rank_listed(_matches(benchmark, dataset))
-        rankings[WITH_NAMES] = matched_first(rankings[""], matched)
-    return _scored(benchmark, dataset, rankings)
-
-
-def _matches(benchmark: Benchmark, dataset: Dataset) -> Ragged:
-    """Return the labels whose name matches each paper: found here, or as the data says."""
-    if dataset.matched is not None:
-        return dataset.matched
-    normalise = words if benchmark.name_matching == "words" else str.strip
-    texts = [normalise(text.joined) for text in dataset.queries]
-    names = [[normalise(name) for name in synonyms] for synonyms in dataset.label_names]
-    return match_names(texts, names)
-
-
-@PROTOCOLS.register("classification_coarse")
-def classification_coarse(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Give each paper its best label; macro F1 (section 4.1). No label counts as wrong."""
-    ranking = ranker.search(1)
-    gold_Q, predicted_Q = dataset.qrels.rows.values, ranking.rows_QK[:, 0]
-    labels = dataset.candidate_ids
-    return Outcome(
-        scores={MACRO_F1: macro_f1(gold_Q, predicted_Q)},
-        per_query={
-            "correct": (gold_Q == predicted_Q).astype(float).tolist(),
-            "gold": [labels[row] for row in gold_Q],
-            "predicted": [labels[row] if row >= 0 else "" for row in predicted_Q],
-        },
-        rankings={"": ranking},
-    )
-
-
-@PROTOCOLS.register("link_retrieval")
-def link_retrieval(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank all papers for each query paper, which is left out except in mode ``paper``."""
-    exclude_Q = None if benchmark.mode == "paper" else dataset.own_rows
-    ranking = ranker.search(depth(benchmark.metrics), exclude_Q)
-    return _scored(benchmark, dataset, {"": ranking})
-
-
-@PROTOCOLS.register("rerank")
-def rerank(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank the candidates that each query lists, and no others."""
-    assert dataset.lists is not None, "the reader makes lists for this protocol"
-    return _scored(benchmark, dataset, {"": ranker.rank_listed(dataset.lists)})
-
-
-@PROTOCOLS.register("search")
-def search(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank the whole corpus for each query; mode ``beir`` leaves out what has the query's id."""
-    exclude_Q = dataset.own_rows if benchmark.mode == "beir" else None
-    ranking = ranker.search(depth(benchmark.metrics), exclude_Q)
-    return _scored(benchmark, dataset, {"": ranking})
-
-
-def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]) -> Outcome:
-    """Compute every metric of the benchmark on every kind of list."""
-    columns: dict[str, Scores] = {}
-    for kind, ranking in rankings.items():
-        judged = judge(ranking, dataset.qrels)
-        columns.update({name + kind: compute(name, judged) for name in benchmark.metrics})
-    per_query: dict[str, list[float] | list[str]] = {
-        name: scores_Q.tolist() for name, scores_Q in columns.items()
-    }
-    weights_Q = np.ones(len(dataset.query_ids))
-    if benchmark.average == "groups":
-        weights_Q = group_weights(dataset.groups)
-        per_query[WEIGHT] = weights_Q.tolist()
-    return Outcome(
-        scores={name: float(np.mean(weights_Q * scores_Q)) for name, scores_Q in columns.items()},
-        per_query=per_query,
-        rankings=rankings,
-        details=_by_group(dataset, columns),
-    )
-
-
-def group_weights(groups: Sequence[str]) -> Scores:
-    """Return how much each query counts, 1 on average, if every group counts the same.
-
-    The weighted mean over queries is then the mean of the groups' means.
+    Attributes
+    ----------
+    module : str
+        Module of ``scimult.evaluation`` that has a function of the protocol's name. It takes the
+        benchmark, the data, and a ranker or embeddings; it is imported when it is first called,
+        because linear models and clustering take a second to import.
+    takes : {"ranker", "embeddings"}
+        What of a system it scores.
+    layouts : tuple of str
+        Layouts of files that have its data.
+    metrics : tuple of str
+        What it computes; empty: any measure of ranked lists.
+    fits : bool
+        Whether it fits a linear model, which the benchmark's ``probe`` describes.
+    labels : bool
+        Whether candidates are labels.
     """
-    _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    weights_Q: Scores = len(groups) / (len(sizes) * sizes[places])
-    return weights_Q
+
+    module: str
+    takes: Literal["ranker", "embeddings"]
+    layouts: tuple[str, ...]
+    metrics: tuple[str, ...] = ()
+    fits: bool = False
+    labels: bool = False
 
 
-def _by_group(dataset: Dataset, columns: dict[str, Scores]) -> dict[str, Any]:
-    """Return the mean of every metric in each group of queries; empty without groups."""
-    if not dataset.groups:
-        return {}
-    groups = np.array(dataset.groups)
-    means = {
-        metric: {name: float(scores_Q[groups == name].mean()) for name in sorted(set(groups))}
-        for metric, scores_Q in columns.items()
-    }
-    return {"by_group": means}
+PROTOCOLS: dict[str, Protocol] = {
+    "classification_fine": Protocol("rankings", "ranker", ("house", "scimult"), labels=True),
+    "classification_coarse": Protocol(
+        "rankings", "ranker", ("house", "scimult"), (MACRO_F1,), labels=True
+    ),
+    "classification_linear": Protocol(
+        "probes",
+        "embeddings",
+        ("house", "scirepeval", "scirepeval_training", "scidocs"),
+        (MACRO_F1, "f1", "accuracy"),
+        fits=True,
+    ),
+    "regression_linear": Protocol(
+        "probes",
+        "embeddings",
+        ("house", "scirepeval", "scirepeval_training"),
+        ("kendall_tau",),
+        fits=True,
+    ),
+    "link_retrieval": Protocol("rankings", "ranker", ("house", "scimult")),
+    "rerank": Protocol(
+        "rankings",
+        "ranker",
+        ("house", "scirepeval", "scirepeval_training", "scidocs", "scimult", "mdcr"),
+    ),
+    "search": Protocol("rankings", "ranker", ("house", "scimult")),
+    "reviewer_matching": Protocol(
+        "reviewers",
+        "ranker",
+        ("scirepeval",),
+        ("mean_precision", "precision_hard", "precision_soft"),
+    ),
+    "author_clustering": Protocol(
+        "clustering",
+        "embeddings",
+        ("s2and",),
+        ("b_cubed_f1", "b_cubed_precision", "b_cubed_recall"),
+    ),
+    "recommendation": Protocol(
+        "rankings", "ranker", ("scidocs",), ("weighted_ndcg", "weighted_precision@1")
+    ),
+}
+OWN_METRICS = {name for protocol in PROTOCOLS.values() for name in protocol.metrics}
+"""What protocols compute that is no measure of ranked lists."""
+
+
+def known_protocol(name: str) -> str:
+    """Return ``name``.
+
+    Raises
+    ------
+    UnknownNameError
+        If no protocol has it; the message suggests one.
+    """
+    if name not in PROTOCOLS:
+        raise UnknownNameError("protocol", name, PROTOCOLS)
+    return name
+
+
+def function_of(name: str) -> Callable[[Any, Any, Any], Outcome]:
+    """Return the function of a protocol, of a benchmark, its data and what the protocol takes."""
+    module = import_module(f"scimult.evaluation.{PROTOCOLS[name].module}")
+    function: Callable[[Any, Any, Any], Outcome] = getattr(module, name)
+    return function

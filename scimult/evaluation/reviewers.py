@@ -10,7 +10,6 @@ import numpy as np
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.metrics import Scores, compute, judge
 from scimult.evaluation.outcome import Outcome
-from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.systems import Ranker
 from scimult.evaluation.task_data import HARD, SOFT, Dataset
 from scimult.retrieval.runs import Qrels, Ranking, id_order, places_of, ranking_of_pairs
@@ -21,7 +20,6 @@ BEST = 3
 CUTOFFS = (5, 10)
 
 
-@PROTOCOLS.register("reviewer_matching")
 def reviewer_matching(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
     """Rank the judged reviewers; precision at 5 and 10, in the hard and in the soft sense."""
     assert dataset.lists is not None

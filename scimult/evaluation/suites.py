@@ -11,10 +11,10 @@ from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.errors import UnknownNameError
-from scimult.evaluation.benchmark import Benchmark, Expected, Protocol
+from scimult.evaluation.benchmark import Benchmark, Expected
 from scimult.files import packed_or_plain
 
-__all__ = ["Benchmark", "Expected", "Protocol", "Suite", "load_suite", "suite_names"]
+__all__ = ["Benchmark", "Expected", "Suite", "load_suite", "suite_names"]
 
 
 class Suite(StrictConfig):

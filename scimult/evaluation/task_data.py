@@ -5,6 +5,7 @@ Shape legend: Q queries, C candidates, N papers, P judged (query, reviewer) pair
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from scimult.data.ragged import Ragged
 from scimult.retrieval.runs import Qrels
-from scimult.types import IntArray, Similarity, Text
+from scimult.types import IntArray, Role, Similarity, Text
 
+Inputs = list[tuple[Sequence[Text], str, Role]]
+"""What is encoded for a data set: texts, and the task and role that they have."""
 HARD, SOFT = 1, 2
 """Parts of a reviewer's grade: relevant to all judges, relevant to most."""
 
@@ -101,6 +104,11 @@ class Dataset:
         }
 
     @property
+    def inputs(self) -> Inputs:
+        """Queries and candidates."""
+        return [(self.queries, self.task, "query"), (self.candidates, self.task, "candidate")]
+
+    @property
     def own_rows(self) -> IntArray:
         """For each query, the row of the candidate with the same id; -1 if there is none."""
         rows = {name: row for row, name in enumerate(self.candidate_ids)}
@@ -125,6 +133,8 @@ class PaperSet:
         Number of each paper; empty for labels.
     files : list of Path
         Everything that was read.
+    remarks : dict
+        What a reader of the scores should know about the data, and how often it occurred.
     """
 
     name: str
@@ -136,6 +146,12 @@ class PaperSet:
     labels: list[list[str]]
     values_N: NDArray[np.float64]
     files: list[Path] = field(default_factory=list)
+    remarks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> Inputs:
+        """Papers, as queries."""
+        return [(self.texts, self.task, "query")]
 
     @property
     def query_ids(self) -> list[str]:
@@ -171,6 +187,8 @@ class Signatures:
         Block and true person of each signature.
     files : list of Path
         Everything that was read.
+    remarks : dict
+        What a reader of the scores should know about the data, and how often it occurred.
     """
 
     name: str
@@ -182,6 +200,12 @@ class Signatures:
     blocks: list[str]
     persons: list[str]
     files: list[Path] = field(default_factory=list)
+    remarks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> Inputs:
+        """Papers, as queries."""
+        return [(self.texts, self.task, "query")]
 
     @property
     def query_ids(self) -> list[str]:

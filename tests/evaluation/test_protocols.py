@@ -12,7 +12,9 @@ from sklearn.metrics import f1_score
 from scimult.data.lines import Rejects
 from scimult.evaluation.datasets import Dataset, read_dataset
 from scimult.evaluation.name_matching import words
-from scimult.evaluation.protocols import PROTOCOLS, Outcome
+from scimult.evaluation.outcome import Outcome
+from scimult.evaluation.protocols import function_of
+from scimult.evaluation.rankings import classification_coarse
 from scimult.evaluation.suites import Benchmark
 from scimult.evaluation.systems import BM25System, DenseSystem
 from tests.benchmark_sets import (
@@ -30,7 +32,7 @@ Lists = dict[str, list[str]]
 def _run(benchmark: Benchmark, root: Path, width: int = 16) -> tuple[Dataset, Outcome]:
     data = read_dataset(benchmark.folder, benchmark, root, "", Rejects())
     ranker = DenseSystem(WordEncoder(width=width)).ranker(data)
-    return data, PROTOCOLS[benchmark.protocol](benchmark, data, ranker)
+    return data, function_of(benchmark.protocol)(benchmark, data, ranker)
 
 
 def _literal_lists(data: Dataset, width: int = 16) -> Lists:
@@ -153,7 +155,7 @@ def test_coarse_classification_is_macro_f1_of_the_best_label(tmp_path: Path) -> 
 def test_a_paper_that_shares_no_word_with_a_label_gets_none_from_bm25(tmp_path: Path) -> None:
     benchmark = write_coarse(tmp_path)
     data = read_dataset("coarse", benchmark, tmp_path, "", Rejects())
-    outcome = PROTOCOLS["classification_coarse"](benchmark, data, BM25System().ranker(data))
+    outcome = classification_coarse(benchmark, data, BM25System().ranker(data))
     assert outcome.per_query["predicted"] == ["graph", "graph", "folding", ""]
     wanted = f1_score(
         ["graph", "folding", "folding", "water"],

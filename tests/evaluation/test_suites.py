@@ -9,7 +9,7 @@ import pytest
 from scimult.errors import ConfigError, SciMultError, UnknownNameError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import FORMATS
-from scimult.evaluation.harness import EMBEDDING_PROTOCOLS, evaluate, load_sets
+from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.results import SetResult, averages
 from scimult.evaluation.suites import load_suite, suite_names
@@ -41,14 +41,14 @@ def test_shipped_suites_load(name: str) -> None:
         assert entry.task in catalogue()
         # Every model knows the default tasks.
         assert (entry.fallback_task or entry.task) in default_tasks()
-        assert entry.protocol in {*PROTOCOLS, *EMBEDDING_PROTOCOLS}
+        assert entry.protocol in set(PROTOCOLS)
         assert entry.source
         assert entry.licence
 
 
 def test_every_protocol_and_format_is_in_a_shipped_suite() -> None:
     entries = [entry for name in suite_names() for entry in load_suite(name).benchmarks.values()]
-    assert {entry.protocol for entry in entries} == {*PROTOCOLS, *EMBEDDING_PROTOCOLS}
+    assert {entry.protocol for entry in entries} == set(PROTOCOLS)
     assert {entry.format for entry in entries} == set(FORMATS)
 
 

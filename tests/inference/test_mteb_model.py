@@ -12,7 +12,7 @@ import pytest
 from scimult.data.lines import Rejects
 from scimult.errors import DataError, UnknownNameError
 from scimult.evaluation.datasets import Dataset, read_dataset
-from scimult.evaluation.protocols import PROTOCOLS
+from scimult.evaluation.rankings import search
 from scimult.evaluation.systems import DenseSystem
 from scimult.inference import SciMult
 from scimult.inference.mteb_model import MtebEncoder
@@ -149,7 +149,7 @@ def test_mteb_scores_a_task_as_we_do(tmp_path: Path, model: SciMult) -> None:
     )
     data = read_dataset("search", benchmark, tmp_path, "", Rejects())
     assert isinstance(data, Dataset)
-    ours = PROTOCOLS["search"](benchmark, data, DenseSystem(model).ranker(data)).scores
+    ours = search(benchmark, data, DenseSystem(model).ranker(data)).scores
     results = mteb.evaluate(
         MtebEncoder(model), _task(data), cache=None, show_progress_bar=False, encode_kwargs={}
     )

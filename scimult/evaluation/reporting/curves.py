@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scimult.evaluation.metrics import MACRO_F1, compute, depth, judge, parse
+from scimult.evaluation.metrics import compute, depth, judge, parse
+from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.results import Result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from scimult.evaluation.metrics import MACRO_F1
+from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.table import Cell, Table, label, percent
 from scimult.types import IntArray

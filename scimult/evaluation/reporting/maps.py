@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
-from scimult.evaluation.metrics import MACRO_F1
+from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.reporting.wins import named
 from scimult.retrieval.embeddings import StoredEmbeddings

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scimult.evaluation.metrics import MACRO_F1, Scores
+from scimult.evaluation.metrics import Scores
+from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.resampling import ROUNDING
 from scimult.table import Cell, Table, label

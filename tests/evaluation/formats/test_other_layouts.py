@@ -16,8 +16,7 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.comparison import Settings, compare
 from scimult.evaluation.datasets import Dataset, PaperSet, Signatures, TaskData, read_dataset
 from scimult.evaluation.harness import evaluate, load_sets
-from scimult.evaluation.protocols import PROTOCOLS
-from scimult.evaluation.recommendation import recommendation
+from scimult.evaluation.rankings import classification_fine, recommendation, rerank
 from scimult.evaluation.suites import Suite, load_suite
 from scimult.evaluation.systems import BM25System, DenseSystem
 from scimult.types import Text
@@ -186,9 +185,7 @@ def test_released_labels_and_matches_in_another_order(released: Path) -> None:
     assert data.label_names[0] == ["Graphs", "Networks"]
     assert data.matched is not None
     assert [rows.tolist() for rows in data.matched] == [[1, 2], [0]]
-    outcome = PROTOCOLS["classification_fine"](
-        benchmark, data, DenseSystem(WordEncoder()).ranker(data)
-    )
+    outcome = classification_fine(benchmark, data, DenseSystem(WordEncoder()).ranker(data))
     assert outcome.scores["recall@1+names"] >= outcome.scores["recall@1"]
     assert outcome.rankings["+names"].rows_QK[1, 0] == 0
     only = _benchmark("scimult", "classification_fine", ["recall@1"], label_text="name", **FINE)
@@ -280,7 +277,7 @@ def test_mdcr_is_the_mean_over_fields_of_their_means(tmp_path: Path) -> None:
     data = _read(benchmark, tmp_path)
     assert isinstance(data, Dataset)
     assert data.groups == ["Biology", "Law", "Law"]
-    outcome = PROTOCOLS["rerank"](benchmark, data, DenseSystem(WordEncoder()).ranker(data))
+    outcome = rerank(benchmark, data, DenseSystem(WordEncoder()).ranker(data))
     found = np.array(outcome.per_query["map"], dtype=float)
     by_field = outcome.details["by_group"]["map"]
     assert by_field == pytest.approx({"Biology": found[0], "Law": found[1:].mean()})

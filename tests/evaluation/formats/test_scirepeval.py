@@ -13,7 +13,7 @@ from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import Dataset, PaperSet, TaskData, missing_files, read_dataset
-from scimult.evaluation.protocols import PROTOCOLS
+from scimult.evaluation.rankings import rerank
 from scimult.evaluation.reviewers import reviewer_matching
 from scimult.evaluation.systems import DenseSystem
 from scimult.types import Text
@@ -120,7 +120,7 @@ def test_judged_candidates_are_ranked_by_distance(ranked: Path) -> None:
     data = _read(benchmark, ranked)
     assert isinstance(data, Dataset)
     encoder = WordEncoder("dot")
-    outcome = PROTOCOLS["rerank"](benchmark, data, DenseSystem(encoder).ranker(data))
+    outcome = rerank(benchmark, data, DenseSystem(encoder).ranker(data))
     embed = dict(
         zip(
             data.candidate_ids,

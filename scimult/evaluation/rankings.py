@@ -1,0 +1,151 @@
+"""Protocols that rank candidates, each a function of a benchmark, its data and a ranker.
+
+Shape legend: Q queries, K listed results per query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from scimult.data.ragged import Ragged
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.metrics import Scores, compute, depth, judge, macro_f1
+from scimult.evaluation.name_matching import match_names, matched_first, words
+from scimult.evaluation.outcome import WEIGHT, Outcome
+from scimult.evaluation.protocols import MACRO_F1
+from scimult.evaluation.systems import Ranker
+from scimult.evaluation.task_data import Dataset
+from scimult.retrieval.runs import Ranking
+
+WITH_NAMES = "+names"
+"""Ending of the metrics that are taken after label-name matching."""
+
+
+def classification_fine(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Rank all labels for each paper; Recall@k without and with name matching (section 4.1)."""
+    rankings = {"": ranker.search(depth(benchmark.metrics))}
+    if benchmark.name_matching:
+        matched = ranker.rank_listed(_matches(benchmark, dataset))
+        rankings[WITH_NAMES] = matched_first(rankings[""], matched)
+    return _scored(benchmark, dataset, rankings)
+
+
+def _matches(benchmark: Benchmark, dataset: Dataset) -> Ragged:
+    """Return the labels whose name matches each paper: found here, or as the data says."""
+    if dataset.matched is not None:
+        return dataset.matched
+    normalise = words if benchmark.name_matching == "words" else str.strip
+    texts = [normalise(text.joined) for text in dataset.queries]
+    names = [[normalise(name) for name in synonyms] for synonyms in dataset.label_names]
+    return match_names(texts, names)
+
+
+def classification_coarse(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Give each paper its best label; macro F1 (section 4.1). No label counts as wrong."""
+    ranking = ranker.search(1)
+    gold_Q, predicted_Q = dataset.qrels.rows.values, ranking.rows_QK[:, 0]
+    labels = dataset.candidate_ids
+    return Outcome(
+        scores={MACRO_F1: macro_f1(gold_Q, predicted_Q)},
+        per_query={
+            "correct": (gold_Q == predicted_Q).astype(float).tolist(),
+            "gold": [labels[row] for row in gold_Q],
+            "predicted": [labels[row] if row >= 0 else "" for row in predicted_Q],
+        },
+        rankings={"": ranking},
+    )
+
+
+def link_retrieval(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Rank all papers for each query paper, which is left out except in mode ``paper``."""
+    exclude_Q = None if benchmark.mode == "paper" else dataset.own_rows
+    ranking = ranker.search(depth(benchmark.metrics), exclude_Q)
+    return _scored(benchmark, dataset, {"": ranking})
+
+
+def rerank(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Rank the candidates that each query lists, and no others."""
+    assert dataset.lists is not None, "the reader makes lists for this protocol"
+    return _scored(benchmark, dataset, {"": ranker.rank_listed(dataset.lists)})
+
+
+def search(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Rank the whole corpus for each query; mode ``beir`` leaves out what has the query's id."""
+    exclude_Q = dataset.own_rows if benchmark.mode == "beir" else None
+    ranking = ranker.search(depth(benchmark.metrics), exclude_Q)
+    return _scored(benchmark, dataset, {"": ranking})
+
+
+def recommendation(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
+    """Rank the papers shown; nDCG and precision at 1 of the click, weighted by propensity.
+
+    A click on a place that is rarely looked at counts more: by the inverse of how likely a click
+    there is whatever stands there. SciDocs fits a small model with the embeddings and further
+    features to training clicks; here the papers are ranked by the embeddings alone.
+    """
+    assert dataset.lists is not None
+    assert dataset.weights_Q is not None
+    ranking = ranker.rank_listed(dataset.lists)
+    clicked_QK = dataset.qrels.grades_of(ranking.rows_QK) > 0
+    listed_QK = ranking.rows_QK >= 0
+    clicked_Q = np.where(clicked_QK, ranking.scores_QK, -np.inf).max(axis=1)[:, None]
+    above_Q = ((ranking.scores_QK > clicked_Q) & listed_QK).sum(axis=1)
+    equal_Q = ((ranking.scores_QK == clicked_Q) & listed_QK).sum(axis=1) - 1
+    # Equal scores share their places: each counts half above.
+    places_Q = above_Q + 0.5 * equal_Q
+    weights_Q = dataset.weights_Q / dataset.weights_Q.mean()
+    columns: dict[str, Scores] = {
+        "weighted_ndcg": weights_Q / np.log2(2 + places_Q),
+        "weighted_precision@1": weights_Q * (places_Q == 0),
+    }
+    return Outcome(
+        scores={name: float(columns[name].mean()) for name in benchmark.metrics},
+        per_query={name: columns[name].tolist() for name in benchmark.metrics},
+        rankings={"": ranking},
+    )
+
+
+def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]) -> Outcome:
+    """Compute every metric of the benchmark on every kind of list."""
+    columns: dict[str, Scores] = {}
+    for kind, ranking in rankings.items():
+        judged = judge(ranking, dataset.qrels)
+        columns.update({name + kind: compute(name, judged) for name in benchmark.metrics})
+    per_query: dict[str, list[float] | list[str]] = {
+        name: scores_Q.tolist() for name, scores_Q in columns.items()
+    }
+    weights_Q = np.ones(len(dataset.query_ids))
+    if benchmark.average == "groups":
+        weights_Q = group_weights(dataset.groups)
+        per_query[WEIGHT] = weights_Q.tolist()
+    return Outcome(
+        scores={name: float(np.mean(weights_Q * scores_Q)) for name, scores_Q in columns.items()},
+        per_query=per_query,
+        rankings=rankings,
+        details=_by_group(dataset, columns),
+    )
+
+
+def group_weights(groups: Sequence[str]) -> Scores:
+    """Return how much each query counts, 1 on average, if every group counts the same.
+
+    The weighted mean over queries is then the mean of the groups' means.
+    """
+    _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    weights_Q: Scores = len(groups) / (len(sizes) * sizes[places])
+    return weights_Q
+
+
+def _by_group(dataset: Dataset, columns: dict[str, Scores]) -> dict[str, Any]:
+    """Return the mean of every metric in each group of queries; empty without groups."""
+    if not dataset.groups:
+        return {}
+    groups = np.array(dataset.groups)
+    means = {
+        metric: {name: float(scores_Q[groups == name].mean()) for name in sorted(set(groups))}
+        for metric, scores_Q in columns.items()
+    }
+    return {"by_group": means}
