@@ -6,14 +6,20 @@ a query without results scores zero, and so does one without a relevant judgment
 hits divided by all gold labels (SciMult, section 4.1). Order, ties included, is decided before:
 see :mod:`scimult.retrieval.runs`.
 
+A metric is written ``NAME``, ``NAME@10`` or, of lists of candidates, ``NAME%20``: of the first 20
+percent of each query's list. ``NAME(rel=2)`` takes grades of 2 and above as relevant, and
+``NAME(rel=max)`` the query's highest grade alone.
+
 Shape legend: Q queries, K listed results, I judgments in the ideal list, N predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +28,7 @@ from scimult.errors import ConfigError
 from scimult.evaluation.protocols import OWN_METRICS
 from scimult.registry import Registry
 from scimult.retrieval.runs import Qrels, Ranking
-from scimult.types import IntArray
+from scimult.types import BoolArray, IntArray
 
 Scores = NDArray[np.float64]
 
@@ -38,6 +44,8 @@ class Judged:
     ----------
     grades_QK : IntArray
         Grade of each listed candidate, 0 where it is unjudged or padding.
+    listed_Q : IntArray
+        Length of each list.
     ideal_QI : IntArray
         Positive grades of each query's judgments, descending, padded with 0.
     relevant_Q : IntArray
@@ -45,19 +53,59 @@ class Judged:
     """
 
     grades_QK: IntArray
+    listed_Q: IntArray
     ideal_QI: IntArray
     relevant_Q: IntArray
 
+    def with_relevance(self, least: int | Literal["max"]) -> Judged:
+        """Return the same lists with relevance from a grade on; lower grades become 0."""
+        best_Q = self.ideal_QI.max(axis=1, initial=1)
+        least_Q1 = (best_Q if least == "max" else np.full_like(best_Q, least))[:, None]
+        ideal_QI = np.where(self.ideal_QI >= least_Q1, self.ideal_QI, 0)
+        grades_QK = np.where(self.grades_QK >= least_Q1, self.grades_QK, 0)
+        return Judged(grades_QK, self.listed_Q, ideal_QI, (ideal_QI > 0).sum(axis=1))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric's name, taken apart.
+
+    Attributes
+    ----------
+    metric : str
+        Key of ``METRICS``, or the name of what a protocol computes itself.
+    k : int, optional
+        Cut-off; None: the whole list.
+    percent : int, optional
+        Cut-off in percent of each list.
+    relevance : int or "max"
+        Lowest grade that is relevant.
+    """
+
+    metric: str
+    k: int | None = None
+    percent: int | None = None
+    relevance: int | Literal["max"] = 1
+
+    def cut_Q(self, judged: Judged) -> IntArray:
+        """Return how many results of each query count."""
+        if self.percent is not None:
+            return judged.listed_Q * self.percent // 100
+        return np.full(len(judged.listed_Q), self.k or _WHOLE, dtype=np.int64)
+
 
 class Metric(Protocol):
-    """A function of judged lists and a cut-off (None for the whole list)."""
+    """A function of judged lists and of how many results of each count, shape ``(Q,)``."""
 
-    def __call__(self, judged: Judged, k: int | None) -> Scores:
+    def __call__(self, judged: Judged, cut_Q: IntArray) -> Scores:
         """Return one score per query, shape ``(Q,)``."""
         ...
 
 
 METRICS: Registry[Metric] = Registry("metric")
+_WHOLE = np.iinfo(np.int64).max
+GRADED = ("ndcg", "ndcg_csfcube", "ndcg_doris_mae")
+_NAME = re.compile(r"(\w+)(?:\(rel=([^)]*)\))?(?:([@%])(.*))?", re.DOTALL)
 
 
 def judge(ranking: Ranking, qrels: Qrels) -> Judged:
@@ -68,7 +116,7 @@ def judge(ranking: Ranking, qrels: Qrels) -> Judged:
     ideal_QI = np.zeros((len(qrels), int(qrels.rows.lengths.max(initial=0))), dtype=np.int64)
     ideal_QI[owners[order], columns] = grades[order]
     grades_QK = np.maximum(qrels.grades_of(ranking.rows_QK), 0)
-    return Judged(grades_QK, ideal_QI, qrels.relevant_Q)
+    return Judged(grades_QK, (ranking.rows_QK >= 0).sum(axis=1), ideal_QI, qrels.relevant_Q)
 
 
 def compute(name: str, judged: Judged) -> Scores:
@@ -77,78 +125,173 @@ def compute(name: str, judged: Judged) -> Scores:
     Raises
     ------
     ConfigError
-        If the name has a malformed cut-off.
+        If the name has a malformed cut-off or grade.
     UnknownNameError
         If there is no such metric.
     """
-    metric, cutoff = parse(name)
-    return METRICS[metric](judged, cutoff)
+    measure = parse(name)
+    if measure.relevance != 1:
+        judged = judged.with_relevance(measure.relevance)
+    return METRICS[measure.metric](judged, measure.cut_Q(judged))
 
 
-def parse(name: str) -> tuple[str, int | None]:
-    """Split ``recall@20`` into ``("recall", 20)`` and ``map`` into ``("map", None)``.
+def parse(name: str) -> Measure:
+    """Take the name of a metric apart, such as ``precision(rel=2)@20``.
 
     Raises
     ------
     ConfigError
-        If the cut-off is not a positive integer.
+        If the cut-off is not a positive integer, or the grade no number of a binary metric.
     UnknownNameError
         If there is no such metric.
     """
     if name in OWN_METRICS:
-        return name, None
-    metric, at, cutoff = name.partition("@")
+        return Measure(name)
+    taken = _NAME.fullmatch(name)
+    if taken is None:
+        raise ConfigError("not the name of a metric", value=name, fix="write recall(rel=2)@20")
+    metric, grade, sign, cut = taken.groups()
     METRICS[metric]
-    if at and not (cutoff.isdecimal() and int(cutoff) > 0):
-        raise ConfigError("a cut-off is a positive integer", value=name, fix="write recall@20")
-    return metric, int(cutoff) if at else None
+    if sign and not (cut.isdecimal() and 0 < int(cut) <= (100 if sign == "%" else math.inf)):
+        fix = "write recall@20, or recall%20 for the first 20 percent of a list of candidates"
+        raise ConfigError("a cut-off is a positive integer", value=name, fix=fix)
+    if grade is not None and (metric in GRADED or not (grade == "max" or _is_grade(grade))):
+        fix = f"write recall(rel=2) or recall(rel=max); {', '.join(GRADED)} use all grades"
+        raise ConfigError("the grade of a binary metric is a positive integer", value=name, fix=fix)
+    return Measure(
+        metric,
+        k=int(cut) if sign == "@" else None,
+        percent=int(cut) if sign == "%" else None,
+        relevance="max" if grade == "max" else int(grade or 1),
+    )
+
+
+def _is_grade(text: str) -> bool:
+    return text.isdecimal() and int(text) > 0
 
 
 def depth(names: Sequence[str]) -> int:
     """Return how long ranked lists must be for these metrics."""
-    return max(parse(name)[1] or FULL_DEPTH for name in names)
+    return max(parse(name).k or FULL_DEPTH for name in names)
 
 
 @METRICS.register("recall")
-def recall(judged: Judged, k: int | None) -> Scores:
-    """Return the share of a query's relevant candidates among its first ``k`` results."""
-    hits_Q = (judged.grades_QK[:, :k] > 0).sum(axis=1)
-    shares_Q: Scores = hits_Q / np.maximum(judged.relevant_Q, 1)
-    return shares_Q
+def recall(judged: Judged, cut_Q: IntArray) -> Scores:
+    """Return the share of a query's relevant candidates among its first results."""
+    return _hits(judged, cut_Q) / np.maximum(judged.relevant_Q, 1)
 
 
 @METRICS.register("precision")
-def precision(judged: Judged, k: int | None) -> Scores:
-    """Return hits among the first ``k`` results divided by ``k``, however short the list."""
-    hits_Q = (judged.grades_QK[:, :k] > 0).sum(axis=1)
-    shares_Q: Scores = hits_Q / (k or max(judged.grades_QK.shape[1], 1))
+def precision(judged: Judged, cut_Q: IntArray) -> Scores:
+    """Return hits among the first ``k`` results divided by ``k``, or by the whole list's length."""
+    return _hits(judged, cut_Q) / _sizes(judged, cut_Q)
+
+
+@METRICS.register("f1")
+def f1(judged: Judged, cut_Q: IntArray) -> Scores:
+    """Return the harmonic mean of precision and recall of the first results."""
+    return 2 * _hits(judged, cut_Q) / (_sizes(judged, cut_Q) + judged.relevant_Q)
+
+
+@METRICS.register("success")
+def success(judged: Judged, cut_Q: IntArray) -> Scores:
+    """Return 1 where a relevant candidate is among the first results, else 0."""
+    return (_hits(judged, cut_Q) > 0).astype(np.float64)
+
+
+@METRICS.register("r_precision")
+def r_precision(judged: Judged, cut_Q: IntArray) -> Scores:
+    """Return the precision of as many results as there are relevant candidates."""
+    cut_Q = np.minimum(cut_Q, judged.relevant_Q)
+    return _hits(judged, cut_Q) / np.maximum(judged.relevant_Q, 1)
+
+
+@METRICS.register("precision_at_last")
+def precision_at_last(judged: Judged, cut_Q: IntArray) -> Scores:
+    """Return the precision down to the last relevant result (CSFCube's ``r_precision``)."""
+    relevant_QK = _first(judged.grades_QK, cut_Q) > 0
+    last_Q = relevant_QK.shape[1] - relevant_QK[:, ::-1].argmax(axis=1)
+    shares_Q: Scores = relevant_QK.sum(axis=1) / last_Q
     return shares_Q
 
 
 @METRICS.register("map")
-def average_precision(judged: Judged, k: int | None) -> Scores:
+def average_precision(judged: Judged, cut_Q: IntArray) -> Scores:
     """Return the mean, over relevant candidates, of the precision at their rank."""
-    relevant_QK = judged.grades_QK[:, :k] > 0
-    ranks_K = np.arange(1, relevant_QK.shape[1] + 1)
-    precisions_QK = relevant_QK.cumsum(axis=1) / ranks_K
+    relevant_QK = _first(judged.grades_QK, cut_Q) > 0
+    precisions_QK = relevant_QK.cumsum(axis=1) / _ranks(relevant_QK)
     sums_Q: Scores = (precisions_QK * relevant_QK).sum(axis=1)
     return sums_Q / np.maximum(judged.relevant_Q, 1)
 
 
 @METRICS.register("mrr")
-def reciprocal_rank(judged: Judged, k: int | None) -> Scores:
+def reciprocal_rank(judged: Judged, cut_Q: IntArray) -> Scores:
     """Return 1 / rank of the first relevant result, 0 if none is listed."""
-    relevant_QK = judged.grades_QK[:, :k] > 0
-    ranks_K = np.arange(1, relevant_QK.shape[1] + 1)
-    best_Q: Scores = (relevant_QK / ranks_K).max(axis=1, initial=0.0)
+    relevant_QK = _first(judged.grades_QK, cut_Q) > 0
+    best_Q: Scores = (relevant_QK / _ranks(relevant_QK)).max(axis=1, initial=0.0)
     return best_Q
 
 
 @METRICS.register("ndcg")
-def ndcg(judged: Judged, k: int | None) -> Scores:
+def ndcg(judged: Judged, cut_Q: IntArray) -> Scores:
     """Return discounted gain ``Σ grade / log2(rank + 1)`` over that of the ideal order."""
-    ideal_Q = _discounted_gain(judged.ideal_QI[:, :k])
-    gain_Q = _discounted_gain(judged.grades_QK[:, :k])
+    return _share_of_ideal(judged, cut_Q, lambda ranks_K: np.log2(ranks_K + 1))
+
+
+@METRICS.register("ndcg_csfcube")
+def ndcg_csfcube(judged: Judged, cut_Q: IntArray) -> Scores:
+    """Return nDCG as CSFCube's scripts: ``Σ grade / max(1, log2 rank)``."""
+    return _share_of_ideal(judged, cut_Q, lambda ranks_K: np.maximum(1, np.log2(ranks_K)))
+
+
+@METRICS.register("ndcg_doris_mae")
+def ndcg_doris_mae(judged: Judged, cut_Q: IntArray) -> Scores:
+    """Return nDCG as DORIS-MAE's ``ndcg_exp``: a gain of ``2**grade``, 1 of what has grade 0."""
+    longest = min(int(cut_Q.max(initial=0)), judged.grades_QK.shape[1])
+    within_QK = np.arange(longest) < np.minimum(cut_Q, judged.listed_Q)[:, None]
+    discounts_K = np.log2(np.arange(longest) + 2)
+    gains: list[Scores] = []
+    for grades_QK in (judged.grades_QK, judged.ideal_QI):
+        padded_QK = np.zeros((len(cut_Q), longest))
+        shown_QK = grades_QK[:, :longest]
+        padded_QK[:, : shown_QK.shape[1]] = shown_QK
+        gains.append((2.0**padded_QK / discounts_K * within_QK).sum(axis=1))
+    gain_Q, ideal_Q = gains
+    return np.divide(gain_Q, ideal_Q, out=np.zeros_like(gain_Q), where=ideal_Q > 0)
+
+
+def _first(values_QK: IntArray, cut_Q: IntArray) -> IntArray:
+    """Return the first ``cut_Q`` values of every row; where it has fewer, 0 or nothing."""
+    values_QK = values_QK[:, : int(cut_Q.max(initial=0))]
+    if (cut_Q >= values_QK.shape[1]).all():
+        return values_QK
+    return np.where(np.arange(values_QK.shape[1]) < cut_Q[:, None], values_QK, 0)
+
+
+def _sizes(judged: Judged, cut_Q: IntArray) -> IntArray:
+    """Return how many results a precision is over: the cut-off, however short the list is."""
+    return np.maximum(np.where(cut_Q == _WHOLE, judged.listed_Q, cut_Q), 1)
+
+
+def _hits(judged: Judged, cut_Q: IntArray) -> Scores:
+    hits_Q: Scores = (_first(judged.grades_QK, cut_Q) > 0).sum(axis=1).astype(np.float64)
+    return hits_Q
+
+
+def _ranks(values_QK: BoolArray | IntArray) -> IntArray:
+    return np.arange(1, values_QK.shape[1] + 1)
+
+
+def _share_of_ideal(
+    judged: Judged, cut_Q: IntArray, discount: Callable[[IntArray], Scores]
+) -> Scores:
+    """Return the discounted gain of each list over that of the ideal order."""
+
+    def gain(grades_QK: IntArray) -> Scores:
+        shown_QK = _first(grades_QK, cut_Q)
+        return shown_QK.astype(np.float64) @ (1.0 / discount(_ranks(shown_QK)))
+
+    gain_Q, ideal_Q = gain(judged.grades_QK), gain(judged.ideal_QI)
     return np.divide(gain_Q, ideal_Q, out=np.zeros_like(gain_Q), where=ideal_Q > 0)
 
 
@@ -163,8 +306,3 @@ def macro_f1(gold_N: IntArray, predicted_N: IntArray) -> float:
     predicted = np.bincount(predicted_N[predicted_N >= 0], minlength=classes)
     occurs = gold + predicted > 0
     return float((2 * hits[occurs] / (gold + predicted)[occurs]).mean()) if occurs.any() else 0.0
-
-
-def _discounted_gain(grades_QK: IntArray) -> Scores:
-    discounts_K = 1.0 / np.log2(np.arange(2, grades_QK.shape[1] + 2))
-    return grades_QK.astype(np.float64) @ discounts_K

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,15 @@ from sklearn.metrics import f1_score
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, UnknownNameError
-from scimult.evaluation.metrics import compute, depth, judge, macro_f1, parse
+from scimult.evaluation.metrics import (
+    Judged,
+    Measure,
+    compute,
+    depth,
+    judge,
+    macro_f1,
+    parse,
+)
 from scimult.retrieval.runs import (
     Qrels,
     Ranking,
@@ -33,8 +42,13 @@ TREC = {
     "ndcg": "ndcg",
     "ndcg@5": "ndcg_cut_5",
     "ndcg@10": "ndcg_cut_10",
+    "map@10": "map_cut_10",
+    "r_precision": "Rprec",
+    "success@1": "success_1",
+    "success@5": "success_5",
 }
-MEASURES = {"recall.1,5,100", "P.5,10", "map", "recip_rank", "ndcg", "ndcg_cut.5,10"}
+MEASURES = {"recall.1,5,100", "P.5,10", "map", "map_cut.10", "recip_rank", "ndcg", "ndcg_cut.5,10"}
+MEASURES |= {"Rprec", "success.1,5"}
 QUERIES = [f"q{number}" for number in range(40)]
 DOCUMENTS = [f"d{number}" for number in range(60)]
 
@@ -91,6 +105,86 @@ def test_every_metric_equals_trec_evals(seed: int) -> None:
         assert sum(expected) > 0
 
 
+@pytest.mark.parametrize("least", [2, 3])
+def test_grades_that_are_relevant_equal_trec_evals(least: int) -> None:
+    """As its option -l; the absolute tolerance is 1e-12."""
+    judgments, run = _random_case(17)
+    binary = {ours: theirs for ours, theirs in TREC.items() if "ndcg" not in ours}
+    evaluator = pytrec_eval.RelevanceEvaluator(judgments, MEASURES, relevance_level=least)
+    wanted = evaluator.evaluate(run)
+    qrels, ranking = _as_arrays(judgments, run)
+    for ours, theirs in binary.items():
+        name, at, cut = ours.partition("@")
+        found = compute(f"{name}(rel={least}){at}{cut}", judge(ranking, qrels))
+        expected = [wanted[query][theirs] if query in run else 0.0 for query in QUERIES]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def _pool(seed: int) -> tuple[Judged, list[list[int]]]:
+    """Return pools of candidates that are all judged, and their grades in ranked order."""
+    rng = np.random.default_rng(seed)
+    grades = [rng.integers(0, 4, rng.integers(25, 60)).tolist() for _ in range(30)]
+    rows = [list(range(len(pool))) for pool in grades]
+    qrels = Qrels(Ragged.from_lists(rows), Ragged.from_lists(grades), 60)
+    rows_QK = np.full((30, max(map(len, rows))), -1)
+    for query, pool in enumerate(rows):
+        rows_QK[query, : len(pool)] = pool
+    return judge(Ranking(rows_QK, np.zeros(rows_QK.shape, np.float32)), qrels), grades
+
+
+def test_f1_is_the_harmonic_mean_of_precision_and_recall() -> None:
+    judged, _ = _pool(3)
+    precision, recall = compute("precision@7", judged), compute("recall@7", judged)
+    expected = 2 * precision * recall / np.maximum(precision + recall, 1e-9)
+    np.testing.assert_allclose(compute("f1@7", judged), expected, rtol=0, atol=1e-12)
+
+
+def test_measures_of_csfcube() -> None:
+    """Of its ranking_eval.py and the rank_metrics.py that it imports, written out."""
+
+    def dcg(grades: list[int], k: int) -> float:
+        return grades[0] + sum(g / math.log2(i) for i, g in enumerate(grades[1:k], start=2))
+
+    def ndcg(grades: list[int], k: int) -> float:
+        ideal = dcg(sorted(grades, reverse=True), k)
+        return dcg(grades, k) / ideal if ideal else 0.0
+
+    judged, pools = _pool(5)
+    for name, expected in {
+        "ndcg_csfcube": [ndcg(pool, len(pool)) for pool in pools],
+        "ndcg_csfcube@20": [ndcg(pool, 20) for pool in pools],
+        "ndcg_csfcube%20": [ndcg(pool, int(0.20 * len(pool))) for pool in pools],
+        "precision_at_last(rel=2)": [
+            np.mean([g >= 2 for g in pool[: np.flatnonzero(np.array(pool) >= 2)[-1] + 1]])
+            for pool in pools
+        ],
+        "recall(rel=2)@20": [
+            sum(g >= 2 for g in pool[:20]) / sum(g >= 2 for g in pool) for pool in pools
+        ],
+    }.items():
+        np.testing.assert_allclose(compute(name, judged), expected, rtol=0, atol=1e-12)
+
+
+def test_measures_of_doris_mae() -> None:
+    """Of its rank_performance_util.py, written out."""
+
+    def ndcg_exp(grades: list[int], p: float) -> float:
+        k, ideal = int(p * len(grades)), sorted(grades, reverse=True)
+        gain = sum(2**g / math.log2(i + 2) for i, g in enumerate(grades[:k]))
+        return gain / sum(2**g / math.log2(i + 2) for i, g in enumerate(ideal[:k]))
+
+    judged, pools = _pool(6)
+    best = [pool.index(max(pool)) for pool in pools]
+    for name, expected in {
+        "ndcg_doris_mae%10": [ndcg_exp(pool, 0.1) for pool in pools],
+        "mrr(rel=max)@10": [1 / (place + 1) if place < 10 else 0.0 for place in best],
+        "r_precision(rel=3)": [
+            sum(g == 3 for g in pool[: pool.count(3)]) / max(pool.count(3), 1) for pool in pools
+        ],
+    }.items():
+        np.testing.assert_allclose(compute(name, judged), expected, rtol=0, atol=1e-12)
+
+
 def test_a_written_run_scores_the_same_in_trec_eval(tmp_path: Path) -> None:
     judgments, run = _random_case(99)
     qrels, ranking = _as_arrays(judgments, run)
@@ -129,12 +223,23 @@ def test_no_prediction_counts_against_the_gold_class_only() -> None:
 
 
 def test_names_of_metrics() -> None:
-    assert parse("recall@20") == ("recall", 20)
-    assert parse("map") == ("map", None)
+    assert parse("recall@20") == Measure("recall", k=20)
+    assert parse("map") == Measure("map")
+    assert parse("f1(rel=2)%20") == Measure("f1", percent=20, relevance=2)
+    assert parse("mrr(rel=max)@10") == Measure("mrr", k=10, relevance="max")
     assert depth(["ndcg@10", "recall@100"]) == 100
     assert depth(["ndcg@10", "map"]) == 1000
     with pytest.raises(UnknownNameError, match="did you mean 'recall'"):
         parse("recal@20")
     for name in ("recall@", "recall@0", "recall@-1", "recall@x"):
         with pytest.raises(ConfigError, match="cut-off is a positive integer"):
+            parse(name)
+    for name in ("recall%0", "recall%101", "recall%"):
+        with pytest.raises(ConfigError, match="first 20 percent"):
+            parse(name)
+    for name in ("ndcg(rel=2)@10", "recall(rel=0)@10", "recall(rel=)", "recall(rel=high)"):
+        with pytest.raises(ConfigError, match="the grade of a binary metric"):
+            parse(name)
+    for name in ("", "recall(2)@20", "recall @20"):
+        with pytest.raises(ConfigError, match="not the name of a metric"):
             parse(name)

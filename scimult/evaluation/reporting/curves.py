@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scimult.evaluation.metrics import compute, depth, judge, parse
+from scimult.evaluation.metrics import Measure, compute, depth, judge, parse
 from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.results import Result
@@ -71,5 +71,5 @@ def _recall(name: str) -> tuple[bool, int | None]:
     """Return whether a metric is recall on the plain list, and its cut-off."""
     if "+" in name:
         return False, None
-    metric, cutoff = parse(name)
-    return metric == "recall", cutoff
+    measure = parse(name)
+    return measure == Measure("recall", k=measure.k), measure.k
