@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from string import ascii_lowercase, digits
 
+import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 from scimult.checkpoints import PretrainedConfig, save_pretrained
 from scimult.data.tokenization import TextTokenizer
@@ -66,4 +67,23 @@ def save_tiny_model(
         encoder=encoder, tasks=list(tasks), similarity=similarity, max_length=64
     )
     save_pretrained(folder, model.state_dict(), tokenizer, config)
+    return folder
+
+
+def save_cross_encoder(folder: Path, labels: int = 1) -> Path:
+    """Save a random BERT that scores pairs of texts, as sentence-transformers reads it."""
+    torch.manual_seed(5)
+    tokenizer = tiny_tokenizer()
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=128,
+        initializer_range=0.5,
+    )
+    config.num_labels = labels
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save(folder)
     return folder

@@ -13,7 +13,7 @@ import typer
 
 from scimult.cli.common import Device, SkipBad
 from scimult.cli.output import echo, print_table
-from scimult.cli.systems import Store, make_systems
+from scimult.cli.systems import Store, add_hybrids, make_systems
 from scimult.errors import ConfigError, DataError, SciMultError
 
 if TYPE_CHECKING:
@@ -57,6 +57,20 @@ def evaluate(
         ),
     ] = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Score BM25 too.")] = False,
+    fuse: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=SYSTEM+SYSTEM of this call, fused by reciprocal rank; with ,by=weights two, "
+            "by the weight that is best on the other half of the queries."
+        ),
+    ] = None,
+    rerank: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=SYSTEM+MODEL[,top=100]: the first results of a system of this call, ordered "
+            "by a cross-encoder of sentence-transformers."
+        ),
+    ] = None,
     sets: Annotated[
         list[str] | None,
         typer.Option(help="Only this data set (repeatable)."),
@@ -121,6 +135,7 @@ def evaluate(
 
     kept = None if store is None else Store(store, precision)
     makers = make_systems(bm25, embeddings or [], model or [], encoder or [], device, kept)
+    add_hybrids(makers, fuse or [], rerank or [], device)
     chosen = load_suite(suite, overrides or [])
     with nullcontext() if store is None else _ranks_together(), ExitStack() as held:
         if download:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -88,6 +88,65 @@ def make_systems(
         fix = "pass --model, --encoder, --embeddings or --bm25"
         raise ConfigError("nothing to evaluate", fix=fix)
     return makers
+
+
+def add_hybrids(
+    makers: dict[str, Callable[[], System]],
+    fused: Sequence[str],
+    reranked: Sequence[str],
+    device: str | None,
+) -> None:
+    """Add the systems that are made of others, which are then made once for both.
+
+    Raises
+    ------
+    ConfigError
+        If an option has another form, or there are too few members.
+    UnknownNameError
+        If a member is not among the systems.
+    """
+    for spec in fused:
+        chosen = parse_system(spec, {"by": ("rank", "weights")})
+        names, by = str(chosen.folder).split("+"), chosen.options.get("by", "rank")
+        if len(set(names)) < 2 or (by == "weights" and len(names) > 2):
+            many = "two systems" if by == "weights" else "several systems"
+            raise ConfigError(f"{by} fuses {many}", value=spec, fix="write hybrid=BM25+mymodel")
+        members = [_shared(makers, name) for name in names]
+        _add(makers, chosen.name, partial(_fused, chosen.name, members, by))
+    for spec in reranked:
+        name, value, rest = _taken_apart(spec)
+        first, plus, model = value.partition("+")
+        top = dict(item.split("=", 1) for item in rest if "=" in item)
+        known = len(top) == len(rest) and set(top) <= {"top"}
+        if not (plus and known and top.get("top", "1").isdecimal()):
+            fix = "write better=BM25+cross-encoder/ms-marco-MiniLM-L6-v2,top=100"
+            raise ConfigError("a reranked system is NAME=SYSTEM+MODEL", value=spec, fix=fix)
+        retrieves = _shared(makers, first)
+        make = partial(_reranked, name, retrieves, model, int(top.get("top", "100")), device)
+        _add(makers, name, make)
+
+
+def _shared(makers: dict[str, Callable[[], System]], name: str) -> Callable[[], System]:
+    """Return a system's maker that makes it once, for itself and for those made of it."""
+    if name not in makers:
+        raise UnknownNameError("system", name, makers)
+    makers[name] = cache(makers[name])
+    return makers[name]
+
+
+def _fused(name: str, members: Sequence[Callable[[], System]], by: str) -> System:
+    from scimult.evaluation.hybrid import FusedSystem
+
+    return FusedSystem(name, [make() for make in members], cast("Literal['rank', 'weights']", by))
+
+
+def _reranked(
+    name: str, first: Callable[[], System], model: str, top: int, device: str | None
+) -> System:
+    from scimult.evaluation.hybrid import RerankedSystem
+    from scimult.hardware import usable_device
+
+    return RerankedSystem(name, first(), model, top=top, device=str(usable_device(device)))
 
 
 def parse_system(spec: str, allowed: Mapping[str, Collection[str]]) -> SystemSpec:

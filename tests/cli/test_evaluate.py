@@ -28,7 +28,7 @@ from tests.benchmark_sets import (
     write_rerank,
     write_search,
 )
-from tests.tiny import save_tiny_model
+from tests.tiny import save_cross_encoder, save_tiny_model
 
 
 @pytest.fixture
@@ -79,6 +79,46 @@ def test_two_models_are_evaluated_as_one(suite: Path) -> None:
     alone = _evaluate(suite, "--sets", "links", "--model", f"one={one},combine=mean")
     assert alone.exit_code == 1
     assert "combine is for several models" in alone.output
+
+
+def test_systems_made_of_others_stand_beside_them(suite: Path) -> None:
+    model = save_tiny_model(suite.parent / "model")
+    cross = save_cross_encoder(suite.parent / "cross")
+    found = _evaluate(
+        suite,
+        *("--sets", "search", "--bm25", "--model", f"tiny={model}"),
+        *("--fuse", "hybrid=BM25+tiny", "--fuse", "tuned=BM25+tiny,by=weights"),
+        *("--rerank", f"better=hybrid+{cross},top=2"),
+    )
+    assert found.exit_code == 0, found.stderr
+    out = suite.parent / "out"
+    told = {
+        name: json.loads((out / name / "result.json").read_text())["settings"]
+        for name in ("hybrid", "tuned", "better")
+    }
+    assert told["hybrid"]["members"].keys() == {"BM25", "tiny"}
+    assert told["tuned"]["by"] == "weights"
+    assert told["better"]["first"]["hybrid"]["by"] == "rank"
+    assert json.loads((out / "better" / "result.json").read_text())["sets"]["search"]["scores"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--fuse", "hybrid=BM25+tin"), "did you mean"),
+        (("--fuse", "hybrid=BM25"), "several systems"),
+        (("--fuse", "hybrid=BM25+BM25"), "several systems"),
+        (("--fuse", "BM25=BM25+other"), "unknown system"),
+        (("--rerank", "better=BM25"), "NAME=SYSTEM+MODEL"),
+        (("--rerank", "better=BM25+x,top=many"), "NAME=SYSTEM+MODEL"),
+        (("--rerank", "better=BM25+x,depth=3"), "NAME=SYSTEM+MODEL"),
+    ],
+)
+def test_hybrids_that_cannot_be_made(suite: Path, arguments: tuple[str, ...], problem: str) -> None:
+    stored = ("--embeddings", "tiny=nowhere")
+    found = _evaluate(suite, "--bm25", *stored, *arguments)
+    assert found.exit_code != 0
+    assert problem in found.stderr
 
 
 def test_bm25_a_model_and_stored_embeddings_stand_in_one_table(suite: Path) -> None:

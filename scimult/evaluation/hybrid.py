@@ -1,0 +1,222 @@
+"""Systems made of others: several fused into one list, or one list reranked by a cross-encoder.
+
+Shape legend: Q queries, K listed results, P (query, candidate) pairs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from scimult.data.ragged import Ragged
+from scimult.errors import DataError
+from scimult.evaluation.metrics import compute, judge
+from scimult.evaluation.results import CostKind
+from scimult.evaluation.systems import Ranker, System
+from scimult.evaluation.task_data import Dataset
+from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
+from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
+from scimult.types import FloatArray, IntArray
+
+DEPTH = 1000
+"""How many results of every member are fused."""
+_SHARES = np.linspace(0, 1, 21)
+
+
+class FusedSystem:
+    """The lists of several systems as one.
+
+    Parameters
+    ----------
+    name : str
+        Name that reports show.
+    members : sequence of System
+        At least two; with ``by="weights"`` two.
+    by : {"rank", "weights"}
+        ``rank``: sums of reciprocal ranks (Cormack et al., 2009), with nothing to choose.
+        ``weights``: sums of scores, each list's scaled from 0 to 1, with the weight that has the
+        best nDCG@10 on the other half of the queries: halves by the SHA-256 of their ids, so that
+        no query is scored with a weight that was chosen on it.
+    """
+
+    def __init__(
+        self, name: str, members: Sequence[System], by: Literal["rank", "weights"] = "rank"
+    ) -> None:
+        self.name, self.members, self.by = name, list(members), by
+        self.costs: dict[str, dict[CostKind, float]] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the rule, and what each member says of itself."""
+        members = {member.name: member.describe() for member in self.members}
+        return {"kind": "fused", "by": self.by, "members": members}
+
+    def ranker(self, dataset: Dataset) -> Ranker:
+        """Prepare the rankers of all members."""
+        rankers = [member.ranker(dataset) for member in self.members]
+        costs = [member.costs.get(dataset.name, {}) for member in self.members]
+        kinds = {kind for cost in costs for kind in cost}
+        self.costs[dataset.name] = {
+            kind: sum(cost.get(kind, 0) for cost in costs) for kind in kinds
+        }
+        return _FusedRanker(rankers, dataset, self.by)
+
+
+class _FusedRanker:
+    def __init__(self, rankers: Sequence[Ranker], dataset: Dataset, by: str) -> None:
+        self._rankers, self._dataset, self._by = rankers, dataset, by
+        self._place_C = places_of(id_order(dataset.candidate_ids))
+
+    def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
+        depth = max(k, DEPTH)
+        return self._fused([ranker.search(depth, exclude_Q) for ranker in self._rankers], k)
+
+    def rank_listed(self, lists: Ragged) -> Ranking:
+        return self._fused([ranker.rank_listed(lists) for ranker in self._rankers], None)
+
+    def _fused(self, rankings: list[Ranking], k: int | None) -> Ranking:
+        if self._by == "rank":
+            points = [reciprocal_ranks(ranking) for ranking in rankings]
+            return fuse(rankings, points, [1.0] * len(rankings), self._place_C, k)
+        points = [scaled_scores(ranking) for ranking in rankings]
+        shares_Q = self._chosen_shares(rankings, points)
+        return fuse(rankings, points, [shares_Q, 1 - shares_Q], self._place_C, k)
+
+    def _chosen_shares(
+        self, rankings: Sequence[Ranking], points: Sequence[np.ndarray[Any, Any]]
+    ) -> FloatArray:
+        """Return the first list's share for each query: the best one on the other half."""
+        half_Q = halves(self._dataset.query_ids)
+        columns = []
+        for share in _SHARES:
+            ranking = fuse(rankings, points, [share, 1 - share], self._place_C, 10)
+            columns.append(compute("ndcg@10", judge(ranking, self._dataset.qrels)))
+        scores_SQ = np.array(columns)
+        best = [_SHARES[scores_SQ[:, half_Q != half].mean(axis=1).argmax()] for half in (0, 1)]
+        shares_Q: FloatArray = np.array(best)[half_Q]
+        return shares_Q
+
+
+def halves(ids: Sequence[str]) -> IntArray:
+    """Return 0 or 1 for each query: whether its id's SHA-256 is in the lower or upper half.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than two.
+    """
+    if len(ids) < 2:
+        fix = "fuse by rank, which has nothing to choose"
+        raise DataError("weights need two queries: one to choose them on", fix=fix)
+    digests = np.array([hashlib.sha256(name.encode()).hexdigest() for name in ids])
+    order = np.argsort(digests, kind="stable")
+    half_Q = np.zeros(len(ids), dtype=np.int64)
+    half_Q[order[len(ids) // 2 :]] = 1
+    return half_Q
+
+
+class RerankedSystem:
+    """The first results of a system, ordered anew by a cross-encoder; what follows stays.
+
+    Parameters
+    ----------
+    name : str
+        Name that reports show.
+    first : System
+        Retrieves.
+    model : str or Path
+        A cross-encoder of sentence-transformers with one score per pair.
+    top : int
+        How many results of a query are read by the cross-encoder.
+    device : str, optional
+        Where it computes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        first: System,
+        model: str | Path,
+        *,
+        top: int = 100,
+        device: str | None = None,
+    ) -> None:
+        from sentence_transformers import CrossEncoder
+
+        self.name, self.first, self.model, self.top = name, first, str(model), top
+        self.costs: dict[str, dict[CostKind, float]] = {}
+        self._encoder = CrossEncoder(self.model, device=device)
+        if self._encoder.num_labels != 1:
+            fix = "use a model whose head has one output"
+            problem = f"cross-encoder with {self._encoder.num_labels} scores per pair"
+            raise DataError(problem, path=model, fix=fix)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the model, how much it reads, and what retrieves."""
+        first = {self.first.name: self.first.describe()}
+        return {"kind": "reranked", "model": self.model, "top": self.top, "first": first}
+
+    def ranker(self, dataset: Dataset) -> Ranker:
+        """Prepare the first system's ranker."""
+        ranker = self.first.ranker(dataset)
+        self.costs[dataset.name] = dict(self.first.costs.get(dataset.name, {}))
+        return _RerankedRanker(self, ranker, dataset)
+
+    def scores(self, dataset: Dataset, query_P: IntArray, row_P: IntArray) -> FloatArray:
+        """Return the cross-encoder's score of each pair, shape ``(P,)``.
+
+        Raises
+        ------
+        DataError
+            If a score is not finite.
+        """
+        start = time.perf_counter()
+        pairs = [
+            (dataset.queries[query].joined, dataset.candidates[row].joined)
+            for query, row in zip(query_P, row_P, strict=True)
+        ]
+        scores_P: FloatArray = np.asarray(
+            self._encoder.predict(pairs, show_progress_bar=False), dtype=np.float32
+        ).reshape(-1)
+        if not np.isfinite(scores_P).all():
+            raise DataError(f"{self.name} gave a score that is not finite", path=self.model)
+        cost = self.costs[dataset.name]
+        cost["encode_seconds"] = round(
+            cost.get("encode_seconds", 0) + time.perf_counter() - start, 3
+        )
+        return scores_P
+
+
+class _RerankedRanker:
+    def __init__(self, system: RerankedSystem, first: Ranker, dataset: Dataset) -> None:
+        self._system, self._first, self._dataset = system, first, dataset
+        self._place_C = places_of(id_order(dataset.candidate_ids))
+
+    def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
+        found = self._first.search(max(k, self._system.top), exclude_Q)
+        ranking = self._reranked(found)
+        return Ranking(ranking.rows_QK[:, :k], ranking.scores_QK[:, :k])
+
+    def rank_listed(self, lists: Ragged) -> Ranking:
+        return self._reranked(self._first.rank_listed(lists))
+
+    def _reranked(self, found: Ranking) -> Ranking:
+        """Order the first ``top`` of every list by the cross-encoder, before all others."""
+        top, rows_QK = self._system.top, found.rows_QK
+        query_P, column_P = np.nonzero(rows_QK[:, :top] >= 0)
+        row_P = rows_QK[query_P, column_P]
+        scores_P = self._system.scores(self._dataset, query_P, row_P)
+        best = ranking_of_pairs(query_P, row_P, scores_P, len(found), self._place_C)
+        rest_QK = rows_QK[:, top:]
+        # Below the lowest score of their query, in the order that they had.
+        lowest_Q1 = np.where(best.rows_QK >= 0, best.scores_QK, np.inf).min(axis=1, initial=0.0)
+        places_K = np.arange(1, rest_QK.shape[1] + 1, dtype=np.float32)
+        below_QK = np.where(rest_QK >= 0, lowest_Q1[:, None] - places_K, -np.inf)
+        return Ranking(
+            np.concatenate([best.rows_QK, rest_QK], axis=1),
+            np.concatenate([best.scores_QK, below_QK.astype(np.float32)], axis=1),
+        )

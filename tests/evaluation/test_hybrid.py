@@ -1,0 +1,119 @@
+"""Fused and reranked systems against plain loops and the cross-encoder's own ranking."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.data.lines import Rejects
+from scimult.errors import DataError
+from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.hybrid import FusedSystem, RerankedSystem, halves
+from scimult.evaluation.metrics import compute, judge
+from scimult.evaluation.systems import BM25System, DenseSystem, System
+from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
+from scimult.retrieval.runs import Ranking, places_of, ranking_of_pairs
+from tests.benchmark_sets import WordEncoder, write_search
+from tests.tiny import save_cross_encoder
+
+CANDIDATES = 7
+PLACES = places_of(np.arange(CANDIDATES)[::-1])
+lists = st.lists(
+    st.dictionaries(st.integers(0, CANDIDATES - 1), st.integers(-3, 3), max_size=CANDIDATES),
+    min_size=1,
+    max_size=4,
+)
+
+
+def ranking(scored: list[dict[int, int]]) -> Ranking:
+    pairs = [(q, row, score) for q, found in enumerate(scored) for row, score in found.items()]
+    query_P, row_P, score_P = np.array(pairs or np.zeros((0, 3)), dtype=np.int64).T
+    return ranking_of_pairs(query_P, row_P, score_P.astype(np.float32), len(scored), PLACES)
+
+
+@given(lists, st.data())
+def test_fusing_equals_a_plain_loop(first: list[dict[int, int]], data: st.DataObject) -> None:
+    second = data.draw(
+        st.lists(lists.map(lambda found: found[0]), min_size=len(first), max_size=len(first))
+    )
+    runs = [ranking(first), ranking(second)]
+    for points_of in (reciprocal_ranks, scaled_scores):
+        fused = fuse(runs, [points_of(run) for run in runs], [0.75, 0.25], PLACES)
+        for query in range(len(first)):
+            totals: dict[int, float] = defaultdict(float)
+            for run, weight in zip(runs, (0.75, 0.25), strict=True):
+                rows = [row for row in run.rows_QK[query].tolist() if row >= 0]
+                scores = run.scores_QK[query, : len(rows)].tolist()
+                for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1):
+                    spread = max(scores) - min(scores)
+                    scaled = (score - min(scores)) / spread if spread else 1.0
+                    points = 1 / (60 + rank) if points_of is reciprocal_ranks else scaled
+                    totals[row] += weight * points
+            expected = sorted(totals, key=lambda row: (-np.float32(totals[row]), PLACES[row]))
+            assert [row for row in fused.rows_QK[query].tolist() if row >= 0] == expected
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    benchmark = write_search(tmp_path)
+    read = read_dataset("requests", benchmark, tmp_path, "write it", Rejects())
+    assert isinstance(read, Dataset)
+    return read
+
+
+def test_a_weight_is_chosen_on_the_other_half_of_the_queries(dataset: Dataset) -> None:
+    members: list[System] = [BM25System(), DenseSystem(WordEncoder("cosine"))]
+    ranker = FusedSystem("hybrid", members, by="weights").ranker(dataset)
+    found = ranker.search(3)
+    runs = [member.ranker(dataset).search(1000) for member in members]
+    points = [scaled_scores(run) for run in runs]
+    places_C = places_of(np.argsort(dataset.candidate_ids)[::-1])
+    half_Q = halves(dataset.query_ids)
+    assert set(half_Q) == {0, 1}
+    for query, half in enumerate(half_Q):
+        best, kept = -1.0, None
+        for share in np.linspace(0, 1, 21):
+            fused = fuse(runs, points, [share, 1 - share], places_C)
+            score = compute("ndcg@10", judge(fused, dataset.qrels))[half_Q != half].mean()
+            if score > best:
+                best, kept = score, fused
+        assert kept is not None
+        assert found.rows_QK[query].tolist() == kept.rows_QK[query, :3].tolist()
+
+
+def test_halves_need_two_queries() -> None:
+    with pytest.raises(DataError, match="fuse by rank"):
+        halves(["q1"])
+
+
+def test_reranking_equals_the_cross_encoders_own(dataset: Dataset, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    model = save_cross_encoder(tmp_path / "cross")
+    system = RerankedSystem("better", BM25System(), model, top=2)
+    assert system.describe()["first"]["BM25"]["kind"] == "bm25"
+    first = BM25System().ranker(dataset).search(5)
+    found = system.ranker(dataset).search(5)
+    peer = CrossEncoder(str(model))
+    for query, text in enumerate(dataset.queries):
+        rows = [row for row in first.rows_QK[query].tolist() if row >= 0]
+        top = [dataset.candidates[row].joined for row in rows[:2]]
+        ranked = peer.rank(text.joined, top)
+        expected = [rows[int(hit["corpus_id"])] for hit in ranked] + rows[2:]
+        assert [row for row in found.rows_QK[query].tolist() if row >= 0] == expected
+        scores = found.scores_QK[query, : len(rows)]
+        assert (np.diff(scores) < 0).all()
+        np.testing.assert_allclose(
+            scores[: len(top)], [hit["score"] for hit in ranked], rtol=0, atol=1e-5
+        )
+
+
+def test_a_cross_encoder_has_one_score(tmp_path: Path) -> None:
+    model = save_cross_encoder(tmp_path / "cross", labels=3)
+    with pytest.raises(DataError, match="3 scores per pair"):
+        RerankedSystem("better", BM25System(), model)
