@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: demo check test slow lint build clean
+.PHONY: demo check test slow lint docs build clean
 
 demo: $(READY)
 	$(BIN)/scimult demo
@@ -29,6 +29,10 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/zensical build --strict
+
 build: $(READY)
 	$(BIN)/python -m pip install --quiet build
 	$(BIN)/python -m build
@@ -49,4 +53,4 @@ $(READY): setup.cfg pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -131,6 +131,16 @@ def test_documents_name_files_that_exist(repository: Path) -> None:
     assert [(page, str(path)) for page, path in named if not path.exists()] == []
 
 
+def test_the_site_leads_to_every_page(repository: Path) -> None:
+    """`make docs` checks links and names of the API; a page outside the navigation is silent."""
+    site = yaml.safe_load((repository / "mkdocs.yml").read_text(encoding="utf-8"))
+    listed = [page for section in site["nav"] for pages in section.values() for page in pages]
+    docs = repository / "docs"
+    assert sorted(listed) == sorted(
+        page.relative_to(docs).as_posix() for page in docs.rglob("*.md")
+    )
+
+
 def _documented_commands(repository: Path) -> list[list[str]]:
     """Return the words of every ``scimult`` command in a code block of a page."""
     commands = []
