@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -46,12 +46,15 @@ class SentenceTripleOptions(SourceOptions):
     separator : str, optional
         Splits a paper's string into title and abstract, such as ``[SEP]``; without it the whole
         string is the abstract.
+    ignore : list of str
+        Columns that are not read.
     """
 
     name: Name = "sentence-triples"
     files: Annotated[list[str], Field(min_length=1)] = ["train.jsonl"]
     anchor: Literal["query", "paper"] = "query"
     separator: Annotated[str, Field(min_length=1)] | None = None
+    ignore: list[str] = []
 
 
 def _convert(conversion: Conversion, options: SentenceTripleOptions) -> None:
@@ -71,7 +74,7 @@ def _rows(path: Path, rejects: Rejects) -> Iterator[Record]:
 
 
 def _write(record: Record, options: SentenceTripleOptions, raw: RawSource) -> None:
-    example = _parse(record)
+    example = _parse(record, options.ignore)
     raw.counts["rows"] += 1
     papers = {text: _paper(record, text, options, raw) for text in example[1] + example[2]}
     if options.anchor == "query":
@@ -93,7 +96,7 @@ def _write(record: Record, options: SentenceTripleOptions, raw: RawSource) -> No
         write(record, anchor, papers[text], 0, "")
 
 
-def _parse(record: Record) -> Example:
+def _parse(record: Record, ignore: Collection[str]) -> Example:
     """Return the texts of a row.
 
     Raises
@@ -108,13 +111,13 @@ def _parse(record: Record) -> Example:
     anchors: list[str] = []
     positives: list[str] = []
     negatives: list[str] = []
-    for name in record.fields:
+    for name in (name for name in record.fields if name not in ignore):
         for pattern, texts in ((ANCHOR, anchors), (POSITIVE, positives), (NEGATIVE, negatives)):
             if pattern.fullmatch(name):
                 texts.extend(_texts(record, name))
                 break
         else:
-            fix = "keep the columns anchor, positive and negative (or query, pos, neg) alone"
+            fix = f"pass 'ignore=[{name}]', or remove it; read are anchor, positive, negative"
             raise record.error("unknown column", value=name, fix=fix)
     return _checked(record, anchors, positives, negatives)
 

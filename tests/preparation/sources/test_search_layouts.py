@@ -208,6 +208,14 @@ INPARS = [
 ]
 
 
+def test_columns_of_other_toolkits_are_left_out_when_asked(tmp_path: Path) -> None:
+    """FlagEmbedding's training files have four columns more."""
+    row = {"query": "who?", "pos": ["a", "b"], "neg": ["c"], "pos_scores": [1, 1], "prompt": "x"}
+    files = {"train.jsonl": [row]}
+    found = run(tmp_path, "sentence-triples", files, ignore=["pos_scores", "prompt"])
+    assert [score for *_, score in found.pairs("sentence-triples", "judgments")] == ["1", "1", "0"]
+
+
 def test_inpars_keeps_the_likeliest_queries(tmp_path: Path) -> None:
     found = run(tmp_path, "inpars", {"queries.jsonl": INPARS}, keep_top=2)
     queries = [row["text"] for row in found.rows("inpars", "queries")]
