@@ -12,6 +12,7 @@ from torch import Tensor
 from benchmarks.training import Setting, batches_of
 from scimult.models import Encoder, PackedTexts
 from scimult.training.gradient_sums import GradientSums
+from scimult.training.learned import Values
 from scimult.training.objective import ContrastiveObjective, PartResult, loss_function
 from scimult.training.passes import Graph, UnitTexts, pass_in_chunks, pass_whole
 
@@ -75,7 +76,7 @@ def gradient_errors(setting: Setting, chunks: Sequence[int]) -> tuple[int, list[
     texts = UnitTexts.of(unit, batches.pretrained.routes)
     objective = ContrastiveObjective("cosine", loss_function(batches.config.loss))
 
-    def loss_of(embeddings_UD: Tensor, _: Tensor | None) -> tuple[Tensor, list[PartResult]]:
+    def loss_of(embeddings_UD: Tensor, _: Values) -> tuple[Tensor, list[PartResult]]:
         results = objective(unit.parts, embeddings_UD)
         return torch.stack([result.loss for result in results]).sum() / unit.pairs, results
 
@@ -84,13 +85,13 @@ def gradient_errors(setting: Setting, chunks: Sequence[int]) -> tuple[int, list[
         counted = _Counted(encoder, GradientSums(encoder))
         graph = Graph(counted.forward, counted.backward, torch.device("cpu"))
         if chunk_tokens >= tokens:
-            pass_whole(graph, texts, loss_of, None)
+            pass_whole(graph, texts, loss_of, dict)
         else:
             pass_in_chunks(
                 graph,
                 texts,
                 loss_of,
-                None,
+                dict,
                 chunk_tokens=chunk_tokens,
                 weigh=lambda lengths_U: lengths_U,
                 seed_of_chunk=lambda chunk: chunk,

@@ -29,6 +29,7 @@ from scimult.training.ahead import UnitsAhead
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import resolve_deepspeed
 from scimult.training.engine import DeepSpeedEngine
+from scimult.training.learned import LearnedParts
 from scimult.training.loop import Callback, StepReport, Trainer
 from scimult.training.meter import Meter
 from scimult.training.objective import ContrastiveObjective, loss_function
@@ -142,7 +143,7 @@ class OurSteps:
             self._unit,
             pretrained.routes,
             weight_of_task=lambda task: 1.0,
-            learned=None,
+            learned=LearnedParts(pretrained.model, {}),
             meter=meter,
             keep_failure=lambda failed: Path("unused"),
             stop_request=StopRequest(),

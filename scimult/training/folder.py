@@ -14,10 +14,10 @@ from scimult.errors import CheckpointError, ConfigError
 from scimult.files import only_writer, require_room
 from scimult.models import Encoder
 from scimult.progress import note
-from scimult.training import build
 from scimult.training.callbacks import Checkpoints, Console, DevScores, MetricsFile, TensorBoard
 from scimult.training.config import PretrainConfig
 from scimult.training.engine import DeepSpeedEngine, read_full_weights
+from scimult.training.learned import learned_numbers, take_learned
 from scimult.training.loop import Callback
 from scimult.training.record import FILE as RUN_FILE
 from scimult.training.selection import Selection
@@ -162,7 +162,7 @@ class RunFolder:
 
         def write() -> None:
             full = weights or read_full_weights(self._store.at(step).path)
-            learned = build.take_temperature(full, self._config)
+            learned = learned_numbers(self._config, take_learned(full))
             config = self._config.model_dump(mode="json")
             provenance = {"config": config, "data": self._state["data"], "step": step}
             pretrained.config.provenance |= learned | provenance

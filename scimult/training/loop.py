@@ -18,8 +18,8 @@ from torch import Tensor
 from scimult import distributed
 from scimult.data.batches import Unit
 from scimult.errors import SciMultError
-from scimult.losses import Temperature
 from scimult.training.engine import DeepSpeedEngine
+from scimult.training.learned import LearnedParts, Values
 from scimult.training.meter import Meter, Work, usage
 from scimult.training.metrics import Sums, add_sums, total
 from scimult.training.numbers import NumbersOnTheWay
@@ -127,8 +127,8 @@ class Trainer:
     weight_of_task : callable
         Returns the number that the losses of a task are multiplied with. Reports have the
         losses without it.
-    learned : Temperature or None
-        The temperature, where it is learned.
+    learned : LearnedParts
+        What is trained beside the encoder.
     keep_failure : callable
         Writes down the batches of a step that was not finite, and returns the file's path;
         every rank calls it.
@@ -159,7 +159,7 @@ class Trainer:
         routes_of_task: Callable[[str], Sequence[int]],
         *,
         weight_of_task: Callable[[str], float],
-        learned: Temperature | None,
+        learned: LearnedParts,
         keep_failure: Callable[[FailedStep], Path],
         stop_request: StopRequest,
         meter: Meter,
@@ -255,8 +255,8 @@ class Trainer:
                 units.append(self._unit_at(number))
                 results += self._pass(number, units[-1])
         tasks = {task for unit in units for task in unit.tasks}
-        active = {route for task in tasks for route in self._routes_of_task(task)}
-        self._engine.step(frozenset(active))
+        routes = {route for task in tasks for route in self._routes_of_task(task)}
+        self._engine.step(frozenset({*routes, *self._learned.names(tasks)}))
         norm, squares_P = self._engine.gradient_norm, self._engine.take_squares()
         return LaunchedStep(
             step=step + 1,
@@ -275,10 +275,8 @@ class Trainer:
         # The mean over ranks of what they do is the mean over all pairs of the step's units.
         scale = distributed.world_size() / unit.pairs / self._accumulation
 
-        def loss_of(
-            embeddings_UD: Tensor, temperature: Tensor | None
-        ) -> tuple[Tensor, list[PartResult]]:
-            results = self._objective(unit.parts, embeddings_UD, temperature)
+        def loss_of(embeddings_UD: Tensor, learned: Values) -> tuple[Tensor, list[PartResult]]:
+            results = self._objective(unit.parts, embeddings_UD, learned)
             weighted = [result.loss * self._weight_of_task(result.task) for result in results]
             return torch.stack(weighted).sum() * scale, results
 
@@ -286,14 +284,15 @@ class Trainer:
         def seed_of_chunk(chunk: int) -> int:
             return _seed_of(self._seed, number, chunk)
 
+        learned = partial(self._learned.values, unit.tasks)
         if self._chunk_tokens is None:
             torch.manual_seed(seed_of_chunk(0))
-            return pass_whole(self._graph, texts, loss_of, self._learned)
+            return pass_whole(self._graph, texts, loss_of, learned)
         return pass_in_chunks(
             self._graph,
             texts,
             loss_of,
-            self._learned,
+            learned,
             chunk_tokens=self._chunk_tokens,
             weigh=self._weigh,
             seed_of_chunk=seed_of_chunk,

@@ -30,10 +30,12 @@ from scimult.training.comparison import (
     queries_to_candidates,
 )
 from scimult.training.config import DistillationConfig, LossConfig
+from scimult.training.learned import TEMPERATURE, Values
 from scimult.training.metrics import Sums, query_statistics
 from scimult.training.negatives import GroupOf, by_source
 from scimult.types import Similarity
 
+_NOTHING: Values = {}
 # From scores, and the temperature if it is learned, to one loss per row.
 Loss = Callable[[InBatchScores, Tensor | None], Tensor]
 
@@ -109,7 +111,7 @@ class ContrastiveObjective:
     group_of: GroupOf = by_source
 
     def __call__(
-        self, parts: Sequence[Batch], embeddings_UD: Tensor, temperature: Tensor | None = None
+        self, parts: Sequence[Batch], embeddings_UD: Tensor, learned: Values = _NOTHING
     ) -> list[PartResult]:
         """Return the loss of this rank's queries, part by part; every rank calls it alike.
 
@@ -119,9 +121,10 @@ class ContrastiveObjective:
             This rank's rows of every part of a unit.
         embeddings_UD : Tensor
             Embeddings of the parts' distinct texts, one part after another.
-        temperature : Tensor, optional
-            The temperature, where it is learned.
+        learned : mapping of name to Tensor, optional
+            The values of what is learned beside the encoder.
         """
+        temperature = learned.get(TEMPERATURE)
         first_texts = [0, *accumulate(len(part.rows) for part in parts)]
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for number, part in enumerate(parts):

@@ -25,6 +25,7 @@ from scimult.training.engine import (
 )
 from scimult.training.failure import write_failure
 from scimult.training.folder import RunFolder
+from scimult.training.learned import learned_parts
 from scimult.training.loop import Trainer
 from scimult.training.meter import Meter, resolve_peak
 from scimult.training.negatives import check_in_batch_negatives, shared_negatives
@@ -83,9 +84,9 @@ def pretrain(
         checkpoint = run.open(resume, pretrained.model, held)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)
-        learned = build.add_temperature(config, pretrained.model)
+        learned = learned_parts(config, pretrained.model, plan.loss_weights)
         optimizer, schedule = build.build_optimizer(
-            config, pretrained.model, steps, plan.loss_weights
+            config, pretrained.model, steps, plan.loss_weights, learned
         )
         optimizer.keeps_norms = config.log.gradient_norms
         meter = _meter(config, pretrained, device)

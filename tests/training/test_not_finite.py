@@ -24,6 +24,7 @@ from scimult.models import PackedTexts
 from scimult.training import build
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.failure import write_failure
+from scimult.training.learned import LearnedParts
 from scimult.training.loop import Callback, NonFiniteError, StepReport, Trainer
 from scimult.training.meter import Meter
 from scimult.training.objective import ContrastiveObjective, PartResult
@@ -105,6 +106,7 @@ def trainer(
     def ids_at(rows: Any) -> list[str]:
         return [f"text{row}" for row in rows]
 
+    model = tiny_encoder("vanilla")
     return Trainer(
         cast(DeepSpeedEngine, engine),
         cast(ContrastiveObjective, objective),
@@ -113,8 +115,8 @@ def trainer(
         weight_of_task={"search": 0.25, "classification": 2.0}.__getitem__,
         keep_failure=lambda failed: write_failure(folder, failed, ids_at),
         stop_request=StopRequest(),
-        learned=None,
-        meter=Meter(tiny_encoder("vanilla"), torch.device("cpu"), torch.float32, None),
+        learned=LearnedParts(model, {}),
+        meter=Meter(model, torch.device("cpu"), torch.float32, None),
         accumulation=2,
         chunk_tokens=None,
         seed=0,
