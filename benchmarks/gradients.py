@@ -13,7 +13,7 @@ from benchmarks.training import Setting, batches_of
 from scimult.models import Encoder, PackedTexts
 from scimult.training.gradient_sums import GradientSums
 from scimult.training.learned import Values
-from scimult.training.objective import ContrastiveObjective, PartResult, loss_function
+from scimult.training.objective import Objective, PartResult
 from scimult.training.passes import Graph, UnitTexts, pass_in_chunks, pass_whole
 
 # Of the float32 pass that is compared with: cutting it changes the gradient by 1e-6.
@@ -74,7 +74,7 @@ def gradient_errors(setting: Setting, chunks: Sequence[int]) -> tuple[int, list[
     batches = batches_of(setting)
     unit, encoder = batches.unit(0), batches.pretrained.model
     texts = UnitTexts.of(unit, batches.pretrained.routes)
-    objective = ContrastiveObjective("cosine", loss_function(batches.config.loss))
+    objective = Objective("cosine", batches.config.loss)
 
     def loss_of(embeddings_UD: Tensor, _: Values) -> tuple[Tensor, list[PartResult]]:
         results = objective(unit.parts, embeddings_UD)

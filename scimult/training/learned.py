@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor, nn
 
 from scimult.errors import ConfigError
-from scimult.losses import Temperature
+from scimult.losses import LogVariance, TaskWeights, Temperature
 from scimult.models import Encoder
-from scimult.training.config import PretrainConfig
+from scimult.models.heads import LinearHead
+from scimult.training.config import LossConfig, PretrainConfig
+from scimult.training.task_losses import InfoNCEConfig
 
 MODULE = "learned"
-TEMPERATURE = "temperature"
+TEMPERATURE, HEAD, TASK_WEIGHTS = "temperature", "head", "task_weights"
 Values = Mapping[str, Tensor]
 
 
@@ -65,7 +68,12 @@ class LearnedParts:
 
     def values(self, tasks: Collection[str]) -> dict[str, Tensor]:
         """Return the values that some of these tasks use; all ranks must ask for the same tasks."""
-        return {name: self._parts[name].module() for name in self.names(tasks)}
+        return {name: self.value(name) for name in self.names(tasks)}
+
+    def value(self, name: str) -> Tensor:
+        """Return the value of one part; all ranks must ask for the same."""
+        value: Tensor = self._parts[name].module()
+        return value
 
     def weights(self, weight_of_task: Mapping[str, float]) -> dict[str, float]:
         """Return the weight of the task of every part that serves one task alone."""
@@ -88,7 +96,27 @@ def take_learned(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(f"{MODULE}."): weights.pop(name) for name in names}
 
 
-def learned_parts(config: PretrainConfig, model: Encoder, tasks: Collection[str]) -> LearnedParts:
+def temperature_name(task: str, options: LossConfig) -> str:
+    """Return the name of the temperature that a task has, if it is learned."""
+    return f"{TEMPERATURE}/{task}" if task in options.by_task else TEMPERATURE
+
+
+def head_name(task: str) -> str:
+    """Return the name of the head of a task."""
+    return f"{HEAD}/{task}"
+
+
+def log_variance_name(task: str) -> str:
+    """Return the name of the log variance of a task's loss."""
+    return f"log_variance/{task}"
+
+
+def learned_parts(
+    config: PretrainConfig,
+    model: Encoder,
+    tasks: Collection[str],
+    outputs: Mapping[str, int] = {},
+) -> LearnedParts:
     """Give the model what the losses of a run train beside it.
 
     Parameters
@@ -99,23 +127,41 @@ def learned_parts(config: PretrainConfig, model: Encoder, tasks: Collection[str]
         The encoder, on the host.
     tasks : collection of str
         Those that the run trains.
+    outputs : mapping of task to int
+        What the heads have to give.
     """
     parts: dict[str, LearnedPart] = {}
-    if config.loss.learn_temperature:
-        parts[TEMPERATURE] = LearnedPart(_temperature(config), frozenset(tasks))
+    for name, temperature in _temperatures(config.loss, tasks).items():
+        using = {task for task in tasks if temperature_name(task, config.loss) == name}
+        parts[name] = LearnedPart(temperature, frozenset(using - set(config.loss.heads)))
+    for number, (task, count) in enumerate(outputs.items()):
+        (seed,) = np.random.SeedSequence([config.seed, 3, number]).generate_state(1)
+        head = LinearHead(model.config.width, count, int(seed))
+        parts[head_name(task)] = LearnedPart(head, frozenset({task}))
+    if config.loss.weighting == "uncertainty":
+        for task in tasks:
+            parts[log_variance_name(task)] = LearnedPart(LogVariance(), frozenset({task}))
+    if config.loss.weighting == "gradnorm":
+        parts[TASK_WEIGHTS] = LearnedPart(TaskWeights(len(tasks)), frozenset(tasks))
     return LearnedParts(model, parts)
 
 
-def _temperature(config: PretrainConfig) -> Temperature:
-    assert config.loss.temperature is not None
-    return Temperature(config.loss.temperature)
+def _temperatures(options: LossConfig, tasks: Collection[str]) -> dict[str, Temperature]:
+    """Return the learned temperatures by name, as they are before training."""
+    losses = {temperature_name(task, options): options.by_task.get(task) for task in tasks}
+    return {
+        name: Temperature(loss.temperature)
+        for name, own in losses.items()
+        if isinstance(loss := own or options.default, InfoNCEConfig) and loss.learn_temperature
+    }
 
 
 def learned_numbers(config: PretrainConfig, taken: Mapping[str, Tensor]) -> dict[str, float]:
     """Return what `take_learned` found, as far as it is single numbers worth a note."""
     numbers: dict[str, float] = {}
-    if config.loss.learn_temperature:
-        learned = _temperature(config)
-        learned.load_state_dict({"log_ratio": taken[f"{TEMPERATURE}.log_ratio"]})
-        numbers[TEMPERATURE] = learned().item()
+    for name, learned in _temperatures(config.loss, [task.name for task in config.tasks]).items():
+        # A task that the run does not train has none.
+        if (log_ratio := taken.get(f"{name}.log_ratio")) is not None:
+            learned.load_state_dict({"log_ratio": log_ratio})
+            numbers[name] = learned().item()
     return numbers

@@ -23,7 +23,7 @@ from scimult.training.learned import LearnedParts, Values
 from scimult.training.meter import Meter, Work, usage
 from scimult.training.metrics import Sums, add_sums, total
 from scimult.training.numbers import NumbersOnTheWay
-from scimult.training.objective import ContrastiveObjective, PartResult
+from scimult.training.objective import Objective, PartResult
 from scimult.training.passes import (
     Graph,
     UnitTexts,
@@ -33,22 +33,24 @@ from scimult.training.passes import (
     unfused_head_width,
 )
 from scimult.training.stopping import StoppedError, StopRequest
+from scimult.training.weighting import Weighting
 
 
 @dataclass
 class StepReport:
     """What one optimizer step did, over all ranks.
 
-    ``sums`` are those of the queries of each task (`metrics.query_statistics`), ``usage`` is
-    what `meter.usage` returns, and ``gradient_norms`` has the parts of the model, where they
-    are kept. ``skipped_steps`` counts the updates that fp16 left out since the run began.
+    ``accuracy`` is ``None`` without pairs, ``sums`` are those of the queries and papers of each
+    task (`metrics.STATISTICS`), ``usage`` is what `meter.usage` returns, and ``gradient_norms``
+    has the parts of the model, where they are kept. ``skipped_steps`` counts the updates that
+    fp16 left out since the run began.
     """
 
     step: int
     tasks: list[str]
     sources: list[str]
     loss: float
-    accuracy: float
+    accuracy: float | None
     masked: int
     tokens: int
     seconds: float
@@ -118,15 +120,14 @@ class Trainer:
     ----------
     engine : DeepSpeedEngine
         Holds model and optimizer.
-    objective : ContrastiveObjective
+    objective : Objective
         Turns embeddings into a loss.
     unit_at : callable
         Returns what this rank does in a unit, purely by number.
     routes_of_task : callable
         Returns the routes of a task's queries and candidates.
-    weight_of_task : callable
-        Returns the number that the losses of a task are multiplied with. Reports have the
-        losses without it.
+    weighting : Weighting
+        Makes one number of the losses of a unit. Reports have the losses without weights.
     learned : LearnedParts
         What is trained beside the encoder.
     keep_failure : callable
@@ -154,11 +155,11 @@ class Trainer:
     def __init__(
         self,
         engine: DeepSpeedEngine,
-        objective: ContrastiveObjective,
+        objective: Objective,
         unit_at: Callable[[int], Unit],
         routes_of_task: Callable[[str], Sequence[int]],
         *,
-        weight_of_task: Callable[[str], float],
+        weighting: Weighting,
         learned: LearnedParts,
         keep_failure: Callable[[FailedStep], Path],
         stop_request: StopRequest,
@@ -174,7 +175,7 @@ class Trainer:
         self._objective = objective
         self._unit_at = unit_at
         self._routes_of_task = routes_of_task
-        self._weight_of_task = weight_of_task
+        self._weighting = weighting
         self._learned = learned
         self._keep_failure = keep_failure
         self._stop_request = stop_request
@@ -272,13 +273,11 @@ class Trainer:
 
     def _pass(self, number: int, unit: Unit) -> list[PartResult]:
         texts = UnitTexts.of(unit, self._routes_of_task)
-        # The mean over ranks of what they do is the mean over all pairs of the step's units.
-        scale = distributed.world_size() / unit.pairs / self._accumulation
 
         def loss_of(embeddings_UD: Tensor, learned: Values) -> tuple[Tensor, list[PartResult]]:
             results = self._objective(unit.parts, embeddings_UD, learned)
-            weighted = [result.loss * self._weight_of_task(result.task) for result in results]
-            return torch.stack(weighted).sum() * scale, results
+            loss = self._weighting(results, unit, embeddings_UD, learned)
+            return loss / self._accumulation, results
 
         # Dropout depends on the unit, rank and chunk alone, so a resumed run draws the same.
         def seed_of_chunk(chunk: int) -> int:
@@ -324,7 +323,7 @@ class Trainer:
             tasks=[result.task for result in results],
             sources=[result.source for result in results],
             loss=whole["loss"],
-            accuracy=whole["accuracy"],
+            accuracy=whole.get("accuracy"),
             masked=sum(rank.masked for rank, *_ in ranks),
             tokens=sum(tokens for _, tokens, _ in ranks),
             seconds=seconds,

@@ -40,7 +40,10 @@ def parameter_groups(
             lr = section.lr * section.layer_decay ** _depth(name, model.config.num_blocks)
             if section.added_lr is not None and name in added:
                 lr = section.added_lr
-            owner = part_of(name) or expert_of(name, names)
+            learned = part_of(name)
+            if learned is not None:
+                lr = section.learned_lr or section.lr
+            owner = learned or expert_of(name, names)
             groups[owner, decayed, lr, name in added].append(parameter)
     return [
         {

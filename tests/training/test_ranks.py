@@ -24,7 +24,7 @@ from scimult.models import Encoder, PackedTexts
 from scimult.training import build
 from scimult.training.learned import LearnedParts, Values, learned_parts
 from scimult.training.negatives import shared_negatives
-from scimult.training.objective import ContrastiveObjective, PartResult, loss_function
+from scimult.training.objective import Objective, PartResult
 from scimult.training.passes import UnitTexts, activation_tokens, pass_in_chunks, pass_whole
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
@@ -125,9 +125,8 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
     sampler = plan_units(config)
     learned = learned_parts(config, pretrained.model, TASKS)
     pretrained.model.double()
-    objective = ContrastiveObjective(
+    objective = Objective(
         config.model.similarity,
-        loss_function(config.loss),
         config.loss,
         group_of=shared_negatives(config.batch.negatives_across, pretrained.routes),
     )
@@ -154,7 +153,7 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
 
 def run_pass(
     engine: OwnGradients,
-    objective: ContrastiveObjective,
+    objective: Objective,
     unit: Unit,
     routes_of_task: Callable[[str], Sequence[int]],
     learned: LearnedParts,
@@ -236,7 +235,7 @@ def test_a_chunk_draws_the_same_dropout_twice(folder: Path) -> None:
     tokens = data.tokens(pretrained.tokenizer, 32)
     builder = BatchBuilder(sources, tokens, all_known_positives(data), max_length=32)
     unit = builder.unit(plan_units(config).plan(0), 0)
-    objective = ContrastiveObjective("dot", loss_function(config.loss), config.loss)
+    objective = Objective("dot", config.loss)
     model = pretrained.model.double().train()
 
     class Recording(OwnGradients):
