@@ -12,7 +12,8 @@ from torch import Tensor
 from benchmarks.training import Setting, batches_of
 from scimult.models import Encoder, PackedTexts
 from scimult.training.gradient_sums import GradientSums
-from scimult.training.objective import ContrastiveObjective, PartResult, loss_function
+from scimult.training.learned import Values
+from scimult.training.objective import Objective, PartResult
 from scimult.training.passes import Graph, UnitTexts, pass_in_chunks, pass_whole
 
 # Of the float32 pass that is compared with: cutting it changes the gradient by 1e-6.
@@ -73,9 +74,9 @@ def gradient_errors(setting: Setting, chunks: Sequence[int]) -> tuple[int, list[
     batches = batches_of(setting)
     unit, encoder = batches.unit(0), batches.pretrained.model
     texts = UnitTexts.of(unit, batches.pretrained.routes)
-    objective = ContrastiveObjective("cosine", loss_function(batches.config.loss))
+    objective = Objective("cosine", batches.config.loss)
 
-    def loss_of(embeddings_UD: Tensor, _: Tensor | None) -> tuple[Tensor, list[PartResult]]:
+    def loss_of(embeddings_UD: Tensor, _: Values) -> tuple[Tensor, list[PartResult]]:
         results = objective(unit.parts, embeddings_UD)
         return torch.stack([result.loss for result in results]).sum() / unit.pairs, results
 
@@ -84,13 +85,13 @@ def gradient_errors(setting: Setting, chunks: Sequence[int]) -> tuple[int, list[
         counted = _Counted(encoder, GradientSums(encoder))
         graph = Graph(counted.forward, counted.backward, torch.device("cpu"))
         if chunk_tokens >= tokens:
-            pass_whole(graph, texts, loss_of, None)
+            pass_whole(graph, texts, loss_of, dict)
         else:
             pass_in_chunks(
                 graph,
                 texts,
                 loss_of,
-                None,
+                dict,
                 chunk_tokens=chunk_tokens,
                 weigh=lambda lengths_U: lengths_U,
                 seed_of_chunk=lambda chunk: chunk,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +29,13 @@ from scimult.training.ahead import UnitsAhead
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import resolve_deepspeed
 from scimult.training.engine import DeepSpeedEngine
+from scimult.training.learned import LearnedParts
 from scimult.training.loop import Callback, StepReport, Trainer
 from scimult.training.meter import Meter
-from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.objective import Objective
 from scimult.training.plan import build_sampler, plan_run
 from scimult.training.stopping import StopRequest
+from scimult.training.weighting import Weighting
 from scimult.types import TokenIds
 
 _TEMPERATURE = 0.05
@@ -83,6 +85,7 @@ class Batches:
     pretrained: Pretrained
     tokens: TokenStore
     unit: Callable[[int], Unit]
+    loss_weights: Mapping[str, float]
 
 
 def batches_of(setting: Setting) -> Batches:
@@ -97,7 +100,7 @@ def batches_of(setting: Setting) -> Batches:
     ahead = UnitsAhead(
         lambda number: builder.unit(sampler.plan(number), distributed.rank()), len(sampler)
     )
-    return Batches(config, pretrained, tokens, ahead)
+    return Batches(config, pretrained, tokens, ahead, plan.loss_weights)
 
 
 class Reports(Callback):
@@ -138,11 +141,11 @@ class OurSteps:
         self._engine = DeepSpeedEngine(pretrained.model.to(device), optimizer, schedule, settings)
         self._trainer = Trainer(
             self._engine,
-            ContrastiveObjective("cosine", loss_function(config.loss), config.loss, device),
+            Objective("cosine", config.loss, device),
             self._unit,
             pretrained.routes,
-            weight_of_task=lambda task: 1.0,
-            learned=None,
+            weighting=Weighting(config.loss, batches.loss_weights),
+            learned=LearnedParts(pretrained.model, {}),
             meter=meter,
             keep_failure=lambda failed: Path("unused"),
             stop_request=StopRequest(),

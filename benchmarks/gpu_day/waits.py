@@ -89,8 +89,8 @@ def watch(waits: Waits) -> None:
         synchronise(*arguments, **options)
 
     @wraps(update)
-    def updated(engine: DeepSpeedEngine, active_experts: frozenset[int]) -> None:
-        update(engine, active_experts)
+    def updated(engine: DeepSpeedEngine, active: frozenset[int | str]) -> None:
+        update(engine, active)
         waits.updated()
 
     torch.cuda.synchronize = synchronised

@@ -27,7 +27,15 @@ def print_prepared(data: PreparedData) -> None:
         rows.append(texts(entry.source, entry.task, entry.split, *counts, f"{mined:.1%}"))
     headings = ["source", "task", "split", *names, "mined"]
     notes = ["mined: groups with at least one hard negative"]
-    print_table(Table("pairs", headings, 3, rows, notes))
+    if rows:
+        print_table(Table("pairs", headings, 3, rows, notes))
+    targets = [
+        texts(e.source, e.task, e.split, e.kind, f"{e.papers:,}", f"{e.classes:,}")
+        for e in data.manifest.targets
+    ]
+    if targets:
+        headings = ["source", "task", "split", "kind", "papers", "classes"]
+        print_table(Table("targets", headings, 4, targets))
 
 
 def print_sources(sources: Sequence[PublicSource]) -> None:

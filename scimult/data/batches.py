@@ -6,8 +6,9 @@ B queries, flattened, U distinct texts of this rank, H its hard negatives, W ran
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,7 @@ from scimult.data.pair_streams import Rows
 from scimult.data.pairs import KnownPositives, PairFile, known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.sampler import PlannedPart
+from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores
 from scimult.data.token_store import TokenStore
 from scimult.data.tokenization import cut
@@ -67,15 +69,42 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class TargetBatch:
+    """Papers of one source with targets for a head: what one rank does of one part of a unit.
+
+    As in `Batch`, each distinct text is encoded once, and ``text_B`` says which of them stands in
+    each row. ``targets_B`` is what `TargetFile.targets` returns.
+    """
+
+    source: str
+    task: str
+    rows: list[IntArray]
+    sides: list[int]
+    text_B: Tensor
+    text_ids_B: Tensor
+    targets_B: Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens that this rank encodes."""
+        return sum(len(row) for row in self.rows)
+
+
+Part = Batch | TargetBatch
+
+
+@dataclass(frozen=True)
 class Unit:
     """What one rank does in one forward-backward.
 
     ``parts`` are of the same sources on every rank, and may be empty on some; ``pairs``
-    counts those of all ranks and parts.
+    counts those of all ranks and parts, and ``pairs_of`` those of each task. A paper with a
+    target counts as a pair.
     """
 
-    parts: list[Batch]
+    parts: Sequence[Part]
     pairs: int
+    pairs_of: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[str]:
@@ -88,7 +117,7 @@ class BatchBuilder:
 
     Parameters
     ----------
-    sources : sequence of PairFile
+    sources : sequence of PairFile or TargetFile
         The training sources in sampler order.
     tokens : TokenStore
         Token ids of every text.
@@ -110,7 +139,7 @@ class BatchBuilder:
 
     def __init__(
         self,
-        sources: Sequence[PairFile],
+        sources: Sequence[PairFile | TargetFile],
         tokens: TokenStore,
         known: Mapping[str, KnownPositives],
         *,
@@ -131,11 +160,28 @@ class BatchBuilder:
 
     def unit(self, planned: Sequence[PlannedPart], rank: int) -> Unit:
         """Return what ``rank`` does of a unit."""
-        parts = [
-            self._batch(self._sources[p.source], p.rows.shard(rank), self._sizes(p.rows))
-            for p in planned
-        ]
-        return Unit(parts, sum(len(p.rows) for p in planned))
+        parts: list[Part] = []
+        pairs_of: dict[str, int] = defaultdict(int)
+        for one in planned:
+            source, rows = self._sources[one.source], one.rows.shard(rank)
+            if isinstance(source, TargetFile):
+                parts.append(self._targets(source, rows))
+            else:
+                parts.append(self._batch(source, rows, self._sizes(one.rows)))
+            pairs_of[source.task] += len(one.rows)
+        return Unit(parts, sum(pairs_of.values()), pairs_of)
+
+    def _targets(self, source: TargetFile, planned: Rows) -> TargetBatch:
+        distinct_U, places = np.unique(planned.queries_R, return_inverse=True)
+        return TargetBatch(
+            source=source.source,
+            task=source.task,
+            rows=[self._tokens.tokens(int(row), self._max_length) for row in distinct_U],
+            sides=[0] * len(distinct_U),
+            text_B=torch.from_numpy(places),
+            text_ids_B=torch.from_numpy(np.array(planned.queries_R)),
+            targets_B=source.targets(planned.queries_R),
+        )
 
     def _sizes(self, planned: Rows) -> list[tuple[int, int]]:
         """Return how many queries and hard negatives each rank has."""

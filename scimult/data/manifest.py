@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
 
 from scimult.data.pairs import PairFile, PairPart, pair_file_name
+from scimult.data.targets import TargetFile, TargetKind, target_file_name
 from scimult.errors import DataError
 from scimult.files import read_json, sha256, write_json
 from scimult.tasks import Task
@@ -94,6 +95,41 @@ class PairEntry(MinedCounts):
         return self.model_copy(update=dict(counts))
 
 
+class TargetEntry(_Entry):
+    """A file of targets: whose, of what kind, of how many papers and classes.
+
+    A number of a regression was ``(value - offset) / factor`` before it was scaled, or ln(1 + n)
+    of it under scale ``log``.
+    """
+
+    file: str
+    source: str
+    namespace: str
+    task: str
+    split: str
+    kind: TargetKind
+    papers: int
+    classes: int
+    factor: float = 1.0
+    offset: float = 0.0
+
+    @classmethod
+    def of(cls, targets: TargetFile, factor: float, offset: float) -> TargetEntry:
+        """Return the entry of a file of targets."""
+        return cls(
+            file=target_file_name(targets.source, targets.task, targets.split),
+            source=targets.source,
+            namespace=targets.namespace,
+            task=targets.task,
+            split=targets.split,
+            kind=targets.kind,
+            papers=len(targets),
+            classes=len(targets.classes),
+            factor=factor,
+            offset=offset,
+        )
+
+
 class OverlapEntry(_Entry):
     """An evaluation set: distinct texts by role, those that training has too, and how it showed."""
 
@@ -120,12 +156,12 @@ class Manifest(_Entry):
     config : dict
         The resolved configuration of ``prepare``.
     tasks : list of Task
-        Those that some pair file trains.
+        Those that some file of pairs or targets trains.
     texts : int
         How many there are.
     label_rows : dict
         First row of the labels of each namespace, and the row after the last.
-    sources, pairs : list
+    sources, pairs, targets : list
         In the order of the configuration.
     in_neither_split : dict
         Pairs that would show training a text of the dev split, by source and task.
@@ -148,6 +184,7 @@ class Manifest(_Entry):
     label_rows: dict[str, tuple[int, int]]
     sources: list[SourceEntry]
     pairs: list[PairEntry]
+    targets: list[TargetEntry] = []
     in_neither_split: dict[str, int] = {}
     hygiene: HygieneReport = HygieneReport()
     rejects: dict[str, int] = {}

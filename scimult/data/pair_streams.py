@@ -1,4 +1,4 @@
-"""Endless streams of a source's pairs, and how they are cut into units.
+"""Endless streams of a source's pairs or targets, and how they are cut into units.
 
 A *unit* is one forward-backward over all ranks. What a stream gives is a pure function of
 (seed, number of the unit), and of the ranks where they have budgets of their own.
@@ -8,6 +8,7 @@ Shape legend: P pairs of a source or of a pool, R rows of a unit over all ranks,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,13 +18,16 @@ import numpy as np
 from scimult.data.negatives import NO_NEGATIVE, NegativeDraws
 from scimult.data.pairs import PairFile
 from scimult.data.ragged import rank_in_runs
+from scimult.data.targets import TargetFile
 from scimult.errors import ConfigError
 from scimult.types import IntArray
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one unit: parallel arrays of text rows; ``negatives_R`` is -1 where none exists.
+    """Rows of one unit: parallel arrays of text rows, -1 where none exists.
+
+    A paper with a target is a query without a positive.
 
     ``epochs_R`` counts how often the source's pairs had all been visited before. Rank ``r``
     works on rows ``bounds[r]`` to ``bounds[r + 1]``; rows that were not divided are those of
@@ -51,10 +55,10 @@ class Rows:
 
     def tokens(self, lengths_N: IntArray, hard_negatives: bool) -> IntArray:
         """Return the tokens of each row's texts, shape ``(R,)``, given those of every text."""
-        tokens_R = lengths_N[self.queries_R] + lengths_N[self.positives_R]
-        if hard_negatives:
-            has_one = self.negatives_R != NO_NEGATIVE
-            tokens_R[has_one] += lengths_N[self.negatives_R[has_one]]
+        tokens_R = lengths_N[self.queries_R]
+        for rows_R in (self.positives_R, self.negatives_R)[: 1 + hard_negatives]:
+            has_one = rows_R != NO_NEGATIVE
+            tokens_R[has_one] += lengths_N[rows_R[has_one]]
         return tokens_R
 
     def shard(self, rank: int) -> Rows:
@@ -63,8 +67,69 @@ class Rows:
         return self.take(np.arange(first, last), [0, last - first])
 
 
-class PairStream:
-    """An endless sequence of the pairs of one source, reshuffled at every epoch.
+class ItemStream(ABC):
+    """An endless sequence of the pairs or targets of one file, in another order at every epoch.
+
+    Parameters
+    ----------
+    file : PairFile or TargetFile
+        Where they come from.
+    seed : int
+        Decides orders and draws.
+    """
+
+    def __init__(self, file: PairFile | TargetFile, seed: int) -> None:
+        self.file = file
+        self.seed = seed
+        self._epoch = -1
+        self._order: IntArray = np.zeros(0, dtype=np.int64)
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many an epoch has."""
+
+    @abstractmethod
+    def _shuffle(self, epoch: int, rng: np.random.Generator) -> IntArray:
+        """Return the items of an epoch in its order."""
+
+    @abstractmethod
+    def _texts(self, items: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Return queries, positives and negatives of items of the epoch."""
+
+    def rows(self, start: int, count: int) -> Rows:
+        """Return items ``start`` to ``start + count``."""
+        parts = []
+        left = count
+        while left > 0:
+            epoch, offset = divmod(start, len(self))
+            if epoch != self._epoch:
+                rng = np.random.default_rng([self.seed, epoch])
+                self._order, self._epoch = self._shuffle(epoch, rng), epoch
+            items = self._order[offset : offset + left]
+            epochs = np.full(len(items), epoch, dtype=np.int64)
+            parts.append((*self._texts(items), epochs))
+            start, left = start + len(items), left - len(items)
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Rows(*columns, [0, count])
+
+
+class TargetStream(ItemStream):
+    """The papers of one file of targets; each epoch visits every one once."""
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def _shuffle(self, epoch: int, rng: np.random.Generator) -> IntArray:
+        return rng.permutation(len(self))
+
+    def _texts(self, items: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        assert isinstance(self.file, TargetFile)
+        none = np.full(len(items), NO_NEGATIVE)
+        return self.file.rows[items], none, none
+
+
+class PairStream(ItemStream):
+    """The pairs of one source.
 
     Each epoch visits every pair once, in an order of its own, and draws one hard negative
     per pair from the pair's group (SciMult, section 3.4), by ``(seed, epoch)``.
@@ -81,13 +146,11 @@ class PairStream:
     """
 
     def __init__(self, pairs: PairFile, seed: int, per_query: int | None = None) -> None:
-        self.pairs = pairs
-        self.seed = seed
+        super().__init__(pairs, seed)
+        self._pairs = pairs
         self._group_P = pairs.positives.owners
         self._draws = NegativeDraws(pairs)
         self._turns = None if per_query is None else _Turns(self._queries_P, per_query, seed)
-        self._epoch = -1
-        self._order: IntArray = np.zeros(0, dtype=np.int64)
         self._negative_P: IntArray = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -95,39 +158,17 @@ class PairStream:
 
     @property
     def _queries_P(self) -> IntArray:
-        return self.pairs.queries[self._group_P]
+        return self._pairs.queries[self._group_P]
 
-    def rows(self, start: int, count: int) -> Rows:
-        """Return pairs ``start`` to ``start + count``."""
-        parts = []
-        left = count
-        while left > 0:
-            epoch, offset = divmod(start, len(self))
-            self._enter(epoch)
-            pairs = self._order[offset : offset + left]
-            groups = self._group_P[pairs]
-            parts.append(
-                (
-                    self.pairs.queries[groups],
-                    self.pairs.positives.values[pairs],
-                    self._negative_P[pairs],
-                    np.full(len(pairs), epoch, dtype=np.int64),
-                )
-            )
-            start, left = start + len(pairs), left - len(pairs)
-        queries, positives, negatives, epochs = (
-            np.concatenate(column) for column in zip(*parts, strict=True)
-        )
-        return Rows(queries, positives, negatives, epochs, [0, len(queries)])
-
-    def _enter(self, epoch: int) -> None:
-        if epoch == self._epoch:
-            return
-        rng = np.random.default_rng([self.seed, epoch])
+    def _shuffle(self, epoch: int, rng: np.random.Generator) -> IntArray:
         order = rng.permutation(len(self))
-        self._order = order if self._turns is None else self._turns.pairs(epoch)[order]
         self._negative_P = self._draws.draw(self._group_P, rng)
-        self._epoch = epoch
+        return order if self._turns is None else self._turns.pairs(epoch)[order]
+
+    def _texts(self, items: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        groups = self._group_P[items]
+        positives = self._pairs.positives.values[items]
+        return self._pairs.queries[groups], positives, self._negative_P[items]
 
 
 class _Turns:
@@ -153,8 +194,8 @@ class _Turns:
 
 
 def pair_streams(
-    sources: Sequence[PairFile], seed: int, per_query: int | None = None
-) -> list[PairStream]:
+    sources: Sequence[PairFile | TargetFile], seed: int, per_query: int | None = None
+) -> list[ItemStream]:
     """Return the stream of every source.
 
     Raises
@@ -162,7 +203,7 @@ def pair_streams(
     ConfigError
         If a source is empty, or there is none.
     """
-    empty = [file.name for file in sources if not len(file.positives.values)]
+    empty = [file.name for file in sources if not items(file)]
     if empty or not sources:
         raise ConfigError(
             "a source has no training pairs",
@@ -171,9 +212,20 @@ def pair_streams(
         )
     seeds = [np.random.SeedSequence([seed, number]) for number in range(len(sources))]
     return [
-        PairStream(file, int(own.generate_state(1)[0]), per_query)
+        _stream(file, int(own.generate_state(1)[0]), per_query)
         for file, own in zip(sources, seeds, strict=True)
     ]
+
+
+def items(file: PairFile | TargetFile) -> int:
+    """Return how many pairs, or papers with targets, a file has."""
+    return len(file) if isinstance(file, TargetFile) else len(file.positives.values)
+
+
+def _stream(file: PairFile | TargetFile, seed: int, per_query: int | None) -> ItemStream:
+    if isinstance(file, TargetFile):
+        return TargetStream(file, seed)
+    return PairStream(file, seed, per_query)
 
 
 class UnitStream(Protocol):
@@ -193,7 +245,7 @@ class UnitStream(Protocol):
 class FixedUnits:
     """Units of always as many pairs."""
 
-    def __init__(self, stream: PairStream, rows: int) -> None:
+    def __init__(self, stream: ItemStream, rows: int) -> None:
         self._stream, self._rows = stream, rows
 
     def __len__(self) -> int:
@@ -219,7 +271,7 @@ class TokenUnits:
 
     Parameters
     ----------
-    stream : PairStream
+    stream : ItemStream
         The pairs.
     lengths_N : IntArray
         Tokens of every text, as they are encoded.
@@ -242,7 +294,7 @@ class TokenUnits:
 
     def __init__(
         self,
-        stream: PairStream,
+        stream: ItemStream,
         lengths_N: IntArray,
         *,
         max_tokens: int,
@@ -302,7 +354,7 @@ class TokenUnits:
         costs_P = rows.tokens(self._lengths_N, self._hard_negatives)
         if costs_P.max(initial=0) > self._max_tokens:
             raise ConfigError(
-                f"a pair of source {self._stream.pairs.name!r} has {costs_P.max()} tokens, "
+                f"a pair of source {self._stream.file.name!r} has {costs_P.max()} tokens, "
                 f"more than batch.max_tokens",
                 value=self._max_tokens,
                 fix="raise batch.max_tokens or lower data.max_length",

@@ -10,8 +10,9 @@ import numpy as np
 
 from scimult import distributed
 from scimult.data.manifest import FILE_NAME as MANIFEST_FILE
-from scimult.data.manifest import VERSION, Manifest, PairEntry
+from scimult.data.manifest import VERSION, Manifest, PairEntry, TargetEntry
 from scimult.data.pairs import PairFile, Split, read_pairs
+from scimult.data.targets import TargetFile, read_targets
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore, open_arrow
@@ -98,6 +99,15 @@ class PreparedData:
         """Return the pair files of a split, one per source and task, in config order."""
         return [self.open_pairs(entry) for entry in self.manifest.pairs if entry.split == split]
 
+    def targets(self, split: Split) -> list[TargetFile]:
+        """Return the files of targets of a split, one per source and task, in config order."""
+        entries = (entry for entry in self.manifest.targets if entry.split == split)
+        return [self.open_targets(entry) for entry in entries]
+
+    def open_targets(self, entry: TargetEntry) -> TargetFile:
+        """Return one file of targets."""
+        return replace(read_targets(self.folder / entry.file), namespace=entry.namespace)
+
     def open_pairs(self, entry: PairEntry) -> PairFile:
         """Return one pair file; what it is a part of stands in the manifest alone."""
         pairs = read_pairs(self.folder / entry.file)
@@ -106,12 +116,13 @@ class PreparedData:
     def held_out(self) -> IntArray:
         """Return the rows of the texts that the dev split keeps from training, ascending.
 
-        Queries of the dev split always are; its other texts where the split says so.
+        Its queries and papers with targets always are; its other texts where the split says so.
         """
         if (self.folder / HELD_OUT_FILE).exists():
             table = open_arrow(self.folder / HELD_OUT_FILE, "held out", "1")
             return np.asarray(table.column("row").to_numpy(), dtype=np.int64)
         queries = [file.queries for file in self.pairs("dev")]
+        queries += [file.rows for file in self.targets("dev")]
         return np.unique(np.concatenate([np.empty(0, np.int64), *queries]))
 
     def citations(self) -> IntArray:

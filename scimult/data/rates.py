@@ -11,16 +11,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scimult.data.pair_streams import items
 from scimult.data.pairs import PairFile
+from scimult.data.targets import TargetFile
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.types import BoolArray
 
 RateArray = NDArray[np.float64]
-SamplingMode = Literal["proportional", "equal", "equal_tasks", "explicit"]
+SamplingMode = Literal["proportional", "equal", "equal_tasks", "explicit", "sequential"]
 
 
 def sampling_rates(
-    sources: Sequence[PairFile],
+    sources: Sequence[PairFile | TargetFile],
     mode: SamplingMode,
     explicit: Mapping[str, float] | None = None,
     temperature: float = 1.0,
@@ -34,11 +36,11 @@ def sampling_rates(
 
     Parameters
     ----------
-    sources : sequence of PairFile
+    sources : sequence of PairFile or TargetFile
         The sources, in order; each with pairs.
     mode : str
-        ``proportional``: one group of all. ``equal``: each source is a group of weight 1.
-        ``equal_tasks``: each task is one. ``explicit``: as given.
+        ``proportional`` and ``sequential``: one group of all. ``equal``: each source is a group
+        of weight 1. ``equal_tasks``: each task is one. ``explicit``: as given.
     explicit : mapping
         For ``explicit``: weights of tasks, of ``source.task``, or of sources that train one
         task. Every source is in one group.
@@ -68,7 +70,7 @@ def sampling_rates(
             fix="leave the temperature out, or give rates by task",
         )
     if sizes is None:
-        sizes = [len(file.positives.values) for file in sources]
+        sizes = [items(file) for file in sources]
     sizes_S = np.array(sizes, dtype=np.float64)
     smoothed_S = sizes_S ** (1 / temperature)
     weights_S = np.zeros_like(sizes_S)
@@ -79,10 +81,10 @@ def sampling_rates(
 
 
 def _groups(
-    sources: Sequence[PairFile], mode: SamplingMode, explicit: Mapping[str, float]
+    sources: Sequence[PairFile | TargetFile], mode: SamplingMode, explicit: Mapping[str, float]
 ) -> list[tuple[float, BoolArray]]:
     """Return weight and members of each group."""
-    if mode == "proportional":
+    if mode in ("proportional", "sequential"):
         return [(1.0, np.ones(len(sources), dtype=np.bool_))]
     if mode == "equal":
         return [(1.0, one_S) for one_S in np.eye(len(sources), dtype=np.bool_)]
@@ -101,7 +103,7 @@ def _groups(
     return groups
 
 
-def _named(sources: Sequence[PairFile], name: str) -> BoolArray:
+def _named(sources: Sequence[PairFile | TargetFile], name: str) -> BoolArray:
     """Return which sources a name of ``data.rates`` means."""
     of_task_S = np.array([file.task == name for file in sources])
     of_source_S = np.array([name in (file.name, file.source) for file in sources])

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from scimult.data.pair_streams import PairStream, Rows, UnitStream
+from scimult.data.pair_streams import ItemStream, Rows, UnitStream
 from scimult.data.rates import RateArray
 from scimult.types import IntArray
 
@@ -53,14 +53,27 @@ class AlternatingSampler:
         Length of the plan.
     seed : int
         Decides the order of the sources.
+    sequential : bool
+        All units of the first source, then all of the next, instead of an even spread.
     """
 
     def __init__(
-        self, streams: Sequence[UnitStream], rates: RateArray, *, units: int, seed: int
+        self,
+        streams: Sequence[UnitStream],
+        rates: RateArray,
+        *,
+        units: int,
+        seed: int,
+        sequential: bool = False,
     ) -> None:
         self._streams = list(streams)
         per_pair_S = _units_per_pair(streams, rates)
-        self._source_U = _interleave(per_pair_S / per_pair_S.sum(), units, seed)
+        units_S = per_pair_S / per_pair_S.sum()
+        if sequential:
+            shares_S = share_out(units_S, units, 1)[0]
+            self._source_U = np.repeat(np.arange(len(streams)), shares_S)
+        else:
+            self._source_U = _interleave(units_S, units, seed)
         self._uses_before_U = np.zeros(units, dtype=np.int64)
         for number in range(len(streams)):
             chosen = self._source_U == number
@@ -83,7 +96,7 @@ class MixingSampler:
 
     Parameters
     ----------
-    streams : sequence of PairStream
+    streams : sequence of ItemStream
         One per source.
     rates : array
         Share of the pairs that each source gets; sums to 1.
@@ -94,7 +107,7 @@ class MixingSampler:
     """
 
     def __init__(
-        self, streams: Sequence[PairStream], rates: RateArray, *, rows: int, units: int
+        self, streams: Sequence[ItemStream], rates: RateArray, *, rows: int, units: int
     ) -> None:
         self._streams = list(streams)
         self._rows_US = share_out(rates, rows, units)

@@ -10,15 +10,21 @@ from scimult.losses.masks import (
     repeated_candidates,
 )
 from scimult.losses.similarity import similarity_matrix
+from scimult.losses.supervised import head_losses
 from scimult.losses.temperature import Temperature
 from scimult.losses.triplet import triplet_margin
+from scimult.losses.weighting import LogVariance, TaskWeights, gradnorm_loss, uncertainty_weighted
 
 __all__ = [
     "InBatchScores",
+    "LogVariance",
+    "TaskWeights",
     "Temperature",
     "above_margin",
     "false_negatives",
     "foreign_negatives",
+    "gradnorm_loss",
+    "head_losses",
     "info_nce",
     "known_pairs",
     "listwise_kl",
@@ -27,4 +33,5 @@ __all__ = [
     "repeated_candidates",
     "similarity_matrix",
     "triplet_margin",
+    "uncertainty_weighted",
 ]

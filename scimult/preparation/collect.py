@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ from scimult.preparation.source_files import (
     read_queries,
     reject_unanswered,
 )
+from scimult.preparation.targets import RawTargets, TargetReader, refuse_lonely_classes
 from scimult.progress import progress
 
 FILE_FIELDS = ("papers", "labels", "citations", "references", "links", "queries", *ANSWERS)
@@ -46,8 +47,9 @@ def source_files(config: PrepareConfig) -> dict[str, Path]:
     """
     files = {}
     for source in config.sources:
-        for field in FILE_FIELDS:
-            name = getattr(source, field)
+        named = [(field, getattr(source, field)) for field in FILE_FIELDS]
+        named += [("targets", target.file) for target in source.targets]
+        for field, name in named:
             if name is None:
                 continue
             files[name] = config.resolve(name)
@@ -72,7 +74,9 @@ def collect(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> N
     counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
     with TextStoreWriter(folder) as texts:
         corpus = Corpus(texts, rejects)
-        parts, edges, answers = _read_all(config, corpus, counts)
+        targets = _target_readers(config, corpus)
+        parts, edges, answers = _read_all(config, corpus, counts, targets)
+        read_targets = _read_targets(targets, corpus, counts)
     corpus.write_metadata(folder)
     collected = Collected(
         parts=parts,
@@ -80,6 +84,7 @@ def collect(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> N
         shown=unique_pairs([answer.shown.columns() for answer in answers]),
         triples=unique_rows([answer.triples() for answer in answers]),
         teacher=_teacher_scores(answers),
+        targets=read_targets,
         label_rows=corpus.label_rows,
         counts=counts,
         rejects=rejects,
@@ -87,8 +92,44 @@ def collect(config: PrepareConfig, folder: Path, *, skip_bad: bool = False) -> N
     collected.save(folder)
 
 
+def _target_readers(config: PrepareConfig, corpus: Corpus) -> dict[str, list[TargetReader]]:
+    """Return what reads the targets of each source, by the name of the source."""
+    return {
+        source.name: [
+            TargetReader(
+                target,
+                source.name,
+                source.space,
+                config.resolve(target.file or source.papers or ""),
+                corpus,
+            )
+            for target in source.targets
+        ]
+        for source in config.sources
+    }
+
+
+def _read_targets(
+    targets: Mapping[str, Sequence[TargetReader]],
+    corpus: Corpus,
+    counts: dict[str, dict[str, int]],
+) -> list[RawTargets]:
+    """Read the tables of targets, and take what the papers' fields gave."""
+    readers = [reader for of_source in targets.values() for reader in of_source]
+    for reader in (reader for reader in readers if reader.config.file is not None):
+        reader.read_table()
+    refuse_lonely_classes(readers, corpus)
+    raw = [reader.finish() for reader in readers]
+    for one in raw:
+        counts[one.read.source][f"papers with a target of {one.config.task}"] = len(one.read)
+    return raw
+
+
 def _read_all(
-    config: PrepareConfig, corpus: Corpus, counts: dict[str, dict[str, int]]
+    config: PrepareConfig,
+    corpus: Corpus,
+    counts: dict[str, dict[str, int]],
+    targets: Mapping[str, Sequence[TargetReader]],
 ) -> tuple[list[RawPairs], list[Columns], list[Answers]]:
     """Read labels of all sources, then papers, then what pairs them.
 
@@ -104,7 +145,8 @@ def _read_all(
             continue
         start = len(corpus.labels)
         path = config.resolve(source.papers)
-        counts[source.name].update(read_papers(path, source.space, corpus))
+        fields = [reader for reader in targets[source.name] if reader.config.field is not None]
+        counts[source.name].update(read_papers(path, source.space, corpus, fields))
         if source.labels is not None:
             labelled = unique_pairs([corpus.labels.columns(start)])
             if not len(labelled[0]):

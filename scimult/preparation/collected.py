@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,12 @@ import pyarrow as pa
 from scimult.data.lines import Rejects
 from scimult.data.prepared import TRIPLES_FILE, read_triples
 from scimult.data.ragged import Ragged
+from scimult.data.targets import read_targets, write_targets
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import open_arrow
 from scimult.files import read_json, write_json
 from scimult.preparation.config import Part, SourceConfig
+from scimult.preparation.targets import RawTargets
 from scimult.types import IntArray
 
 VERSION = "1"
@@ -64,6 +66,8 @@ class Collected:
         What was counted while reading each source.
     rejects : Rejects
         What was left out.
+    targets : list of RawTargets
+        What heads learn to say of papers.
     """
 
     parts: list[RawPairs]
@@ -74,6 +78,7 @@ class Collected:
     label_rows: dict[str, range]
     counts: dict[str, dict[str, int]]
     rejects: Rejects
+    targets: list[RawTargets] = field(default_factory=list)
 
     def save(self, folder: Path) -> None:
         """Write pairs as Arrow files and the rest as JSON into ``folder``."""
@@ -91,9 +96,12 @@ class Collected:
             write_columns(folder / name, "raw pairs", ("query", "positive"), columns)
             entry = {"file": name, "source": part.source.name, "part": part.part}
             parts.append({**entry, "has_triples": part.has_triples})
+        for number, one in enumerate(self.targets):
+            write_targets(folder / _raw_targets(number), one.read)
         tree = {
             "version": VERSION,
             "parts": parts,
+            "targets": [{"source": one.read.source} for one in self.targets],
             "label_rows": {name: [r.start, r.stop] for name, r in self.label_rows.items()},
             "counts": self.counts,
             "rejects": dict(self.rejects.counts),
@@ -122,10 +130,24 @@ class Collected:
             shown=_read_columns(folder / "shown.arrow", "shown"),
             triples=read_triples(folder),
             teacher=read_teacher_scores(folder),
+            targets=[
+                _load_targets(folder / _raw_targets(number), by_name[entry["source"]])
+                for number, entry in enumerate(tree.get("targets", []))
+            ],
             label_rows={name: range(*rows) for name, rows in tree["label_rows"].items()},
             counts=tree["counts"],
             rejects=rejects,
         )
+
+
+def _raw_targets(number: int) -> str:
+    return f"raw-targets-{number}.arrow"
+
+
+def _load_targets(path: Path, source: SourceConfig) -> RawTargets:
+    read = replace(read_targets(path), namespace=source.space)
+    (config,) = (target for target in source.targets if target.task == read.task)
+    return RawTargets(config, read)
 
 
 def unique_pairs(columns: Sequence[Columns]) -> Columns:

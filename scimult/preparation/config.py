@@ -11,6 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError
 from scimult.preparation.hygiene.config import HygieneConfig, SplitConfig
+from scimult.preparation.targets import AnyTargetConfig, check_targets, target_task
 from scimult.tasks import Task, TaskSet, default_tasks
 
 Part = Literal["labels", "citations", "links", "queries"]
@@ -61,6 +62,8 @@ class SourceConfig(StrictConfig):
         A judgment or link with at least this score is a positive; default 1.
     tasks : PartTasks
         Which task each part trains.
+    targets : list of TargetConfig
+        What heads learn to say of the source's papers: classes and numbers.
     max_pairs_per_label : int or "all", optional
         Instead of ``PrepareConfig``'s; sources that share a namespace must agree.
     licence : str
@@ -80,6 +83,7 @@ class SourceConfig(StrictConfig):
     clicks: str | None = None
     score_threshold: float = 1.0
     tasks: PartTasks = PartTasks()
+    targets: list[AnyTargetConfig] = []
     max_pairs_per_label: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
     licence: str = ""
 
@@ -106,8 +110,14 @@ class SourceConfig(StrictConfig):
                 f"{' and '.join(self.parts)} train {' and '.join(tasks)}; the parts of one source "
                 f"need different tasks: make it two sources with the same namespace"
             )
-        if not (self.papers or self.parts):
-            raise ValueError("a source needs papers, citations, links or queries")
+        if not (self.papers or self.parts or self.targets):
+            raise ValueError("a source needs papers, citations, links, queries or targets")
+        return self
+
+    @model_validator(mode="after")
+    def _targets_have_papers(self) -> SourceConfig:
+        if self.papers is None and any(target.field for target in self.targets):
+            raise ValueError("targets in a field need papers; name the papers file")
         return self
 
     @property
@@ -164,10 +174,12 @@ class PrepareConfig(StrictConfig):
         names = [source.name for source in self.sources]
         if len(set(names)) < len(names):
             raise ValueError(f"sources need distinct names; found {names}")
-        if not any(source.parts for source in self.sources):
+        if not any(source.parts or source.targets for source in self.sources):
             raise ValueError(
-                "no source has labels, citations, links or queries; there is nothing to pair"
+                "no source has labels, citations, links, queries or targets; there is nothing "
+                "to train on"
             )
+        check_targets({source.name: source.targets for source in self.sources})
         if self.split.by == "year" and "dev_fraction" in self.model_fields_set:
             raise ValueError("split.by is year, which dev_fraction has no say in; remove one")
         with_papers = {source.space for source in self.sources if source.papers}
@@ -214,9 +226,15 @@ class PrepareConfig(StrictConfig):
         UnknownNameError
             If a source names a task that does not exist.
         ConfigError
-            If the task's texts are of another kind than the part's.
+            If the task's texts are of another kind than the part's, or a task has both pairs and
+            targets.
         """
         tasks = self.task_set()
+        paired = {source.task(part) for source in self.sources for part in source.parts}
+        for target in (target for source in self.sources for target in source.targets):
+            if target.task in paired:
+                fix = "give the targets a task of their own"
+                raise ConfigError("task has pairs and targets", value=target.task, fix=fix)
         for source in self.sources:
             for part in source.parts:
                 task = tasks[source.task(part)]
@@ -228,6 +246,13 @@ class PrepareConfig(StrictConfig):
                         value=task.name,
                         fix=f"set query_kind: {wanted[0]} and candidate_kind: {wanted[1]}",
                     )
+
+    def target_tasks(self) -> list[Task]:
+        """Return the tasks of targets, those that nobody defined with what is usual."""
+        known = {task.name: task for task in self.task_set()}
+        targets = [target for source in self.sources for target in source.targets]
+        named = {target.task: target_task(target) for target in targets}
+        return [known.get(name, task) for name, task in named.items()]
 
     def resolve(self, name: str) -> Path:
         """Return the path of a source's file.

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.data.lines import Rejects
-from scimult.data.manifest import HygieneReport, Manifest, PairEntry, SourceEntry
+from scimult.data.manifest import HygieneReport, Manifest, PairEntry, SourceEntry, TargetEntry
 from scimult.data.pairs import SPLITS, PairFile, Split, write_pairs
 from scimult.data.prepared import ALIASES_FILE, HELD_OUT_FILE, TRIPLES_FILE
 from scimult.data.ragged import Ragged
+from scimult.data.targets import write_targets
 from scimult.data.teacher import FILE_NAME as TEACHER_FILE
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore
@@ -35,6 +36,7 @@ from scimult.preparation.hygiene.splits import dev_texts, split_masks
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import read_years
 from scimult.preparation.steps import Steps
+from scimult.preparation.targets import SplitTargets, split_targets
 from scimult.types import BoolArray, IntArray
 
 # What the folder takes from the last step as it is; some are not always there.
@@ -97,7 +99,7 @@ def prepare(
     if steps is None:
         shutil.rmtree(kept_steps.folder)
     store = TextStore.open(folder)
-    dev_N = _dev_texts(collected.parts, store, config)
+    dev_N = _dev_texts(collected, store, config)
     masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
     if config.split.by != "query":
         _write_held_out(folder, np.flatnonzero(dev_N))
@@ -108,10 +110,10 @@ def prepare(
         for part, part_masks, kept_P in zip(collected.parts, masks, kept, strict=True)
         for pairs in _split_pairs(part, part_masks, kept_P)
     ]
-    tasks = config.task_set().subset(list(dict.fromkeys(part.task for part in collected.parts)))
-    Manifest(
+    tasks = [config.task_set()[name] for name in dict.fromkeys(p.task for p in collected.parts)]
+    manifest = Manifest(
         config=config.model_dump(mode="json"),
-        tasks=list(tasks),
+        tasks=[*tasks, *config.target_tasks()],
         texts=len(store),
         label_rows={name: (r.start, r.stop) for name, r in collected.label_rows.items()},
         sources=[_describe(source, collected) for source in config.sources],
@@ -119,7 +121,10 @@ def prepare(
         in_neither_split=_in_neither_split(collected.parts, masks),
         hygiene=HygieneReport(**report),
         rejects=dict(collected.rejects.counts),
-    ).write(folder)
+    )
+    if collected.targets:
+        manifest.targets = _write_targets(folder, split_targets(collected.targets, dev_N))
+    manifest.write(folder)
     return collected.rejects
 
 
@@ -166,10 +171,17 @@ def _clean(config: PrepareConfig, skip_bad: bool, read: Path, folder: Path) -> N
     clean(read, folder, collected, config.hygiene)
 
 
-def _dev_texts(parts: Sequence[RawPairs], store: TextStore, config: PrepareConfig) -> BoolArray:
+def _dev_texts(collected: Collected, store: TextStore, config: PrepareConfig) -> BoolArray:
     """Return which texts belong to the dev split."""
-    years_N = read_years(store.folder, len(store))
-    return dev_texts(parts, store, years_N, config.split, config.dev_fraction, config.seed)
+    return dev_texts(
+        collected.parts,
+        store,
+        read_years(store.folder, len(store)),
+        config.split,
+        config.dev_fraction,
+        config.seed,
+        [targets.read.rows for targets in collected.targets],
+    )
 
 
 def _write_held_out(folder: Path, rows: IntArray) -> None:
@@ -255,6 +267,16 @@ def _in_neither_split(parts: Sequence[RawPairs], masks: Sequence[Masks]) -> dict
 def _describe(source: SourceConfig, collected: Collected) -> SourceEntry:
     counts = collected.counts[source.name]
     return SourceEntry(name=source.name, namespace=source.space, counts=counts)
+
+
+def _write_targets(folder: Path, tasks: Sequence[SplitTargets]) -> list[TargetEntry]:
+    """Write the files of targets and return their entries in the manifest."""
+    entries = []
+    for task in tasks:
+        for file in task.files:
+            entries.append(TargetEntry.of(file, task.factor, task.offset))
+            write_targets(folder / entries[-1].file, file)
+    return entries
 
 
 def _write_pair_file(folder: Path, pairs: PairFile) -> PairEntry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +14,9 @@ from scimult.data.lines import Record, read_jsonl
 from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.preparation.corpus import Corpus, FileTexts, IntPairs, parse_text
+from scimult.preparation.targets import PAPER_COLUMN, TargetReader
 from scimult.types import IntArray, Text
 
-PAPER_COLUMN = "paper-id|corpus-id"
 NOTHING_LEFT = "check that it is the right file; without --skip-bad you see what is wrong with it"
 _TEACHER = "teacher"
 _NEGATIVE = "negative-id"
@@ -80,8 +81,13 @@ def read_labels(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
     return counts
 
 
-def read_papers(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
-    """Add papers with their metadata, and with their labels where the namespace defines labels."""
+def read_papers(
+    path: Path, namespace: str, corpus: Corpus, targets: Sequence[TargetReader] = ()
+) -> Counter[str]:
+    """Add papers with their metadata, and with their labels where the namespace defines labels.
+
+    ``targets`` are those that stand in fields of the papers.
+    """
     counts: Counter[str] = Counter()
     texts = FileTexts(corpus.texts)
     has_labels = namespace in corpus.label_rows
@@ -93,6 +99,8 @@ def read_papers(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
         corpus.add_paper(row, authors, paper.venue, paper.year, paper.doi)
         if has_labels:
             corpus.add_labels(row, paper.labels, namespace, record)
+        for reader in targets:
+            reader.add_field(row, record)
         return paper
 
     for paper in corpus.rejects.keep(read_jsonl(path, corpus.rejects), add):

@@ -16,15 +16,13 @@ from scimult.checkpoints.warm_start import warm_start
 from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError
-from scimult.losses import Temperature
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
 from scimult.tasks import TaskSet, route_names, route_of
 from scimult.training.config import NOT_ARCHITECTURE, ModelConfig, PretrainConfig
+from scimult.training.learned import LearnedParts
 from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
 from scimult.types import Role
-
-_TEMPERATURE = "temperature"
 
 
 def build_model(config: PretrainConfig) -> Pretrained:
@@ -194,45 +192,25 @@ def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
     return found
 
 
-def add_temperature(config: PretrainConfig, model: Encoder) -> Temperature | None:
-    """Give the model a temperature to learn, if the loss has one; it is not part of embeddings.
-
-    As a module below the encoder, its parameter is sharded, clipped, stepped and saved with
-    all others.
-    """
-    if not config.loss.learn_temperature:
-        return None
-    assert config.loss.temperature is not None
-    learned = Temperature(config.loss.temperature)
-    model.add_module(_TEMPERATURE, learned)
-    return learned
-
-
-def take_temperature(weights: dict[str, torch.Tensor], config: PretrainConfig) -> dict[str, float]:
-    """Remove a learned temperature from ``weights``; return its value by name, if there is one."""
-    if not config.loss.learn_temperature:
-        return {}
-    assert config.loss.temperature is not None
-    learned = Temperature(config.loss.temperature)
-    learned.load_state_dict({"log_ratio": weights.pop(f"{_TEMPERATURE}.log_ratio")})
-    return {"temperature": learned().item()}
-
-
 def build_optimizer(
     config: PretrainConfig,
     model: Encoder,
     steps: int,
     loss_weights: Mapping[str, float] | None = None,
+    learned: LearnedParts | None = None,
 ) -> tuple[RoutedAdamW, torch.optim.lr_scheduler.LambdaLR]:
     """Return AdamW over the parameter groups, and its schedule.
 
     Adam divides a factor of all gradients of a parameter out again, so that ``loss_weights``, by
-    task, would leave a route's own weights as they are: there they multiply the learning rate.
+    task, would leave the own weights of a route, and of what is learned for one task, as they
+    are: there they multiply the learning rate.
     """
     section, schedule = config.optimizer, config.schedule
     names = route_names(TaskSet(config.tasks), config.model.routing)
     groups = parameter_groups(model, section, names)
-    weights = route_weights(config, loss_weights or {})
+    weights: dict[int | str, float] = {**route_weights(config, loss_weights or {})}
+    if learned is not None:
+        weights |= learned.weights(loss_weights or {})
     for group in groups:
         group["lr"] *= weights.get(group["expert"], 1.0)
     optimizer = RoutedAdamW(groups, lr=section.lr, betas=section.betas, eps=section.eps)

@@ -186,9 +186,10 @@ def _describe(scalars: dict[str, float]) -> str:
         if name.startswith("train/loss/")
     }
     by_task = f" ({', '.join(f'{t} {v:.3f}' for t, v in tasks.items())})" if len(tasks) > 1 else ""
+    accuracy = scalars.get("train/in_batch_accuracy")
     parts = [
         f"loss {scalars['train/loss']:.3f}{by_task}",
-        f"acc {scalars['train/in_batch_accuracy']:.2f}",
+        *([] if accuracy is None else [f"acc {accuracy:.2f}"]),
         f"lr {scalars['train/lr']:.1e}",
         f"grad {scalars.get('train/gradient_norm', math.inf):.2f}",
         f"{scalars['speed/tokens_per_second']:,.0f} tok/s",

@@ -19,7 +19,6 @@ from scimult.hardware import send
 from scimult.losses import (
     InBatchScores,
     false_negatives,
-    foreign_negatives,
     known_pairs,
     own_teacher_scores,
     repeated_candidates,
@@ -122,8 +121,6 @@ def queries_to_candidates(pairs: Pairs, embeddings_UD: Tensor, options: LossConf
     columns_H = offset + len(pairs) + torch.arange(len(rows_H), device=device)
     if options.repeated_candidates == "once":
         masked_BC |= repeated_candidates(ids_C, targets_B, rows_H, columns_H)
-    if options.negatives == "own":
-        masked_BC |= foreign_negatives(targets_B, rows_H, columns_H, len(c_CD))
     teacher_BC = None
     if pairs.teacher_C is not None:
         teacher_B, teacher_H = pairs.teacher_C[: len(pairs)], pairs.teacher_C[len(pairs) :]

@@ -12,6 +12,14 @@ from scimult.models import EncoderConfig
 from scimult.models.config import ROUTED, Pooling
 from scimult.tasks import Routing, Task, default_tasks
 from scimult.training.schedules import ScheduleName
+from scimult.training.task_losses import (
+    FORMAT_OF_HEAD,
+    ContrastiveLoss,
+    HeadConfig,
+    InfoNCEConfig,
+    TaskLoss,
+    TripletConfig,
+)
 from scimult.types import Similarity
 
 # Fields of an encoder that the run decides, not its base.
@@ -107,13 +115,20 @@ class DistillationConfig(StrictConfig):
 
 
 class LossConfig(StrictConfig):
-    """Which loss, and which candidates are its negatives.
+    """Which loss each task has, which candidates are negatives, and how losses are added up.
 
     ``info_nce`` is equation 2 of SciMult; ``symmetric_info_nce`` its mean with the same loss
     from positives to the queries of the batch; ``triplet`` is equation 2 of SPECTER. Options
-    that belong to another loss are refused. ``mask_margin`` leaves out candidates that score
+    that belong to another loss are refused. ``by_task`` gives a task another loss with options of
+    its own, or the head of its targets. ``mask_margin`` leaves out candidates that score
     above the positive minus this margin. ``matryoshka`` lists numbers of leading dimensions
     whose losses are averaged with that of the whole embedding.
+
+    ``reduction`` says what a pass minimises: the mean over its pairs, or the sum over its tasks
+    of the mean over each one's (SciRepEval). ``weighting`` multiplies each task's loss: ``fixed``
+    with ``weights``, ``uncertainty`` with learned ones (Kendall et al., 2018), ``gradnorm`` with
+    those that balance the norms of gradients (Chen et al., 2018; ``gradnorm_alpha`` is their
+    alpha). The last two need ``reduction: tasks``.
     """
 
     name: LossName = "info_nce"
@@ -128,9 +143,13 @@ class LossConfig(StrictConfig):
         "once", description="how often a text in several columns counts as a query's negative"
     )
     mask_margin: float | None = None
+    by_task: dict[str, TaskLoss] = Field(default_factory=dict)
+    reduction: Literal["pairs", "tasks"] = "pairs"
+    weighting: Literal["fixed", "uncertainty", "gradnorm"] = "fixed"
+    gradnorm_alpha: float | None = Field(None, ge=0, description="of gradnorm; 1.5")
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="by task, also of the learning rate of its own experts or adapters; else 1",
+        description="by task, also of the learning rate of what serves it alone; else 1",
     )
     matryoshka: list[int] = Field(default_factory=list)
     distillation: DistillationConfig | None = None
@@ -141,7 +160,11 @@ class LossConfig(StrictConfig):
         """Give absent options of the chosen loss their values, so that they are saved."""
         if not isinstance(given, dict):
             return given
-        chosen = LOSS_OPTIONS.get(str(given.get("name", "info_nce")), {})
+        chosen = dict(LOSS_OPTIONS.get(str(given.get("name", "info_nce")), {}))
+        if given.get("weighting", "fixed") != "fixed":
+            chosen["reduction"] = "tasks"
+        if given.get("weighting") == "gradnorm":
+            chosen["gradnorm_alpha"] = 1.5
         absent = {key: value for key, value in chosen.items() if given.get(key) is None}
         return given | absent
 
@@ -154,22 +177,57 @@ class LossConfig(StrictConfig):
                 raise ValueError(
                     f"loss.name {self.name} has no {' or '.join(given)}: of loss.name {other}"
                 )
-        if (
-            self.margin is not None
-            and self.mask_margin is not None
-            and self.mask_margin >= self.margin
-        ):
-            raise ValueError(
-                f"loss.mask_margin {self.mask_margin} leaves out every candidate within "
-                f"loss.margin {self.margin}, so that the loss would be 0"
-            )
         alone = self.distillation is not None and self.distillation.contrastive_weight == 0
-        if alone and self.learn_temperature:
-            raise ValueError(
-                "loss.learn_temperature has nothing to learn from with "
-                "loss.distillation.contrastive_weight 0"
-            )
+        for loss in (self.default, *self.by_task.values()):
+            margin = loss.margin if isinstance(loss, TripletConfig) else None
+            if margin is not None and self.mask_margin is not None and self.mask_margin >= margin:
+                raise ValueError(
+                    f"loss.mask_margin {self.mask_margin} leaves out every candidate within "
+                    f"loss.margin {margin}, so that the loss would be 0"
+                )
+            if alone and isinstance(loss, InfoNCEConfig) and loss.learn_temperature:
+                raise ValueError(
+                    "loss.learn_temperature has nothing to learn from with "
+                    "loss.distillation.contrastive_weight 0"
+                )
         return self
+
+    @model_validator(mode="after")
+    def _weighting_fits(self) -> LossConfig:
+        if self.weighting != "fixed" and self.weights:
+            raise ValueError(f"loss.weights belongs to weighting fixed, not {self.weighting}")
+        if self.weighting != "fixed" and self.reduction != "tasks":
+            raise ValueError(
+                f"loss.weighting {self.weighting} weighs the mean loss of each task: set "
+                "loss.reduction to tasks"
+            )
+        if self.weighting != "gradnorm" and self.gradnorm_alpha is not None:
+            raise ValueError("loss.gradnorm_alpha belongs to weighting gradnorm")
+        return self
+
+    @property
+    def default(self) -> ContrastiveLoss:
+        """The loss of the tasks that ``by_task`` does not name."""
+        if self.name == "triplet":
+            assert self.margin is not None
+            assert self.negatives is not None
+            return TripletConfig(name="triplet", margin=self.margin, negatives=self.negatives)
+        return InfoNCEConfig(
+            name=self.name,
+            temperature=self.temperature or 1.0,
+            learn_temperature=bool(self.learn_temperature),
+        )
+
+    def contrastive(self, task: str) -> ContrastiveLoss:
+        """Return the loss of a task's pairs."""
+        loss = self.by_task.get(task, self.default)
+        assert not isinstance(loss, HeadConfig), f"task {task} has a head"
+        return loss
+
+    @property
+    def heads(self) -> dict[str, HeadConfig]:
+        """The heads by task."""
+        return {task: loss for task, loss in self.by_task.items() if isinstance(loss, HeadConfig)}
 
 
 class OptimizerConfig(StrictConfig):
@@ -187,6 +245,9 @@ class OptimizerConfig(StrictConfig):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.01, ge=0)
+    learned_lr: float | None = Field(
+        None, gt=0, description="of heads, temperatures and learned weights of tasks"
+    )
     clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 turns clipping off")
 
 
@@ -289,6 +350,7 @@ class CheckpointConfig(StrictConfig):
 
     every: int = Field(500, ge=1)
     keep: int = Field(2, ge=1, description="newest checkpoints that are kept")
+    keep_heads: bool = Field(False, description="write them beside the model at the end")
     keep_best: bool = Field(False, description="also keep the step that is best by dev.metric")
     export: Literal["last", "best"] = "last"
 
@@ -359,17 +421,62 @@ class PretrainConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _loss_fits(self) -> PretrainConfig:
-        if self.loss.name == "triplet" and self.model.similarity == "dot":
+        names = [task.name for task in self.tasks]
+        for task in self.loss.by_task:
+            if task not in names:
+                raise ValueError(f"loss.by_task names {task!r}, which is not among tasks: {names}")
+        # The default counts only where a task has it.
+        losses = [self.loss.by_task.get(name, self.loss.default) for name in names]
+        triplets = [loss for loss in losses if isinstance(loss, TripletConfig)]
+        if triplets and self.model.similarity == "dot":
             raise ValueError(
                 "loss.name triplet compares distances, and a dot product is not one; "
                 "set model.similarity to l2 (SPECTER) or cosine"
             )
-        if self.loss.negatives == "own" and not self.data.hard_negatives:
+        if not self.data.hard_negatives and any(loss.negatives == "own" for loss in triplets):
             raise ValueError(
                 "loss.negatives own needs data.hard_negatives; or set loss.negatives to all"
             )
         if self.loss.distillation is not None and not self.data.hard_negatives:
             raise ValueError("loss.distillation compares positives with data.hard_negatives")
+        return self
+
+    @model_validator(mode="after")
+    def _formats_fit(self) -> PretrainConfig:
+        for task in self.tasks:
+            loss = self.loss.by_task.get(task.name)
+            if loss is None:
+                continue
+            wanted = FORMAT_OF_HEAD.get(loss.name)
+            if wanted is not None and task.format != wanted:
+                raise ValueError(
+                    f"loss.by_task.{task.name} {loss.name} needs a task of format {wanted}; the "
+                    f"task has {task.format}"
+                )
+            if wanted is None and task.format == "regression":
+                raise ValueError(
+                    f"task {task.name!r} has format regression, and loss.by_task.{task.name} "
+                    f"{loss.name} compares pairs; set it to regression"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _heads_are_there(self) -> PretrainConfig:
+        if self.checkpoint.keep_heads and not self.loss.heads:
+            raise ValueError("checkpoint.keep_heads: loss.by_task gives no task a head")
+        return self
+
+    @model_validator(mode="after")
+    def _mix_fits(self) -> PretrainConfig:
+        if self.loss.weighting == "gradnorm" and self.batch.mix != "in_batch":
+            raise ValueError(
+                "loss.weighting gradnorm compares the tasks of one pass: set batch.mix to in_batch"
+            )
+        if self.data.sampling == "sequential" and self.batch.mix == "in_batch":
+            raise ValueError(
+                "data.sampling sequential trains one source after the other, and batch.mix "
+                "in_batch all of them in each pass; set batch.mix to alternate"
+            )
         return self
 
     @model_validator(mode="after")

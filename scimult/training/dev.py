@@ -1,6 +1,6 @@
-"""Retrieval on held-out pairs while training runs.
+"""Retrieval on held-out pairs, and heads on held-out targets, while training runs.
 
-Shape legend: Q dev queries, C dev candidates, D width.
+Shape legend: Q dev queries, C dev candidates, D width, B dev papers, K outputs of a head.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.stats import kendalltau
+from torch import Tensor
 
 from scimult.data.pairs import KnownPositives, PairFile
+from scimult.data.targets import TargetFile
 from scimult.data.token_store import TokenStore
 from scimult.losses import similarity_matrix
 from scimult.models import Encoder, embed_tokens
+from scimult.models.heads import apply_head
 from scimult.types import IntArray, Similarity
 
 
@@ -110,3 +114,54 @@ def mean_reciprocal_rank(
     others_QC = np.where(dev.relevant_QC, -np.inf, scores_QC)
     ranks_Q = 1 + (others_QC >= best_Q[:, None]).sum(1)
     return float((1 / ranks_Q).mean())
+
+
+_SCORES = {
+    "multi_class": ("accuracy",),
+    "multi_label": ("micro_f1",),
+    "regression": ("r2", "kendall"),
+}
+
+
+def some(file: TargetFile, papers: int, seed: int) -> TargetFile:
+    """Return at most so many papers with their targets, drawn at random."""
+    places = np.random.default_rng([seed, 4]).permutation(len(file))[:papers]
+    return file.take(np.sort(places))
+
+
+def target_score_names(file: TargetFile) -> list[str]:
+    """Return what the scores of a head on dev papers are called."""
+    return [f"dev/{file.name}/{score}" for score in _SCORES[file.kind]]
+
+
+def target_scores(
+    model: Encoder,
+    file: TargetFile,
+    head_KD1: Tensor,
+    tokens: TokenStore,
+    *,
+    route: int,
+    max_length: int,
+) -> dict[str, float]:
+    """Return how well a head does on dev papers: by name, see `target_score_names`.
+
+    Accuracy for one class, micro-averaged F1 for several, and for numbers R2 and Kendall's tau-b,
+    by which SciRepEval evaluates. Every rank must call it; the texts are encoded in shards.
+    """
+    rows = [tokens.tokens(int(row), max_length) for row in file.rows]
+    embeddings_BD = torch.from_numpy(embed_tokens(model, rows, route=route, sharded=True))
+    outputs_BK = apply_head(head_KD1.detach().cpu(), embeddings_BD).double()
+    targets_B = file.targets(file.rows)
+    if file.kind == "multi_class":
+        scores = [float((outputs_BK.argmax(1) == targets_B).double().mean())]
+    elif file.kind == "multi_label":
+        named_BK, listed_BK = outputs_BK > 0, targets_B > 0
+        found = int((named_BK & listed_BK).sum())
+        scores = [2 * found / int(named_BK.sum() + listed_BK.sum())]
+    else:
+        errors = (outputs_BK[:, 0] - targets_B).square().sum()
+        around = (targets_B - targets_B.mean()).square().sum().clamp(min=1e-12)
+        tau = float(kendalltau(outputs_BK[:, 0].numpy(), targets_B.numpy()).statistic)
+        # Alike for all papers, numbers have no order.
+        scores = [float(1 - errors / around), 0.0 if np.isnan(tau) else tau]
+    return dict(zip(target_score_names(file), scores, strict=True))

@@ -173,15 +173,16 @@ class DeepSpeedEngine:
         self._engine.set_gradient_accumulation_boundary(True)
         self._engine.allreduce_gradients()
 
-    def step(self, active_experts: frozenset[int]) -> None:
+    def step(self, active: frozenset[int | str]) -> None:
         """Clip and update.
 
         Parameters
         ----------
-        active_experts : frozenset of int
-            Experts that saw rows, on any rank, since the last update.
+        active : frozenset of int or str
+            Experts that saw rows, on any rank, since the last update, and names of what was used
+            of `LearnedParts`.
         """
-        self._optimizer.active = active_experts
+        self._optimizer.active = active
         if self._engine.zero_optimization_stage() == 0:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             self._unsharded_norm = torch.nn.utils.get_total_norm(gradients)

@@ -12,6 +12,7 @@ from scimult.models import Encoder
 from scimult.training import build
 from scimult.training.config import PretrainConfig
 from scimult.training.engine import read_full_weights
+from scimult.training.learned import learned_numbers, take_learned
 from scimult.training.state import CheckpointStore
 
 
@@ -45,7 +46,7 @@ def load_step(run: Path | str, step: int) -> Pretrained:
     described = load_pretrained(run) if ended else build.build_model(config)
     model = Encoder(described.config.encoder)
     weights = read_full_weights(checkpoint.path)
-    learned = build.take_temperature(weights, config)
+    learned = learned_numbers(config, take_learned(weights))
     load_strictly(model, weights, checkpoint.path)
     described.config.provenance |= {
         "config": config.model_dump(mode="json"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult import distributed
+from scimult.data.batches import Part, TargetBatch
 from scimult.files import write_json
 from scimult.training.loop import FailedStep
 from scimult.types import IntArray
@@ -41,16 +42,19 @@ def _describe(failed: FailedStep, ids_at: Callable[[IntArray], list[str]]) -> di
     batches = [batch for unit in failed.units for batch in unit.parts]
     parts = []
     for batch, result in zip(batches, failed.results, strict=True):
-        candidates = ids_at(batch.candidate_ids_C.numpy())
-        positives = len(batch.query_ids_B)
-        parts.append(
-            {
-                "source": batch.source,
-                "task": batch.task,
-                "loss": str(float(result.loss.detach()) / max(result.pairs, 1)),
-                "queries": ids_at(batch.query_ids_B.numpy()),
-                "positives": candidates[:positives],
-                "hard_negatives": candidates[positives:],
-            }
-        )
+        loss = str(float(result.loss.detach()) / max(result.pairs, 1))
+        described = {"source": batch.source, "task": batch.task, "loss": loss}
+        parts.append(described | _texts(batch, ids_at))
     return {"gradient_norm": str(failed.gradient_norm), "parts": parts}
+
+
+def _texts(batch: Part, ids_at: Callable[[IntArray], list[str]]) -> dict[str, list[str]]:
+    if isinstance(batch, TargetBatch):
+        return {"papers": ids_at(batch.text_ids_B.numpy())}
+    candidates = ids_at(batch.candidate_ids_C.numpy())
+    positives = len(batch.query_ids_B)
+    return {
+        "queries": ids_at(batch.query_ids_B.numpy()),
+        "positives": candidates[:positives],
+        "hard_negatives": candidates[positives:],
+    }

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from scimult import distributed
 from scimult.checkpoints import Pretrained, save_pretrained
+from scimult.checkpoints.heads import HeadDescription, save_heads
 from scimult.config import load_config, read_yaml, save_config
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import only_writer, require_room
 from scimult.models import Encoder
 from scimult.progress import note
-from scimult.training import build
 from scimult.training.callbacks import Checkpoints, Console, DevScores, MetricsFile, TensorBoard
 from scimult.training.config import PretrainConfig
 from scimult.training.engine import DeepSpeedEngine, read_full_weights
+from scimult.training.learned import head_name, learned_numbers, take_learned
 from scimult.training.loop import Callback
 from scimult.training.record import FILE as RUN_FILE
 from scimult.training.selection import Selection
 from scimult.training.state import Checkpoint, CheckpointStore
 from scimult.training.trackers import Tracker
+from scimult.training.weighting import Weighting
 
 CONFIG_NAME = "config.yaml"
 MODEL_NAME = "model"
@@ -150,9 +152,17 @@ class RunFolder:
             )
 
     def export(
-        self, engine: DeepSpeedEngine, selection: Selection, last_step: int, pretrained: Pretrained
+        self,
+        engine: DeepSpeedEngine,
+        selection: Selection,
+        last_step: int,
+        pretrained: Pretrained,
+        heads: Mapping[str, HeadDescription],
     ) -> None:
-        """Write the trained model once; every rank returns when it is there."""
+        """Write the trained model once, and its heads where they are kept.
+
+        Every rank returns when it is there.
+        """
         step = last_step
         if self._config.checkpoint.export == "best" and selection.best is not None:
             step = selection.best.step
@@ -162,11 +172,16 @@ class RunFolder:
 
         def write() -> None:
             full = weights or read_full_weights(self._store.at(step).path)
-            learned = build.take_temperature(full, self._config)
+            taken = take_learned(full)
+            learned = learned_numbers(self._config, taken)
             config = self._config.model_dump(mode="json")
             provenance = {"config": config, "data": self._state["data"], "step": step}
             pretrained.config.provenance |= learned | provenance
             save_pretrained(self.model, full, pretrained.tokenizer, pretrained.config)
+            if self._config.checkpoint.keep_heads:
+                prefix = head_name("")
+                own = {name.removeprefix(prefix): taken[name] for name in taken}
+                save_heads(self.model, own, heads)
 
         distributed.on_main(write)
 
@@ -175,6 +190,7 @@ class RunFolder:
         scores: Callable[[], dict[str, float]] | None,
         engine: DeepSpeedEngine,
         selection: Selection,
+        weighting: Weighting,
         first_step: int,
         steps: int,
     ) -> list[Callback]:
@@ -202,7 +218,7 @@ class RunFolder:
 
         def save(step: int) -> None:
             best = selection.best.step if selection.best and config.checkpoint.keep_best else None
-            info = self._state | {"selection": selection.state}
+            info = self._state | {"selection": selection.state, "weighting": weighting.state}
             self._store.save(step, engine.save, info, best)
 
         every = config.checkpoint.every

@@ -18,12 +18,12 @@ from torch import Tensor
 from scimult import distributed
 from scimult.data.batches import Unit
 from scimult.errors import SciMultError
-from scimult.losses import Temperature
 from scimult.training.engine import DeepSpeedEngine
+from scimult.training.learned import LearnedParts, Values
 from scimult.training.meter import Meter, Work, usage
 from scimult.training.metrics import Sums, add_sums, total
 from scimult.training.numbers import NumbersOnTheWay
-from scimult.training.objective import ContrastiveObjective, PartResult
+from scimult.training.objective import Objective, PartResult
 from scimult.training.passes import (
     Graph,
     UnitTexts,
@@ -33,22 +33,24 @@ from scimult.training.passes import (
     unfused_head_width,
 )
 from scimult.training.stopping import StoppedError, StopRequest
+from scimult.training.weighting import Weighting
 
 
 @dataclass
 class StepReport:
     """What one optimizer step did, over all ranks.
 
-    ``sums`` are those of the queries of each task (`metrics.query_statistics`), ``usage`` is
-    what `meter.usage` returns, and ``gradient_norms`` has the parts of the model, where they
-    are kept. ``skipped_steps`` counts the updates that fp16 left out since the run began.
+    ``accuracy`` is ``None`` without pairs, ``sums`` are those of the queries and papers of each
+    task (`metrics.STATISTICS`), ``usage`` is what `meter.usage` returns, and ``gradient_norms``
+    has the parts of the model, where they are kept. ``skipped_steps`` counts the updates that
+    fp16 left out since the run began.
     """
 
     step: int
     tasks: list[str]
     sources: list[str]
     loss: float
-    accuracy: float
+    accuracy: float | None
     masked: int
     tokens: int
     seconds: float
@@ -118,17 +120,16 @@ class Trainer:
     ----------
     engine : DeepSpeedEngine
         Holds model and optimizer.
-    objective : ContrastiveObjective
+    objective : Objective
         Turns embeddings into a loss.
     unit_at : callable
         Returns what this rank does in a unit, purely by number.
     routes_of_task : callable
         Returns the routes of a task's queries and candidates.
-    weight_of_task : callable
-        Returns the number that the losses of a task are multiplied with. Reports have the
-        losses without it.
-    learned : Temperature or None
-        The temperature, where it is learned.
+    weighting : Weighting
+        Makes one number of the losses of a unit. Reports have the losses without weights.
+    learned : LearnedParts
+        What is trained beside the encoder.
     keep_failure : callable
         Writes down the batches of a step that was not finite, and returns the file's path;
         every rank calls it.
@@ -154,12 +155,12 @@ class Trainer:
     def __init__(
         self,
         engine: DeepSpeedEngine,
-        objective: ContrastiveObjective,
+        objective: Objective,
         unit_at: Callable[[int], Unit],
         routes_of_task: Callable[[str], Sequence[int]],
         *,
-        weight_of_task: Callable[[str], float],
-        learned: Temperature | None,
+        weighting: Weighting,
+        learned: LearnedParts,
         keep_failure: Callable[[FailedStep], Path],
         stop_request: StopRequest,
         meter: Meter,
@@ -174,7 +175,7 @@ class Trainer:
         self._objective = objective
         self._unit_at = unit_at
         self._routes_of_task = routes_of_task
-        self._weight_of_task = weight_of_task
+        self._weighting = weighting
         self._learned = learned
         self._keep_failure = keep_failure
         self._stop_request = stop_request
@@ -255,8 +256,8 @@ class Trainer:
                 units.append(self._unit_at(number))
                 results += self._pass(number, units[-1])
         tasks = {task for unit in units for task in unit.tasks}
-        active = {route for task in tasks for route in self._routes_of_task(task)}
-        self._engine.step(frozenset(active))
+        routes = {route for task in tasks for route in self._routes_of_task(task)}
+        self._engine.step(frozenset({*routes, *self._learned.names(tasks)}))
         norm, squares_P = self._engine.gradient_norm, self._engine.take_squares()
         return LaunchedStep(
             step=step + 1,
@@ -272,28 +273,25 @@ class Trainer:
 
     def _pass(self, number: int, unit: Unit) -> list[PartResult]:
         texts = UnitTexts.of(unit, self._routes_of_task)
-        # The mean over ranks of what they do is the mean over all pairs of the step's units.
-        scale = distributed.world_size() / unit.pairs / self._accumulation
 
-        def loss_of(
-            embeddings_UD: Tensor, temperature: Tensor | None
-        ) -> tuple[Tensor, list[PartResult]]:
-            results = self._objective(unit.parts, embeddings_UD, temperature)
-            weighted = [result.loss * self._weight_of_task(result.task) for result in results]
-            return torch.stack(weighted).sum() * scale, results
+        def loss_of(embeddings_UD: Tensor, learned: Values) -> tuple[Tensor, list[PartResult]]:
+            results = self._objective(unit.parts, embeddings_UD, learned)
+            loss = self._weighting(results, unit, embeddings_UD, learned)
+            return loss / self._accumulation, results
 
         # Dropout depends on the unit, rank and chunk alone, so a resumed run draws the same.
         def seed_of_chunk(chunk: int) -> int:
             return _seed_of(self._seed, number, chunk)
 
+        learned = partial(self._learned.values, unit.tasks)
         if self._chunk_tokens is None:
             torch.manual_seed(seed_of_chunk(0))
-            return pass_whole(self._graph, texts, loss_of, self._learned)
+            return pass_whole(self._graph, texts, loss_of, learned)
         return pass_in_chunks(
             self._graph,
             texts,
             loss_of,
-            self._learned,
+            learned,
             chunk_tokens=self._chunk_tokens,
             weigh=self._weigh,
             seed_of_chunk=seed_of_chunk,
@@ -325,7 +323,7 @@ class Trainer:
             tasks=[result.task for result in results],
             sources=[result.source for result in results],
             loss=whole["loss"],
-            accuracy=whole["accuracy"],
+            accuracy=whole.get("accuracy"),
             masked=sum(rank.masked for rank, *_ in ranks),
             tokens=sum(tokens for _, tokens, _ in ranks),
             seconds=seconds,

@@ -1,7 +1,7 @@
 """What a batch says about learning, by task: loss, in-batch accuracy, how hard negatives are.
 
 Shape legend: B queries of this rank, C candidates of all ranks, H hard negatives of this
-rank's queries, S statistics (`STATISTICS`).
+rank's queries, K outputs of a head, S statistics (`STATISTICS`).
 """
 
 from __future__ import annotations
@@ -9,27 +9,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from scimult.losses.info_nce import InBatchScores
 
-# Counts of queries and sums over them, in the order of the columns of ``query_statistics``.
-STATISTICS = (
-    "queries",
-    "loss",
-    "correct",
-    "compared",
-    "margin",
-    "with_hard",
-    "hard_wins",
+# Counts of queries, or papers with targets, and sums over them. What does not concern a task is 0.
+_OF_QUERIES = ("ranked", "correct", "compared", "margin", "with_hard", "hard_wins")
+_OF_TARGETS = (
+    "classified",
+    "right",
+    "found",
+    "named",
+    "listed",
+    "measured",
+    "numbers",
+    "squares",
+    "errors",
 )
+STATISTICS = ("queries", "loss", *_OF_QUERIES, *_OF_TARGETS)
 # A mean of a report: its name, the sum and the count that it is made of.
 _MEANS = (
     ("loss", "loss", "queries"),
-    ("accuracy", "correct", "queries"),
+    ("accuracy", "correct", "ranked"),
     ("margin", "margin", "compared"),
     ("hard_wins", "hard_wins", "with_hard"),
+    ("class_accuracy", "right", "classified"),
 )
+# What adds up over steps, not over tasks.
+_OF_ONE_TASK = ("class_accuracy", "micro_f1", "r2")
 Sums = dict[str, list[float]]
 
 
@@ -69,13 +77,49 @@ def query_statistics(
     columns = (
         torch.ones_like(positive_B),
         losses_B,
+        torch.ones_like(positive_B),
         kept_BC.argmax(1) == scores.targets_B,
         compared_B,
         torch.where(compared_B, positive_B - hardest_B, 0.0),
         hard_B > lowest,
         (hard_B >= positive_B) & (hard_B > lowest),
     )
-    return torch.stack([column.float() for column in columns], dim=1)
+    stacked_BS = torch.stack([column.float() for column in columns], dim=1)
+    return F.pad(stacked_BS, (0, len(_OF_TARGETS)))
+
+
+@torch.no_grad()
+def target_statistics(kind: str, outputs_BK: Tensor, targets_B: Tensor, losses_B: Tensor) -> Tensor:
+    """Return the statistics of papers with targets, summed over them.
+
+    ``right`` of ``classified`` papers have their class as the highest. Of many labels, ``found``
+    are ``listed`` and have a probability above 1/2, as ``named`` ones. Of ``measured`` papers
+    there are the sums of numbers, their squares and the squares of errors.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(S,)``, float64.
+    """
+    papers = torch.full_like(losses_B, 1.0).sum()
+    sums: dict[str, Tensor] = {"queries": papers, "loss": losses_B.sum()}
+    if kind == "multi_class":
+        right_B = outputs_BK.argmax(1) == targets_B
+        sums |= {"classified": papers, "right": right_B.sum()}
+    elif kind == "multi_label":
+        named_BK, listed_BK = outputs_BK > 0, targets_B > 0
+        found = (named_BK & listed_BK).sum()
+        sums |= {"found": found, "named": named_BK.sum(), "listed": listed_BK.sum()}
+    else:
+        numbers_B = targets_B.double()
+        sums |= {
+            "measured": papers,
+            "numbers": numbers_B.sum(),
+            "squares": numbers_B.square().sum(),
+            "errors": (outputs_BK[:, 0].double() - numbers_B).square().sum(),
+        }
+    zero = torch.zeros_like(papers)
+    return torch.stack([sums.get(name, zero).double() for name in STATISTICS])
 
 
 def add_sums(parts: Sequence[Mapping[str, Sequence[float]]]) -> Sums:
@@ -96,13 +140,20 @@ def means_by_task(sums: Sums) -> dict[str, dict[str, float]]:
         means[task] = {
             name: named[total] / named[count] for name, total, count in _MEANS if named[count]
         }
+        if named["named"] + named["listed"]:
+            means[task]["micro_f1"] = 2 * named["found"] / (named["named"] + named["listed"])
+        if named["measured"]:
+            around = named["squares"] - named["numbers"] ** 2 / named["measured"]
+            if around > 0:
+                means[task]["r2"] = 1 - named["errors"] / around
     return means
 
 
 def total(sums: Sums) -> dict[str, float]:
-    """Return the means over the queries of all tasks."""
+    """Return the loss over all tasks, and the other means over the queries of all."""
     values = [sum(column) for column in zip(*sums.values(), strict=True)]
-    return means_by_task({"": values})[""]
+    means = means_by_task({"": values})[""]
+    return {name: mean for name, mean in means.items() if name not in _OF_ONE_TASK}
 
 
 class TaskWindow:

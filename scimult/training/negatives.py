@@ -11,10 +11,12 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 from scimult.data.sampler import share_out
+from scimult.data.targets import TargetFile
 from scimult.errors import ConfigError
 from scimult.progress import warn
 from scimult.training.config import NegativesAcross, PretrainConfig
 from scimult.training.plan import RunPlan
+from scimult.training.task_losses import TripletConfig
 
 # From source and task to what the parts of a unit have in common that share their negatives.
 GroupOf = Callable[[str, str], Hashable]
@@ -52,18 +54,22 @@ def check_in_batch_negatives(
         If that is so in every batch.
     """
     batch, distillation = config.batch, config.loss.distillation
-    needs_none = config.loss.negatives == "own" or (
+    if batch.mix != "in_batch" or (
         distillation is not None and distillation.contrastive_weight == 0
-    )
-    if batch.mix != "in_batch" or needs_none:
+    ):
         return
     assert batch.pairs_per_step is not None
     rows_US = share_out(plan.rates, batch.pairs_per_step // batch.accumulation, _UNITS)
     group_of = shared_negatives(batch.negatives_across, routes_of_task)
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, source in enumerate(plan.sources):
+        if isinstance(source, TargetFile):
+            continue
         groups[group_of(source.source, source.task)].append(number)
     for members in groups.values():
+        losses = [config.loss.contrastive(plan.sources[number].task) for number in members]
+        if all(isinstance(loss, TripletConfig) and loss.negatives == "own" for loss in losses):
+            continue
         pairs_U = rows_US[:, members].sum(1)
         alone = np.count_nonzero(pairs_U == 1) / max(1, pairs_U.sum())
         names = ", ".join(plan.sources[number].name for number in members)

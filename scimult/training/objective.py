@@ -1,28 +1,33 @@
 """From a unit's embeddings to a loss for each of its parts.
 
 Shape legend: B queries of this rank, C candidates of all ranks, U distinct texts of a unit
-on this rank, D width, R rows and K columns of a comparison.
+on this rank, D width, R rows and K columns of a comparison, H hard negatives of this rank.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from scimult.data.batches import Batch
+from scimult.data.batches import Batch, Part, TargetBatch
+from scimult.hardware import send
 from scimult.losses import (
     InBatchScores,
     above_margin,
+    foreign_negatives,
+    head_losses,
     info_nce,
     listwise_kl,
     margin_mse,
     triplet_margin,
 )
+from scimult.models.heads import apply_head
 from scimult.training.comparison import (
     Comparison,
     Pairs,
@@ -30,21 +35,22 @@ from scimult.training.comparison import (
     queries_to_candidates,
 )
 from scimult.training.config import DistillationConfig, LossConfig
-from scimult.training.metrics import Sums, query_statistics
+from scimult.training.learned import Values, head_name, temperature_name
+from scimult.training.metrics import Sums, query_statistics, target_statistics
 from scimult.training.negatives import GroupOf, by_source
+from scimult.training.task_losses import ContrastiveLoss, TripletConfig
 from scimult.types import Similarity
 
-# From scores, and the temperature if it is learned, to one loss per row.
-Loss = Callable[[InBatchScores, Tensor | None], Tensor]
+_NOTHING: Values = {}
 
 
 @dataclass(frozen=True)
 class PartResult:
-    """What this rank's pairs of one source gave in a unit.
+    """What this rank's pairs, or papers with targets, of one source gave in a unit.
 
     Tensors are where they were computed: reading one waits for the device. ``loss`` is the
     sum over queries, ``masked`` counts columns, and ``statistics_S`` are the sums of
-    `metrics.query_statistics`.
+    `metrics.STATISTICS`.
     """
 
     source: str
@@ -61,17 +67,6 @@ class PartResult:
         return {self.task: self.statistics_S.tolist()}
 
 
-def loss_function(options: LossConfig) -> Loss:
-    """Return the chosen loss as a function of scores and of a learned temperature."""
-    if options.name == "triplet":
-        margin = options.margin
-        assert margin is not None
-        return lambda scores, _: triplet_margin(scores, margin)
-    fixed = options.temperature
-    assert fixed is not None
-    return lambda scores, learned: info_nce(scores, fixed if learned is None else learned)
-
-
 def distilled(
     losses_B: Tensor, scores: InBatchScores, teacher_BC: Tensor, options: DistillationConfig
 ) -> Tensor:
@@ -83,71 +78,93 @@ def distilled(
 
 
 @dataclass(frozen=True)
-class ContrastiveObjective:
-    """A loss over in-batch negatives of all ranks plus hard negatives.
+class Objective:
+    """Each task's loss: over in-batch negatives of all ranks plus hard negatives, or of a head.
 
     Parameters
     ----------
     similarity : str
         How queries and candidates are compared.
-    loss : callable
-        From scores to one loss per row.
     options : LossConfig
-        Which candidates are negatives, which directions and dimensions are compared
+        Which loss each task has, which candidates are negatives, which dimensions are compared
         (Matryoshka: Kusupati et al., 2022).
     device : device
         Where the embeddings are.
     group_of : callable
         From source and task of a part to a key; parts of one key share their negatives
-        (`negatives.shared_negatives`).
+        (`negatives.shared_negatives`), whatever the loss of each.
     """
 
     similarity: Similarity
-    loss: Loss
     options: LossConfig = field(default_factory=LossConfig)
     device: torch.device | str = "cpu"
     group_of: GroupOf = by_source
 
     def __call__(
-        self, parts: Sequence[Batch], embeddings_UD: Tensor, temperature: Tensor | None = None
+        self, parts: Sequence[Part], embeddings_UD: Tensor, learned: Values = _NOTHING
     ) -> list[PartResult]:
-        """Return the loss of this rank's queries, part by part; every rank calls it alike.
+        """Return the loss of this rank's rows, part by part; every rank calls it alike.
 
         Parameters
         ----------
-        parts : sequence of Batch
+        parts : sequence of Batch or TargetBatch
             This rank's rows of every part of a unit.
         embeddings_UD : Tensor
             Embeddings of the parts' distinct texts, one part after another.
-        temperature : Tensor, optional
-            The temperature, where it is learned.
+        learned : mapping of name to Tensor, optional
+            The values of what is learned beside the encoder.
         """
         first_texts = [0, *accumulate(len(part.rows) for part in parts)]
         groups: dict[Hashable, list[int]] = defaultdict(list)
-        for number, part in enumerate(parts):
-            groups[self.group_of(part.source, part.task)].append(number)
         results: dict[int, PartResult] = {}
+        for number, part in enumerate(parts):
+            if isinstance(part, TargetBatch):
+                texts_UD = embeddings_UD[first_texts[number] : first_texts[number + 1]]
+                results[number] = self._head(part, texts_UD, learned)
+            else:
+                groups[self.group_of(part.source, part.task)].append(number)
         for numbers in groups.values():
-            together = [parts[number] for number in numbers]
+            together = [part for n in numbers if isinstance(part := parts[n], Batch)]
             pairs = Pairs.of(together, [first_texts[number] for number in numbers], self.device)
-            compared = self._compare(together, pairs, embeddings_UD, temperature)
+            compared = self._compare(together, pairs, embeddings_UD, learned)
             results |= zip(numbers, compared, strict=True)
         return [results[number] for number in range(len(parts))]
 
+    def _head(self, part: TargetBatch, texts_UD: Tensor, learned: Values) -> PartResult:
+        head = self.options.heads[part.task]
+        places_B, targets_B = send([part.text_B, part.targets_B], self.device)
+        inputs_BD = F.dropout(texts_UD[places_B], head.dropout)
+        outputs_BK = apply_head(learned[head_name(part.task)], inputs_BD)
+        losses_B = head_losses(head.name, outputs_BK, targets_B)
+        return PartResult(
+            source=part.source,
+            task=part.task,
+            pairs=len(targets_B),
+            loss=losses_B.sum(),
+            masked=torch.zeros((), dtype=torch.long, device=losses_B.device),
+            tokens=part.num_tokens,
+            statistics_S=target_statistics(head.name, outputs_BK, targets_B, losses_B),
+        )
+
     def _compare(
-        self,
-        parts: Sequence[Batch],
-        pairs: Pairs,
-        embeddings_UD: Tensor,
-        temperature: Tensor | None,
+        self, parts: Sequence[Batch], pairs: Pairs, embeddings_UD: Tensor, learned: Values
     ) -> list[PartResult]:
+        losses = [self.options.contrastive(part.task) for part in parts]
         comparison = queries_to_candidates(pairs, embeddings_UD, self.options)
+        own = [isinstance(loss, TripletConfig) and loss.negatives == "own" for loss in losses]
+        if any(own):
+            foreign_BC = _foreign(comparison, pairs) & self._rows_of(parts, own)[..., None]
+            comparison = replace(comparison, masked_RK=comparison.masked_RK | foreign_BC)
         scores = comparison.scores(self.similarity)
-        losses_B, masked_B = self._losses(comparison, scores, temperature)
-        if self.options.name == "symmetric_info_nce":
+        losses_B, masked_B = self._losses(parts, comparison, scores, learned)
+        symmetric = [loss.name == "symmetric_info_nce" for loss in losses]
+        if any(symmetric):
             back = positives_to_queries(pairs, embeddings_UD, self.options)
-            back_B, masked_back_B = self._losses(back, back.scores(self.similarity), temperature)
-            losses_B, masked_B = (losses_B + back_B) / 2, masked_B + masked_back_B
+            back_scores = back.scores(self.similarity)
+            back_B, masked_back_B = self._losses(parts, back, back_scores, learned)
+            both_B = self._rows_of(parts, symmetric)
+            losses_B = torch.where(both_B, (losses_B + back_B) / 2, losses_B)
+            masked_B = torch.where(both_B, masked_B + masked_back_B, masked_B)
         if self.options.distillation is not None:
             assert comparison.teacher_RK is not None, "the batch has no teacher scores"
             losses_B = distilled(losses_B, scores, comparison.teacher_RK, self.options.distillation)
@@ -171,7 +188,11 @@ class ContrastiveObjective:
         ]
 
     def _losses(
-        self, comparison: Comparison, scores: InBatchScores, temperature: Tensor | None
+        self,
+        parts: Sequence[Batch],
+        comparison: Comparison,
+        scores: InBatchScores,
+        learned: Values,
     ) -> tuple[Tensor, Tensor]:
         """Return of each row the loss over all cuts, and how many columns were masked."""
         masked_RK = scores.masked_BC
@@ -179,8 +200,46 @@ class ContrastiveObjective:
             masked_RK = masked_RK | above_margin(scores, self.options.mask_margin)
         cuts = [comparison.scores(self.similarity, dims) for dims in self.options.matryoshka]
         losses_R = sum(
-            self.loss(InBatchScores(cut.scores_BC, cut.targets_B, masked_RK), temperature)
+            self._by_task(parts, replace(cut, masked_BC=masked_RK), learned)
             for cut in (scores, *cuts)
         )
         assert isinstance(losses_R, Tensor)
         return losses_R / (1 + len(cuts)), masked_RK.sum(1)
+
+    def _rows_of(self, parts: Sequence[Batch], chosen: Sequence[bool]) -> Tensor:
+        """Return which rows belong to chosen parts, shape ``(B,)``, or one value for all."""
+        if all(chosen):
+            return torch.ones((), dtype=torch.bool, device=self.device)
+        rows = [torch.full((len(p.query_B),), c) for p, c in zip(parts, chosen, strict=True)]
+        return send([torch.cat(rows)], self.device)[0]
+
+    def _by_task(self, parts: Sequence[Batch], scores: InBatchScores, learned: Values) -> Tensor:
+        """Return each row's loss, that of its task; parts of one loss go together."""
+        first, losses = 0, []
+        # A task of no loss of its own shares that of others, with its temperature.
+        for name, run in groupby(parts, lambda part: temperature_name(part.task, self.options)):
+            of_run = list(run)
+            last = first + sum(len(part.query_B) for part in of_run)
+            rows = slice(first, last)
+            some = InBatchScores(*(rows_of[rows] for rows_of in vars(scores).values()))
+            loss = self.options.contrastive(of_run[0].task)
+            losses.append(_contrastive(loss, some, learned.get(name)))
+            first = last
+        return torch.cat(losses)
+
+
+def _contrastive(loss: ContrastiveLoss, scores: InBatchScores, learned: Tensor | None) -> Tensor:
+    if isinstance(loss, TripletConfig):
+        return triplet_margin(scores, loss.margin)
+    return info_nce(scores, loss.temperature if learned is None else learned)
+
+
+def _foreign(comparison: Comparison, pairs: Pairs) -> Tensor:
+    """Return, for each query, all candidates but its positive and its own hard negative."""
+    assert comparison.hard_columns_H is not None
+    return foreign_negatives(
+        comparison.targets_R,
+        pairs.negative_rows_H,
+        comparison.hard_columns_H,
+        len(comparison.columns_KD),
+    )

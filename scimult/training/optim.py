@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from scimult.models import Encoder
 from scimult.models.config import ROUTED
 from scimult.training.config import OptimizerConfig
+from scimult.training.learned import part_of
 
 _EXPERT = re.compile(r"^(.*\.experts)\.(\d+)\.")
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
@@ -26,10 +27,11 @@ def parameter_groups(
     """Split the trainable parameters by (expert, decayed or not, learning rate, added or not).
 
     Biases and LayerNorm weights, all vectors, are not decayed. The entry ``expert`` of a group is
-    the expert that its parameters serve, or ``SHARED``; ``part`` says the same in words, with the
-    names in ``experts``, and tells what a variant adds for all routes from the plain encoder.
+    the expert that its parameters serve, or ``SHARED``, or the name of a part that is learned
+    beside the encoder; ``part`` says the same in words, with the names in ``experts``, and tells
+    what a variant adds for all routes from the plain encoder.
     """
-    groups: dict[tuple[int, bool, float, bool], list[nn.Parameter]] = defaultdict(list)
+    groups: dict[tuple[int | str, bool, float, bool], list[nn.Parameter]] = defaultdict(list)
     names = dict(model.named_parameters())
     added = added_names(model)
     for name, parameter in names.items():
@@ -38,7 +40,11 @@ def parameter_groups(
             lr = section.lr * section.layer_decay ** _depth(name, model.config.num_blocks)
             if section.added_lr is not None and name in added:
                 lr = section.added_lr
-            groups[expert_of(name, names), decayed, lr, name in added].append(parameter)
+            learned = part_of(name)
+            if learned is not None:
+                lr = section.learned_lr or section.lr
+            owner = learned or expert_of(name, names)
+            groups[owner, decayed, lr, name in added].append(parameter)
     return [
         {
             "params": parameters,
@@ -48,12 +54,14 @@ def parameter_groups(
             "lr": lr,
         }
         for (expert, decayed, lr, is_added), parameters in sorted(
-            groups.items(), key=lambda item: item[0]
+            groups.items(), key=lambda item: (isinstance(item[0][0], str), item[0])
         )
     ]
 
 
-def _part(expert: int, is_added: bool, experts: Sequence[str]) -> str:
+def _part(expert: int | str, is_added: bool, experts: Sequence[str]) -> str:
+    if isinstance(expert, str):
+        return f"learned/{expert}"
     if expert == SHARED:
         return "added" if is_added else "shared"
     return f"expert/{experts[expert] if experts else expert}"
@@ -86,17 +94,19 @@ def expert_of(name: str, names: Collection[str]) -> int:
 class RoutedAdamW(torch.optim.AdamW):
     """AdamW that steps shared groups always and an expert's groups only when it saw rows.
 
+    So it does with what is learned beside the encoder for some tasks alone.
+
     Sharded optimizers hand every group a gradient, zero where no row was routed, and Adam
     would move those weights by momentum and decay. Skipping the group keeps them
     bit-identical. ``active`` is set before each step, equal on all ranks. With
     ``keeps_norms``, `take_squares` returns those of the gradients that the last step saw, by
-    ``parts``: ``shared``, ``added`` and ``expert/NAME``, as `parameter_groups` calls them.
-    Weights are updated by torch's fused kernel, on CPUs too.
+    ``parts``: ``shared``, ``added``, ``expert/NAME`` and ``learned/NAME``, as `parameter_groups`
+    calls them. Weights are updated by torch's fused kernel, on CPUs too.
     """
 
     def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
         super().__init__(groups, fused=True, **options)
-        self.active: frozenset[int] = frozenset()
+        self.active: frozenset[int | str] = frozenset()
         self.keeps_norms = False
         self._squares: dict[str, Tensor] = {}
         self.parts = list(dict.fromkeys(group["part"] for group in groups))

@@ -17,16 +17,18 @@ from torch import Tensor
 from scimult import distributed
 from scimult.data.batches import Unit
 from scimult.hardware import send
-from scimult.losses import Temperature
 from scimult.models import Encoder, PackedTexts, length_batches, pack
 from scimult.models.attention import multiplies_apart
 from scimult.progress import note
+from scimult.training.learned import Values
 from scimult.training.objective import PartResult
 from scimult.types import IntArray, TokenIds
 
 Forward = Callable[[PackedTexts, int | list[int]], Tensor]
-# From the embeddings of a unit's texts, and the temperature if it is learned, to the loss.
-UnitLoss = Callable[[Tensor, Tensor | None], tuple[Tensor, list[PartResult]]]
+# From the embeddings of a unit's texts, and the values of what is learned beside the encoder
+# (`LearnedParts.values`), to the loss.
+UnitLoss = Callable[[Tensor, Values], tuple[Tensor, list[PartResult]]]
+LearnedValues = Callable[[], Values]
 # One padding token: stands in where a rank has no text of a route that others have.
 _FILLER: TokenIds = np.zeros(1, dtype=np.int64)
 # Numbers of the hidden size that a block keeps of a token for the way back, with dropout.
@@ -125,14 +127,14 @@ def resolve_chunk_tokens(
 
 
 def pass_whole(
-    graph: Graph, texts: UnitTexts, loss_of: UnitLoss, learned: Temperature | None
+    graph: Graph, texts: UnitTexts, loss_of: UnitLoss, learned: LearnedValues
 ) -> list[PartResult]:
     """Encode all texts in one forward pass and go back through the loss."""
     absent = sorted(set(texts.every_route) - set(texts.routes))
     rows, routes = texts.rows + [_FILLER] * len(absent), texts.routes + absent
     route = routes[0] if len(set(routes)) == 1 else routes
     embeddings_UD = _embed(graph, pack(rows).to(graph.device), route)[: len(texts.rows)]
-    loss, results = loss_of(embeddings_UD, None if learned is None else learned())
+    loss, results = loss_of(embeddings_UD, learned())
     graph.backward(loss)
     return results
 
@@ -141,7 +143,7 @@ def pass_in_chunks(
     graph: Graph,
     texts: UnitTexts,
     loss_of: UnitLoss,
-    learned: Temperature | None,
+    learned: LearnedValues,
     *,
     chunk_tokens: int,
     weigh: Callable[[IntArray], IntArray],
@@ -162,8 +164,8 @@ def pass_in_chunks(
         This rank's texts; every rank calls with the same unit.
     loss_of : callable
         The unit's loss.
-    learned : Temperature or None
-        The temperature, where it is learned.
+    learned : callable
+        Returns the values of what is learned beside the encoder, as far as the unit uses it.
     chunk_tokens : int
         What the texts of a chunk may weigh; a heavier text is a chunk of its own.
     weigh : callable
@@ -192,19 +194,20 @@ def pass_in_chunks(
         order = torch.from_numpy(np.concatenate([rows_U for rows_U, _ in chunks]))
         (order_U,) = send([order], graph.device)
         embeddings_UD = torch.empty_like(encoded).index_copy_(0, order_U, encoded)
-        temperature = None if learned is None else learned().requires_grad_()
+        values = {name: value.requires_grad_() for name, value in learned().items()}
     embeddings_UD.requires_grad_()
-    loss, results = loss_of(embeddings_UD, temperature)
+    loss, results = loss_of(embeddings_UD, values)
     torch.autograd.backward(loss)
     assert embeddings_UD.grad is not None
     gradients = torch.split(embeddings_UD.grad[order_U], sizes)
     for number, gradient_UD in enumerate(gradients):
         # Its gradient with respect to the weights is the chunk's share of the loss's.
         chained = (encode(number, *packed.popleft()) * gradient_UD).sum()
-        if learned is not None and number == len(chunks) - 1:
-            assert temperature is not None
-            assert temperature.grad is not None
-            chained = chained + (learned() * temperature.grad).sum()
+        if number == len(chunks) - 1:
+            for name, value in learned().items():
+                value_gradient = values[name].grad
+                assert value_gradient is not None, f"the loss does not use the learned {name}"
+                chained = chained + (value * value_gradient).sum()
         graph.backward(chained)
     return results
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult import distributed
+from scimult.checkpoints.heads import HeadDescription
 from scimult.data.batches import all_known_positives
 from scimult.data.pair_streams import (
     FixedUnits,
-    PairStream,
+    ItemStream,
     TokenUnits,
     UnitStream,
     pair_streams,
@@ -28,29 +29,53 @@ from scimult.data.sampler import (
     Sampler,
     epoch_units,
 )
+from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores, scored_share
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.progress import note
 from scimult.tasks import TaskSet
 from scimult.training import dev
 from scimult.training.config import DataConfig, PretrainConfig
+from scimult.training.task_losses import HeadConfig
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run trains on: its sources, as streams of pairs, and the share of each.
+    """What a run trains on: its sources, as streams of pairs or targets, and the share of each.
 
-    ``known`` has the known positives of every query by task, ``dev_sets`` what is held out.
+    ``known`` has the known positives of every query by task, ``dev_sets`` and ``dev_targets``
+    what is held out.
     """
 
     data: PreparedData
-    sources: list[PairFile]
-    streams: list[PairStream]
+    sources: list[PairFile | TargetFile]
+    streams: list[ItemStream]
     rates: RateArray
     loss_weights: dict[str, float]
     teacher: TeacherScores | None
     known: dict[str, KnownPositives]
     dev_sets: list[dev.DevSet]
+    dev_targets: list[TargetFile]
+
+    @property
+    def head_outputs(self) -> dict[str, int]:
+        """How many outputs each head has, by task."""
+        targets = [source for source in self.sources if isinstance(source, TargetFile)]
+        return {file.task: file.outputs for file in targets}
+
+    @property
+    def heads(self) -> dict[str, HeadDescription]:
+        """What the outputs of each head mean, by task."""
+        return {
+            entry.task: HeadDescription(
+                kind=entry.kind,
+                classes=list(self.data.open_targets(entry).classes),
+                factor=entry.factor,
+                offset=entry.offset,
+            )
+            for entry in self.data.manifest.targets
+            if entry.task in self.head_outputs
+        }
 
 
 def plan_run(config: PretrainConfig) -> RunPlan:
@@ -63,7 +88,8 @@ def plan_run(config: PretrainConfig) -> RunPlan:
     """
     section = config.data
     data = PreparedData.open(section.prepared)
-    sources = select_sources(data, section, TaskSet(config.tasks))
+    sources = select_sources(data, section, TaskSet(config.tasks), config.loss.heads)
+    paired = [source for source in sources if isinstance(source, PairFile)]
     known = all_known_positives(data)
     streams = pair_streams(sources, config.seed, section.pairs_per_query)
     return RunPlan(
@@ -78,19 +104,19 @@ def plan_run(config: PretrainConfig) -> RunPlan:
             sizes=[len(stream) for stream in streams],
         ),
         loss_weights(config, sources),
-        teacher_scores(config, data, sources),
+        teacher_scores(config, data, paired),
         known,
-        build_dev_sets(config, data, sources, known),
+        *build_dev_sets(config, data, sources, known),
     )
 
 
 def build_dev_sets(
     config: PretrainConfig,
     data: PreparedData,
-    sources: list[PairFile],
+    sources: list[PairFile | TargetFile],
     known: Mapping[str, KnownPositives],
-) -> list[dev.DevSet]:
-    """Return the dev sets of the run's sources.
+) -> tuple[list[dev.DevSet], list[TargetFile]]:
+    """Return the dev sets of the run's sources, and dev papers with targets.
 
     Raises
     ------
@@ -106,44 +132,106 @@ def build_dev_sets(
         candidates=config.dev.candidates,
         seed=config.dev.seed,
     )
-    if config.selects and not dev_sets:
+    targets = [file for file in data.targets("dev") if file.name in names and len(file)]
+    targets = [dev.some(file, config.dev.queries, config.dev.seed) for file in targets]
+    if config.selects and not (dev_sets or targets):
         raise ConfigError(
             "dev.patience and checkpoint.keep_best need dev pairs, and the sources have none",
             path=config.data.prepared,
             fix="prepare with dev pairs, or leave both out",
         )
-    scores = [dev.mrr_name(name) for name in ("mean", *(dev_set.name for dev_set in dev_sets))]
-    if dev_sets and config.dev.metric not in scores:
+    scores = [dev.mrr_name(dev_set.name) for dev_set in dev_sets]
+    scores += [name for file in targets for name in dev.target_score_names(file)]
+    scores += [dev.mrr_name("mean")] if dev_sets else []
+    # Without pairs, the default names no score, and no one may look at it.
+    if (dev_sets or config.selects) and config.dev.metric not in scores:
         raise UnknownNameError("score in dev.metric", config.dev.metric, scores)
-    return dev_sets
+    return dev_sets, targets
 
 
-def select_sources(data: PreparedData, section: DataConfig, tasks: TaskSet) -> list[PairFile]:
-    """Return the training pair files that the configuration names, all of known tasks.
+def select_sources(
+    data: PreparedData, section: DataConfig, tasks: TaskSet, heads: Mapping[str, HeadConfig]
+) -> list[PairFile | TargetFile]:
+    """Return the training files that the configuration names, all of known tasks.
+
+    Targets are trained where ``heads`` has one for their task. The order is that of the folder,
+    pairs first; for ``sequential`` sampling that of ``data.sources``.
 
     Raises
     ------
     UnknownNameError, ConfigError
-        If a source is not in the prepared folder, a task is not in the run's ``tasks``, or
-        a chosen source has no training pair.
+        If a source is not in the prepared folder, a task is not in the run's ``tasks``,
+        or heads and targets do not fit each other.
     """
-    files = data.pairs("train")
+    files: list[PairFile | TargetFile] = [*data.pairs("train"), *data.targets("train")]
+    _check_heads(data, files, heads)
     for name in section.sources or ():
-        if not any(name in (file.name, file.source) for file in files):
+        meant = [file for file in files if name in (file.name, file.source)]
+        if not meant:
             names = [name for file in files for name in (file.source, file.name)]
             raise UnknownNameError("source in data.sources", name, set(names))
+        if not any(_is_trained(file, heads) for file in meant):
+            raise ConfigError(
+                "a source of data.sources has targets alone, and no head learns them",
+                path=data.folder,
+                value=name,
+                fix=f"set loss.by_task: {{{meant[0].task}: {_kind(meant[0])}}}",
+            )
     chosen = [
         file
         for file in files
-        if section.sources is None or {file.name, file.source} & set(section.sources)
+        if _is_trained(file, heads)
+        and (section.sources is None or {file.name, file.source} & set(section.sources))
     ]
     for file in chosen:
         if file.task not in tasks:
             raise UnknownNameError(f"task of source {file.source!r}", file.task, tasks.names)
+    if section.sampling == "sequential" and section.sources is not None:
+        order = section.sources
+        chosen.sort(
+            key=lambda file: min(
+                order.index(name) for name in (file.name, file.source) if name in order
+            )
+        )
     return chosen
 
 
-def loss_weights(config: PretrainConfig, sources: list[PairFile]) -> dict[str, float]:
+def _is_trained(file: PairFile | TargetFile, heads: Mapping[str, HeadConfig]) -> bool:
+    return isinstance(file, PairFile) or file.task in heads
+
+
+def _kind(file: PairFile | TargetFile) -> str:
+    return file.kind if isinstance(file, TargetFile) else "info_nce"
+
+
+def _check_heads(
+    data: PreparedData, files: list[PairFile | TargetFile], heads: Mapping[str, HeadConfig]
+) -> None:
+    """Check that every head has targets of its kind in the folder."""
+    for task, head in heads.items():
+        kinds = {_kind(file) for file in files if file.task == task}
+        if not kinds:
+            targets = {file.task for file in files if isinstance(file, TargetFile)}
+            raise ConfigError(
+                f"loss.by_task gives {task!r} a head, and no source has targets of it",
+                path=data.folder,
+                value=f"targets of {', '.join(sorted(targets)) or 'no task'}",
+                fix="give a source such targets in the data configuration and prepare again, or "
+                f"leave loss.by_task.{task} out",
+            )
+        if kinds != {head.name}:
+            found = ", ".join(sorted(kinds))
+            raise ConfigError(
+                f"loss.by_task.{task} is {head.name}, and the data of this task fit {found}",
+                path=data.folder,
+                value=head.name,
+                fix=f"set loss.by_task.{task} to {found}",
+            )
+
+
+def loss_weights(
+    config: PretrainConfig, sources: Sequence[PairFile | TargetFile]
+) -> dict[str, float]:
     """Return the loss weight of every task that the run trains.
 
     Raises
@@ -244,7 +332,10 @@ def build_sampler(
     if batch.mix == "in_batch":
         sampler = MixingSampler(plan.streams, plan.rates, rows=rows, units=length)
     else:
-        sampler = AlternatingSampler(units, plan.rates, units=length, seed=config.seed)
+        sequential = config.data.sampling == "sequential"
+        sampler = AlternatingSampler(
+            units, plan.rates, units=length, seed=config.seed, sequential=sequential
+        )
     if batch.max_tokens is None and ranks > 1:
         sampler = BalancedSampler(sampler, encoded_N, ranks=ranks, hard_negatives=hard_negatives)
     return sampler, steps

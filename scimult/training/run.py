@@ -25,10 +25,11 @@ from scimult.training.engine import (
 )
 from scimult.training.failure import write_failure
 from scimult.training.folder import RunFolder
+from scimult.training.learned import LearnedParts, head_name, learned_parts
 from scimult.training.loop import Trainer
 from scimult.training.meter import Meter, resolve_peak
 from scimult.training.negatives import check_in_batch_negatives, shared_negatives
-from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.objective import Objective
 from scimult.training.passes import resolve_chunk_tokens
 from scimult.training.plan import RunPlan, build_sampler, plan_run
 from scimult.training.record import recorded
@@ -36,6 +37,7 @@ from scimult.training.selection import Selection
 from scimult.training.stopping import StopRequest
 from scimult.training.trackers import open_tracker
 from scimult.training.watchdog import Watchdog
+from scimult.training.weighting import Weighting
 
 
 def pretrain(
@@ -83,9 +85,9 @@ def pretrain(
         checkpoint = run.open(resume, pretrained.model, held)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)
-        learned = build.add_temperature(config, pretrained.model)
+        learned = learned_parts(config, pretrained.model, plan.loss_weights, plan.head_outputs)
         optimizer, schedule = build.build_optimizer(
-            config, pretrained.model, steps, plan.loss_weights
+            config, pretrained.model, steps, plan.loss_weights, learned
         )
         optimizer.keeps_norms = config.log.gradient_norms
         meter = _meter(config, pretrained, device)
@@ -100,20 +102,21 @@ def pretrain(
             resume=checkpoint.path if checkpoint is not None else None,
         )
         first_step = checkpoint.step if checkpoint is not None else 0
+        weighting = Weighting(config.loss, plan.loss_weights)
         selection = Selection(config.dev.metric, config.dev.patience, config.checkpoint.keep_best)
         if checkpoint is not None:
             note(f"resuming after step {first_step} from {checkpoint.path}")
             selection.restore(checkpoint.info["selection"])
-        scores = _dev_scores(config, plan, tokens, pretrained, engine)
+            weighting.restore(checkpoint.info.get("weighting", {}))
+        scores = _dev_scores(config, plan, tokens, pretrained, engine, learned)
         stop_request, watchdog = stop_request or StopRequest(), Watchdog(timeout)
-        loss = loss_function(config.loss)
         group_of = shared_negatives(config.batch.negatives_across, pretrained.routes)
         trainer = Trainer(
             engine,
-            ContrastiveObjective(config.model.similarity, loss, config.loss, device, group_of),
+            Objective(config.model.similarity, config.loss, device, group_of),
             _units(config, plan, sampler, tokens),
             pretrained.routes,
-            weight_of_task=plan.loss_weights.__getitem__,
+            weighting=weighting,
             learned=learned,
             keep_failure=lambda failed: write_failure(run.path, failed, data.texts.ids_at),
             stop_request=stop_request,
@@ -123,12 +126,15 @@ def pretrain(
             chunk_tokens=resolve_chunk_tokens(config.batch.chunk_tokens, pretrained.model, device),
             seed=config.seed,
             reports_late=device.type != "cpu",
-            callbacks=[*run.callbacks(scores, engine, selection, first_step, steps), watchdog],
+            callbacks=[
+                *run.callbacks(scores, engine, selection, weighting, first_step, steps),
+                watchdog,
+            ],
         )
         with recorded(run.path, steps):
             with stop_request.listening(), watchdog.watching():
                 last_step = trainer.run(first_step, steps)
-            run.export(engine, selection, last_step, pretrained)
+            run.export(engine, selection, last_step, pretrained, plan.heads)
         engine.close()
         return run.model
 
@@ -169,9 +175,10 @@ def _dev_scores(
     tokens: TokenStore,
     pretrained: Pretrained,
     engine: DeepSpeedEngine,
+    learned: LearnedParts,
 ) -> Callable[[], dict[str, float]] | None:
     """Return the evaluation on the dev sets; ``None`` if it is off."""
-    if not (config.dev.every and plan.dev_sets):
+    if not (config.dev.every and (plan.dev_sets or plan.dev_targets)):
         return None
 
     def scores() -> dict[str, float]:
@@ -186,6 +193,23 @@ def _dev_scores(
             )
             for dev_set in plan.dev_sets
         }
-        return mrr | {dev.mrr_name("mean"): sum(mrr.values()) / len(mrr)}
+        if mrr:
+            mrr[dev.mrr_name("mean")] = sum(mrr.values()) / len(mrr)
+        return mrr | of_heads()
+
+    def of_heads() -> dict[str, float]:
+        found: dict[str, float] = {}
+        for file in plan.dev_targets:
+            with torch.no_grad():
+                head_KD1 = learned.value(head_name(file.task))
+            found |= dev.target_scores(
+                engine.model,
+                file,
+                head_KD1,
+                tokens,
+                route=pretrained.routes(file.task)[0],
+                max_length=config.data.max_length,
+            )
+        return found
 
     return scores

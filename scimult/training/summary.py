@@ -40,9 +40,11 @@ class Window:
         last = reports[-1]
         scalars = {
             "train/loss": _mean([report.loss for report in reports]),
-            _ACCURACY: _mean([report.accuracy for report in reports]),
             "train/lr": last.lr,
         }
+        accuracies = [report.accuracy for report in reports if report.accuracy is not None]
+        if accuracies:
+            scalars[_ACCURACY] = _mean(accuracies)
         for task, means in self._tasks.take().items():
             for name, value in means.items():
                 shown = _ACCURACY if name == "accuracy" else f"train/{name}"

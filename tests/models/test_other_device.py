@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scimult.losses import Temperature
 from scimult.models import PackedTexts, pack
+from scimult.training.learned import Values
 from scimult.training.objective import PartResult
 from scimult.training.passes import Graph, UnitTexts, pass_in_chunks
 from tests.models.variants import (
@@ -54,7 +55,7 @@ def test_the_embedding_cache_reads_nothing_back() -> None:
         passes.append(len(packed))
         return model(packed, routes)
 
-    def loss_of(embeddings_UD: Tensor, _: Tensor | None) -> tuple[Tensor, list[PartResult]]:
+    def loss_of(embeddings_UD: Tensor, _: Values) -> tuple[Tensor, list[PartResult]]:
         return embeddings_UD.square().sum(), []
 
     with NoBlockingCopies() as watched:
@@ -62,7 +63,7 @@ def test_the_embedding_cache_reads_nothing_back() -> None:
             Graph(forward, torch.autograd.backward, META),
             texts,
             loss_of,
-            None,
+            dict,
             chunk_tokens=25,
             weigh=lambda lengths_U: lengths_U,
             seed_of_chunk=lambda chunk: chunk,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from scimult.checkpoints import load_pretrained
 from scimult.config import validate
 from scimult.data.sampler import Sampler
 from scimult.preparation.dataset import DatasetConfig, build_dataset
+from scimult.tasks import default_tasks
 from scimult.training.config import PretrainConfig
 from scimult.training.plan import build_sampler, plan_run
 from tests.tiny import save_tiny_model, tiny_tokenizer
@@ -52,14 +54,30 @@ def write_corpus(folder: Path, papers: int = 60) -> Path:
         for i in range(papers // 2)
         for place, paper in enumerate(rng.choice(papers, size=4, replace=False))
     ]
+    counts = [f"p{i}\t{rng.normal():.4f}" for i in range(papers)]
+    _table(folder / "counts.tsv", "paper-id\tvalue", counts)
     _table(folder / "clicks.tsv", "query-id\tpaper-id\tclicked", clicks)
     return folder
 
 
-def prepare_corpus(folder: Path) -> Path:
+# Of papers of `write_corpus`, of every kind; and tasks of a run that trains them.
+TARGETS = [
+    {"task": "venue", "kind": "multi_class", "field": "venue"},
+    {"task": "topics", "kind": "multi_label", "field": "labels"},
+    {"task": "count", "kind": "regression", "file": "counts.tsv", "scale": "standard"},
+]
+KINDS = {target["task"]: target["kind"] for target in TARGETS}
+ALL_TASKS = [task.model_dump() for task in default_tasks()] + [
+    {"name": name, "format": "regression" if kind == "regression" else "classification"}
+    for name, kind in KINDS.items()
+]
+
+
+def prepare_corpus(folder: Path, targets: Sequence[dict[str, str]] = ()) -> Path:
     """Prepare ``write_corpus`` and write a tiny base model; return the prepared folder."""
-    source = {name: f"{name}.jsonl" for name in ("papers", "labels", "queries")}
+    source: dict[str, Any] = {name: f"{name}.jsonl" for name in ("papers", "labels", "queries")}
     source |= {"name": "world", "citations": "citations.tsv", "clicks": "clicks.tsv"}
+    source["targets"] = list(targets)
     raw = write_corpus(folder / "raw")
     settings = {"root": str(raw), "sources": [source], "dev_fraction": 0.1}
     prepared = folder / "prepared"

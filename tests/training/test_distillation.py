@@ -18,7 +18,7 @@ from scimult.data.prepared import PreparedData
 from scimult.data.teacher import TeacherScores
 from scimult.errors import ConfigError
 from scimult.training.config import LossConfig
-from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.objective import Objective
 from scimult.training.plan import plan_run
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
@@ -68,7 +68,7 @@ def losses(options: dict[str, Any]) -> tuple[float, Tensor]:
 
     rank, world = distributed.rank(), distributed.world_size()
     queries = list(range(4))[4 * rank // world : 4 * (rank + 1) // world]
-    objective = ContrastiveObjective("dot", loss_function(section), section)
+    objective = Objective("dot", section)
     # The mean over ranks is that over all four queries.
     loss = objective([batch(queries)], embeddings * 1.0)[0].loss * (world / 4)
     loss.backward()

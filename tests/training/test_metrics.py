@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from scimult.losses.info_nce import InBatchScores
 from scimult.training.metrics import (
+    STATISTICS,
     TaskWindow,
     add_sums,
     means_by_task,
     query_statistics,
     total,
 )
+
+
+def sums_of(queries: float, loss: float, *ranked: float) -> list[float]:
+    """Return the statistics of queries that were ranked."""
+    found = [queries, loss, queries, *ranked]
+    return found + [0.0] * (len(STATISTICS) - len(found))
 
 
 @st.composite
@@ -60,15 +67,15 @@ def test_statistics_equal_loops(
         kept = [-math.inf if masked[c] else s for c, s in enumerate(scores)]
         correct = kept.index(max(kept)) == target
         margin = scores[target] - max(negatives) if negatives else 0.0
-        expected = [1, losses[row], correct, bool(negatives), margin, bool(own), wins]
-        assert found[row].tolist() == expected
+        expected = [correct, bool(negatives), margin, bool(own), wins]
+        assert found[row].tolist() == sums_of(1, losses[row], *expected)
 
 
 def test_means_weigh_queries_and_not_units() -> None:
     # Of "search", one unit with a hard negative for one of two queries, and one with a single
     # query; "links" has neither negatives nor hard ones.
-    mixed = {"search": [2.0, 6, 1, 2, 3, 1, 1], "links": [1.0, 7, 1, 0, 0, 0, 0]}
-    alone = {"search": [1.0, 6, 0, 1, 0, 1, 0]}
+    mixed = {"search": sums_of(2, 6, 1, 2, 3, 1, 1), "links": sums_of(1, 7, 1, 0, 0, 0, 0)}
+    alone = {"search": sums_of(1, 6, 0, 1, 0, 1, 0)}
     sums = add_sums([mixed, alone])
     means = means_by_task(sums)
     assert list(means) == ["links", "search"]
@@ -84,7 +91,7 @@ def test_means_weigh_queries_and_not_units() -> None:
 def test_a_window_forgets_what_was_taken() -> None:
     window = TaskWindow()
     for loss in (1.0, 2.0):
-        window.add({"search": [1, loss, 0, 0, 0, 0, 0]})
+        window.add({"search": sums_of(1, loss, 0, 0, 0, 0, 0)})
     assert window.take() == {"search": {"loss": 1.5, "accuracy": 0}}
-    window.add({"search": [1, 5.0, 1, 0, 0, 0, 0]})
+    window.add({"search": sums_of(1, 5.0, 1, 0, 0, 0, 0)})
     assert window.take() == {"search": {"loss": 5, "accuracy": 1}}

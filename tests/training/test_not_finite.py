@@ -22,13 +22,17 @@ from scimult.data.batches import Batch, Unit
 from scimult.data.prepared import PreparedData
 from scimult.models import PackedTexts
 from scimult.training import build
+from scimult.training.config import LossConfig
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.failure import write_failure
+from scimult.training.learned import LearnedParts
 from scimult.training.loop import Callback, NonFiniteError, StepReport, Trainer
 from scimult.training.meter import Meter
-from scimult.training.objective import ContrastiveObjective, PartResult
+from scimult.training.metrics import STATISTICS
+from scimult.training.objective import Objective, PartResult
 from scimult.training.run import pretrain
 from scimult.training.stopping import StoppedError, StopRequest
+from scimult.training.weighting import Weighting
 from tests.models.variants import tiny_encoder
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, plan_units, prepare_corpus, run_config
@@ -98,23 +102,24 @@ def trainer(
     def objective(parts: list[Batch], *_: Any) -> list[PartResult]:
         (part,) = parts
         loss = next(remaining)
-        statistics_S = torch.tensor([1, loss, 1, 0, 0, 0, 0])
+        statistics_S = torch.tensor([1, loss, 1, 1] + [0] * (len(STATISTICS) - 4))
         masked = torch.tensor(0)
         return [PartResult(part.source, part.task, 1, torch.tensor(loss), masked, 2, statistics_S)]
 
     def ids_at(rows: Any) -> list[str]:
         return [f"text{row}" for row in rows]
 
+    model = tiny_encoder("vanilla")
     return Trainer(
         cast(DeepSpeedEngine, engine),
-        cast(ContrastiveObjective, objective),
+        cast(Objective, objective),
         unit_at,
         lambda task: [0, 0],
-        weight_of_task={"search": 0.25, "classification": 2.0}.__getitem__,
+        weighting=Weighting(LossConfig(), {"search": 0.25, "classification": 2.0}),
         keep_failure=lambda failed: write_failure(folder, failed, ids_at),
         stop_request=StopRequest(),
-        learned=None,
-        meter=Meter(tiny_encoder("vanilla"), torch.device("cpu"), torch.float32, None),
+        learned=LearnedParts(model, {}),
+        meter=Meter(model, torch.device("cpu"), torch.float32, None),
         accumulation=2,
         chunk_tokens=None,
         seed=0,

@@ -16,7 +16,7 @@ from scimult.config import validate
 from scimult.data.batches import Batch
 from scimult.training.config import LossConfig, NegativesAcross
 from scimult.training.negatives import shared_negatives
-from scimult.training.objective import ContrastiveObjective, PartResult, loss_function
+from scimult.training.objective import Objective, PartResult
 from scimult.types import Similarity
 from tests.operators import NoBlockingCopies
 
@@ -60,7 +60,7 @@ def run(options: dict[str, Any], similarity: Similarity = "dot") -> tuple[PartRe
     section = validate(LossConfig, options)
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.randn(len(TEXTS), 6, generator=generator, dtype=torch.float64)
-    objective = ContrastiveObjective(similarity, loss_function(section), section)
+    objective = Objective(similarity, section)
     (result,) = objective([batch()], embeddings)
     return result, embeddings
 
@@ -186,9 +186,8 @@ def test_parts_share_their_negatives(
 ) -> None:
     """Loss and gradient of every part are those of the union of the parts of its group."""
     section = validate(LossConfig, {"name": name, "repeated_candidates": repeated})
-    objective = ContrastiveObjective(
+    objective = Objective(
         "dot",
-        loss_function(section),
         section,
         group_of=shared_negatives(across, lambda task: [route_of[task]] * 2),
     )
@@ -254,7 +253,7 @@ def test_a_label_weighs_the_same_however_often_it_is_a_positive(
         columns_B,
     )
     section = validate(LossConfig, {"repeated_candidates": repeated})
-    objective = ContrastiveObjective("dot", loss_function(section), section)
+    objective = Objective("dot", section)
     unit_LL = torch.eye(LABELS, dtype=torch.float64)
     embeddings = torch.cat([ahead * unit_LL[label_B], unit_LL])
     loss = float(objective([coarse], embeddings)[0].loss) / LABELLED
@@ -282,7 +281,7 @@ def test_a_label_weighs_the_same_however_often_it_is_a_positive(
 def test_the_device_is_never_waited_for(options: dict[str, Any]) -> None:
     # The meta device has no numbers: reading one raises, as it would make the host wait on a GPU.
     section = validate(LossConfig, options)
-    objective = ContrastiveObjective("l2", loss_function(section), section, torch.device("meta"))
+    objective = Objective("l2", section, torch.device("meta"))
     embeddings = torch.randn(len(TEXTS), 6, device="meta", requires_grad=True)
     teacher_C = torch.arange(float(len(CANDIDATES)))
     with NoBlockingCopies() as watched:

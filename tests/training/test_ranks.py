@@ -20,11 +20,11 @@ from scimult.checkpoints import load_pretrained
 from scimult.data.batches import BatchBuilder, Unit, all_known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.sampler import PlannedPart
-from scimult.losses import Temperature
 from scimult.models import Encoder, PackedTexts
 from scimult.training import build
+from scimult.training.learned import LearnedParts, Values, learned_parts
 from scimult.training.negatives import shared_negatives
-from scimult.training.objective import ContrastiveObjective, PartResult, loss_function
+from scimult.training.objective import Objective, PartResult
 from scimult.training.passes import UnitTexts, activation_tokens, pass_in_chunks, pass_whole
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
@@ -33,6 +33,7 @@ from tests.training.corpus import metrics, plan_units, prepare_corpus, run_confi
 pytestmark = pytest.mark.ranks
 
 STAGES = (0, 1, 2, 3)
+TASKS = ("classification", "link_prediction", "search")
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +123,10 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
         by_side=config.model.routing == "task_and_side",
     )
     sampler = plan_units(config)
-    learned = build.add_temperature(config, pretrained.model)
+    learned = learned_parts(config, pretrained.model, TASKS)
     pretrained.model.double()
-    objective = ContrastiveObjective(
+    objective = Objective(
         config.model.similarity,
-        loss_function(config.loss),
         config.loss,
         group_of=shared_negatives(config.batch.negatives_across, pretrained.routes),
     )
@@ -153,27 +153,28 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
 
 def run_pass(
     engine: OwnGradients,
-    objective: ContrastiveObjective,
+    objective: Objective,
     unit: Unit,
     routes_of_task: Callable[[str], Sequence[int]],
-    learned: Temperature | None,
+    learned: LearnedParts,
     chunk_tokens: int | None,
 ) -> list[PartResult]:
     """Do one forward-backward, whole or in chunks."""
     texts = UnitTexts.of(unit, routes_of_task)
     scale = distributed.world_size() / unit.pairs
 
-    def loss_of(embeddings: Tensor, temperature: Tensor | None) -> tuple[Tensor, list[PartResult]]:
-        results = objective(unit.parts, embeddings, temperature)
+    def loss_of(embeddings: Tensor, values: Values) -> tuple[Tensor, list[PartResult]]:
+        results = objective(unit.parts, embeddings, values)
         return torch.stack([result.loss for result in results]).sum() * scale, results
 
+    values = partial(learned.values, unit.tasks)
     if chunk_tokens is None:
-        return pass_whole(engine, texts, loss_of, learned)
+        return pass_whole(engine, texts, loss_of, values)
     return pass_in_chunks(
         engine,
         texts,
         loss_of,
-        learned,
+        values,
         chunk_tokens=chunk_tokens,
         weigh=partial(activation_tokens, head_width=2),
         seed_of_chunk=lambda n: n,
@@ -230,11 +231,11 @@ def test_a_chunk_draws_the_same_dropout_twice(folder: Path) -> None:
     data = PreparedData.open(config.data.prepared)
     sources = data.pairs("train")
     pretrained = build.build_model(config)
-    learned = build.add_temperature(config, pretrained.model)
+    learned = learned_parts(config, pretrained.model, TASKS)
     tokens = data.tokens(pretrained.tokenizer, 32)
     builder = BatchBuilder(sources, tokens, all_known_positives(data), max_length=32)
     unit = builder.unit(plan_units(config).plan(0), 0)
-    objective = ContrastiveObjective("dot", loss_function(config.loss), config.loss)
+    objective = Objective("dot", config.loss)
     model = pretrained.model.double().train()
 
     class Recording(OwnGradients):
@@ -257,8 +258,8 @@ def test_a_chunk_draws_the_same_dropout_twice(folder: Path) -> None:
         keys = [tuple(row.tolist()) for row in rows]
         embedded |= dict(zip(keys, model(texts, routes), strict=True))
     in_order = torch.stack([embedded[tuple(row.tolist())] for row in unit.parts[0].rows])
-    assert learned is not None
-    torch.autograd.backward(objective(unit.parts, in_order, learned())[0].loss / unit.pairs)
+    values = learned.values(unit.tasks)
+    torch.autograd.backward(objective(unit.parts, in_order, values)[0].loss / unit.pairs)
     kept = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert_equal_gradients(cached, kept, "dropout")
 

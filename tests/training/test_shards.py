@@ -18,6 +18,7 @@ from scimult.training.engine import (
     DeepSpeedEngine,
     process_group,
 )
+from scimult.training.learned import learned_parts
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
@@ -25,6 +26,7 @@ from tests.training.corpus import metrics, prepare_corpus, run_config
 pytestmark = pytest.mark.ranks
 
 STEPS = 6
+TASKS = ("classification", "link_prediction", "search")
 FILES = ("model.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors", "counters.json")
 HOST = {"device": "cpu"}
 ZERO = {
@@ -96,7 +98,7 @@ def copy_to_step_three(run: Path, copy: Path) -> None:
 def write_again(config: PretrainConfig, folder: Path) -> None:
     """Load the state of step 3 and save it unchanged."""
     model = build.build_model(config).model
-    build.add_temperature(config, model)
+    learned = learned_parts(config, model, TASKS)
     settings = resolve_deepspeed(
         config.engine.deepspeed,
         pairs_per_step=config.batch.pairs_per_step,
@@ -106,7 +108,7 @@ def write_again(config: PretrainConfig, folder: Path) -> None:
         clip=config.optimizer.clip,
     )
     written = Path(config.output) / "checkpoints" / "step-0000003"
-    built = build.build_optimizer(config, model, STEPS)
+    built = build.build_optimizer(config, model, STEPS, learned=learned)
     if distributed.is_main():
         folder.mkdir(parents=True)
     with process_group(600):

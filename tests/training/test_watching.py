@@ -18,7 +18,7 @@ from scimult.models.flops import EncoderFlops
 from scimult.tasks import default_tasks
 from scimult.training import build
 from scimult.training.config import PretrainConfig
-from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.objective import Objective
 from scimult.training.plan import plan_run
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
@@ -100,7 +100,7 @@ def test_norms_of_parts_equal_those_of_plain_gradients(
     config = watched(runs, "plain", NO_DROPOUT | {"variant": variant}, stage=0)
     pretrained = build.build_model(config)
     batch = first_batches(config, 1)[0]
-    objective = ContrastiveObjective(config.model.similarity, loss_function(config.loss))
+    objective = Objective(config.model.similarity, config.loss)
     (route,) = set(pretrained.routes(batch.task))
     embeddings = pretrained.model.train()(pack(batch.rows), route)
     torch.autograd.backward(objective([batch], embeddings)[0].loss / len(batch.query_B))

@@ -19,6 +19,7 @@ from scimult.data.text_store import SCHEMA, VERSION, TextStore, open_arrow
 from scimult.preparation.collected import Collected, Columns, unique_pairs, unique_rows
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import VERSION as METADATA_VERSION
+from scimult.preparation.targets import moved
 from scimult.types import BoolArray, IntArray
 
 
@@ -108,9 +109,9 @@ def compact_pairs(collected: Collected, rows: RowMap) -> tuple[Collected, Counte
     counts: Counter[str] = Counter()
     parts = []
     for part in collected.parts:
-        moved, found = _move((part.queries, part.positives), new_N)
+        pairs, found = _move((part.queries, part.positives), new_N)
         counts.update({f"{part.task}: {what}": number for what, number in found.items()})
-        parts.append(replace(part, queries=moved[0], positives=moved[1]))
+        parts.append(replace(part, queries=pairs[0], positives=pairs[1]))
     citations, _ = _move(collected.citations, new_N)
     shown, _ = _move(collected.shown, new_N)
     triples = new_N[collected.triples]
@@ -119,6 +120,11 @@ def compact_pairs(collected: Collected, rows: RowMap) -> tuple[Collected, Counte
     if teacher is not None:
         teacher, found = teacher.moved(new_N)
         counts.update(found)
+    targets = [moved(one, new_N) for one in collected.targets]
+    counts["targets removed or merged with a text"] = sum(
+        len(before.read) - len(after.read)
+        for before, after in zip(collected.targets, targets, strict=True)
+    )
     kept = replace(
         collected,
         parts=parts,
@@ -126,6 +132,7 @@ def compact_pairs(collected: Collected, rows: RowMap) -> tuple[Collected, Counte
         shown=shown,
         triples=triples,
         teacher=teacher,
+        targets=targets,
     )
     return kept, counts
 

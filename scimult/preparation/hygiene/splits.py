@@ -29,6 +29,7 @@ def dev_texts(
     config: SplitConfig,
     fraction: float,
     seed: int,
+    with_targets: Sequence[IntArray] = (),
 ) -> BoolArray:
     """Return which papers and queries belong to the dev split, shape ``(N,)``; labels never do.
 
@@ -46,6 +47,8 @@ def dev_texts(
         Share of texts (of components, for ``component``) to draw.
     seed : int
         Of the draw.
+    with_targets : sequence of IntArray
+        Rows of papers that have targets; they need no pair.
     """
     count = len(store)
     dev_N = np.zeros(count, dtype=np.bool_)
@@ -55,7 +58,7 @@ def dev_texts(
             if part.part == "queries":
                 dev_N[part.queries[dev_N[part.positives]]] = True
         return dev_N
-    used = _paired_texts(parts, count)
+    used = _used_texts(parts, with_targets, count)
     if config.by == "component":
         return _dev_components(parts, store, used, fraction, seed)
     dev_N[used] = _drawn(store, used, fraction, seed)
@@ -75,13 +78,17 @@ def split_masks(part: RawPairs, dev_N: BoolArray, config: SplitConfig) -> dict[S
     return {"train": in_train, "dev": in_dev}
 
 
-def _paired_texts(parts: Sequence[RawPairs], count: int) -> IntArray:
-    """Return the rows of papers and queries that some pair has, ascending."""
+def _used_texts(
+    parts: Sequence[RawPairs], with_targets: Sequence[IntArray], count: int
+) -> IntArray:
+    """Return the rows of papers and queries that some pair or target has, ascending."""
     used = np.zeros(count, dtype=np.bool_)
     for part in parts:
         used[part.queries] = True
         if part.part != "labels":
             used[part.positives] = True
+    for rows in with_targets:
+        used[rows] = True
     return np.flatnonzero(used)
 
 

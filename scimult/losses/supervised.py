@@ -1,0 +1,36 @@
+"""Losses of heads on targets (SciRepEval, section 4.2).
+
+Shape legend: B papers, K outputs: classes, or one number.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def head_losses(kind: str, outputs_BK: Tensor, targets_B: Tensor) -> Tensor:
+    """Return the loss of each paper.
+
+    Parameters
+    ----------
+    kind : str
+        ``multi_class``: cross-entropy with class numbers; ``multi_label``: the mean over classes of
+        binary cross-entropy with 0 and 1, shape ``(B, K)``; ``regression``: the squared error.
+    outputs_BK : Tensor
+        What the head gives.
+    targets_B : Tensor
+        See `TargetFile.targets`.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(B,)``, not reduced.
+    """
+    if kind == "multi_class":
+        return F.cross_entropy(outputs_BK, targets_B, reduction="none")
+    targets_B = targets_B.to(outputs_BK.dtype)
+    if kind == "multi_label":
+        losses_BK = F.binary_cross_entropy_with_logits(outputs_BK, targets_B, reduction="none")
+        return losses_BK.mean(1)
+    return (outputs_BK[:, 0] - targets_B).square()

@@ -1,0 +1,426 @@
+"""From fields of papers and tables to targets of supervised tasks.
+
+Shape legend: T papers with a target, N texts.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, StringConstraints, model_validator
+
+from scimult.config import StrictConfig
+from scimult.data.lines import Record
+from scimult.data.ragged import Ragged
+from scimult.data.tables import read_table
+from scimult.data.targets import TargetFile
+from scimult.errors import DataError
+from scimult.preparation.corpus import Corpus
+from scimult.tasks import Task
+from scimult.types import BoolArray, IntArray
+
+PAPER_COLUMN = "paper-id|corpus-id"
+Scale = Literal["none", "log", "unit", "standard"]
+
+
+class TargetConfig(StrictConfig):
+    """Where the targets of a task stand: in a field of the source's papers, or in a table.
+
+    Parameters
+    ----------
+    task : str
+        Which task they train; it has no pairs.
+    field : str, optional
+        Of a record of ``papers``; a paper where it is absent, null, "" or [] has no target.
+    file : str, optional
+        Table with paper-id (or corpus-id); a paper of several classes has a line for each.
+    column : str
+        Of the table.
+    """
+
+    task: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
+    field: str | None = None
+    file: str | None = None
+    column: str = "value"
+
+    @model_validator(mode="after")
+    def _one_place(self) -> TargetConfig:
+        if (self.field is None) == (self.file is None):
+            raise ValueError("targets stand in a field of the papers or in a file; name one")
+        if self.file is None and "column" in self.model_fields_set:
+            raise ValueError("column is of a file; name the file, or leave column out")
+        return self
+
+
+class ClassTargetConfig(TargetConfig):
+    """One class of each paper, or several.
+
+    A class that fewer than ``min_papers`` papers have is left out, and so is a paper without
+    another one. Without ``min_papers`` a class that is seen once is an error.
+    """
+
+    kind: Literal["multi_class", "multi_label"]
+    min_papers: Annotated[int, Field(ge=1)] | None = None
+
+
+class RegressionTargetConfig(TargetConfig):
+    """A number.
+
+    ``log`` is ln(1 + n); ``unit`` goes from 0 to 1 and ``standard`` has mean 0 and standard
+    deviation 1 over the papers of the train split. ``times_mean_of`` multiplies the result with
+    the mean target of another task, so that their losses are alike: SciRepEval trains on log
+    citations, and on years from 0 to 1 times the mean of these (appendix A.4).
+    """
+
+    kind: Literal["regression"]
+    scale: Scale = "none"
+    times_mean_of: str | None = None
+
+
+TargetOptions: TypeAlias = ClassTargetConfig | RegressionTargetConfig
+AnyTargetConfig: TypeAlias = Annotated[TargetOptions, Field(discriminator="kind")]
+
+
+def target_task(config: TargetOptions) -> Task:
+    """Return the task of targets for which no other is defined."""
+    regression = config.kind == "regression"
+    return Task(name=config.task, format="regression" if regression else "classification")
+
+
+def check_targets(
+    by_source: Mapping[str, Sequence[TargetOptions]],
+) -> None:
+    """Check that the targets of all sources fit each other.
+
+    Raises
+    ------
+    ValueError
+        If a source has targets of a task twice, the sources of a task disagree about what a
+        target is, or ``times_mean_of`` names no other regression, or one that has it too.
+    """
+    first: dict[str, tuple[str, dict[str, object]]] = {}
+    for source, targets in by_source.items():
+        tasks = [target.task for target in targets]
+        if len(set(tasks)) < len(tasks):
+            raise ValueError(f"source {source!r} has targets of one task twice: {tasks}")
+        for target in targets:
+            options = target.model_dump(exclude={"field", "file", "column"})
+            other, before = first.setdefault(target.task, (source, options))
+            if before != options:
+                raise ValueError(
+                    f"sources {other!r} and {source!r} have different targets of task "
+                    f"{target.task!r}: {before} and {options}"
+                )
+    for task, (_, options) in first.items():
+        wanted = options.get("times_mean_of")
+        others = {t: o for t, (_, o) in first.items() if t != task and o["kind"] == "regression"}
+        if wanted is None:
+            continue
+        if wanted not in others or others[str(wanted)]["times_mean_of"] is not None:
+            raise ValueError(
+                f"times_mean_of of task {task!r} needs the name of another regression that has "
+                f"none itself; found {wanted!r}"
+            )
+
+
+@dataclass(frozen=True)
+class RawTargets:
+    """Targets of a source as they were read: numbers not scaled, of all classes and splits."""
+
+    config: TargetOptions
+    read: TargetFile
+
+
+class TargetReader:
+    """Collects the targets of one task from a source's files.
+
+    Parameters
+    ----------
+    config : TargetConfig
+        What to read.
+    source, namespace : str
+        Where it comes from, and whose papers these are.
+    path : path
+        The papers or the table.
+    corpus : Corpus
+        Its rejects take targets that cannot be used, one by one.
+    """
+
+    def __init__(
+        self,
+        config: TargetOptions,
+        source: str,
+        namespace: str,
+        path: Path,
+        corpus: Corpus,
+    ) -> None:
+        self.config = config
+        self._source, self._namespace, self._path = source, namespace, path
+        self._corpus = corpus
+        self._rows, self._values = array("q"), array("d")
+        self._lines: dict[int, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._papers: Counter[str] = Counter()
+        self._first_line: dict[str, int] = {}
+
+    def read_table(self) -> None:
+        """Read the table."""
+        assert self.config.file is not None
+        rejects = self._corpus.rejects
+        records = read_table(self._path, (PAPER_COLUMN, self.config.column), rejects)
+
+        def add(record: Record) -> None:
+            row = self._corpus.paper_row(record, "paper-id", self._namespace)
+            if self.config.kind != "multi_label" and row in self._lines:
+                raise record.error(
+                    f"paper has two targets of task {self.config.task!r}",
+                    value=record.fields["paper-id"],
+                    fix=f"remove one of lines {self._lines[row]} and {record.line}",
+                )
+            if self.config.kind == "regression":
+                self._append(row, self._number(record, self.config.column), record)
+            else:
+                self._add_classes(row, [record.identifier(self.config.column)], record)
+
+        for _ in rejects.keep(records, add):
+            pass
+
+    def add_field(self, row: int, record: Record) -> None:
+        """Add what a paper's record says, if anything."""
+        name = self.config.field
+        assert name is not None
+        if record.fields.get(name) in (None, "", []):
+            return
+        try:
+            if self.config.kind == "regression":
+                self._append(row, self._number(record, name), record)
+            elif self.config.kind == "multi_label":
+                self._add_classes(row, record.identifiers(name), record)
+            else:
+                self._add_classes(row, [record.identifier(name)], record)
+        except DataError as error:
+            self._corpus.rejects.reject(error)
+
+    def _number(self, record: Record, name: str) -> float:
+        assert isinstance(self.config, RegressionTargetConfig)
+        number = record.number(name)
+        if self.config.scale == "log" and number < 0:
+            fix = "correct it, or choose another scale"
+            raise record.error("scale log of a number below 0", value=number, fix=fix)
+        return number
+
+    def _add_classes(self, row: int, names: Sequence[str], record: Record) -> None:
+        for name in dict.fromkeys(names):
+            self._papers[name] += 1
+            self._first_line.setdefault(name, record.line)
+            self._append(row, self._numbers.setdefault(name, len(self._numbers)), record)
+
+    def _append(self, row: int, value: float, record: Record) -> None:
+        self._lines[row] = record.line
+        self._rows.append(row)
+        self._values.append(value)
+
+    @property
+    def class_lines(self) -> Iterator[tuple[str, int, Path, int]]:
+        """Name, papers, file and first line of each class."""
+        return ((c, n, self._path, self._first_line[c]) for c, n in self._papers.items())
+
+    def finish(self) -> RawTargets:
+        """Return what was read.
+
+        Raises
+        ------
+        DataError
+            If there is nothing.
+        """
+        if not self._rows:
+            where = self.config.field or self.config.column
+            raise DataError(
+                f"no paper has a target of task {self.config.task!r}"
+                f"{self._corpus.rejects.because()}",
+                path=self._path,
+                value=where,
+                fix="correct the name of the field or column, or leave these targets out",
+            )
+        rows_T, values_T = np.array(self._rows, dtype=np.int64), np.array(self._values)
+        described = (self._source, self.config.task, "", self.config.kind)
+        if self.config.kind == "regression":
+            order = np.argsort(rows_T)
+            read = TargetFile(*described, rows_T[order], numbers=values_T[order])
+        else:
+            distinct, owners = np.unique(rows_T, return_inverse=True)
+            labels = Ragged.from_pairs(owners, values_T.astype(np.int64), len(distinct))
+            classes = tuple(self._numbers)
+            read = TargetFile(*described, distinct, labels=labels, classes=classes)
+        return RawTargets(self.config, replace(read, namespace=self._namespace))
+
+
+def refuse_lonely_classes(readers: Sequence[TargetReader], corpus: Corpus) -> None:
+    """Reject every class that one paper alone has, where rare classes are not left out.
+
+    Raises
+    ------
+    DataError
+        Through the corpus's rejects.
+    """
+    tasks = dict.fromkeys(reader.config.task for reader in readers)
+    for task in tasks:
+        papers: Counter[str] = Counter()
+        place: dict[str, tuple[Path, int]] = {}
+        for reader in (reader for reader in readers if reader.config.task == task):
+            if isinstance(reader.config, ClassTargetConfig) and reader.config.min_papers is None:
+                for name, count, path, line in reader.class_lines:
+                    papers[name] += count
+                    place[name] = (path, line)
+        for name in (name for name, count in papers.items() if count == 1):
+            path, line = place[name]
+            corpus.rejects.reject(
+                DataError(
+                    f"only one paper has this class of task {task!r}",
+                    path=path,
+                    line=line,
+                    value=name,
+                    fix="set min_papers of its targets to leave rare classes out, or remove it",
+                )
+            )
+
+
+def moved(raw: RawTargets, new_N: IntArray) -> RawTargets:
+    """Return the targets after texts have gone or been merged; of a merged text, the first's."""
+    rows_T = new_N[raw.read.rows]
+    order = np.argsort(rows_T, kind="stable")
+    order = order[rows_T[order] >= 0]
+    first = np.diff(rows_T[order], prepend=-1) > 0
+    kept = raw.read.take(order[first])
+    return replace(raw, read=replace(kept, rows=rows_T[order[first]]))
+
+
+@dataclass(frozen=True)
+class SplitTargets:
+    """Targets as they are trained: ``value = factor * scaled(read) + offset`` of a regression."""
+
+    files: list[TargetFile]
+    factor: float = 1.0
+    offset: float = 0.0
+
+
+def split_targets(raw: Sequence[RawTargets], dev_N: BoolArray) -> list[SplitTargets]:
+    """Scale numbers, number classes by name and divide papers into train and dev.
+
+    Parameters
+    ----------
+    raw : sequence of RawTargets
+        Of all sources.
+    dev_N : BoolArray
+        Texts of the dev split.
+
+    Returns
+    -------
+    list of SplitTargets
+        For each task; with a file for each source and split.
+
+    Raises
+    ------
+    DataError
+        If a task has no training paper or fewer than two classes left, or numbers that are all
+        the same cannot be scaled.
+    """
+    by_task: dict[str, list[RawTargets]] = {}
+    for one in raw:
+        by_task.setdefault(one.config.task, []).append(one)
+    means: dict[str, float] = {}
+    result: dict[str, SplitTargets] = {}
+    # Those whose mean others are multiplied with come first.
+    for task, parts in sorted(by_task.items(), key=lambda item: _depends(item[1][0]) is not None):
+        factor, offset = 1.0, 0.0
+        if parts[0].config.kind == "regression":
+            files = [_logarithms(part) for part in parts]
+            factor, offset = _scaling(parts[0], files, dev_N, means)
+            files = [replace(file, numbers=factor * file.numbers + offset) for file in files]
+            means[task] = float(_training(files, dev_N).mean())
+        else:
+            files = _numbered(parts)
+        split = [f for file in files for f in _divide(file, dev_N)]
+        result[task] = SplitTargets(split, factor, offset)
+    return [result[task] for task in by_task]
+
+
+def _depends(raw: RawTargets) -> str | None:
+    config = raw.config
+    return config.times_mean_of if isinstance(config, RegressionTargetConfig) else None
+
+
+def _divide(file: TargetFile, dev_N: BoolArray) -> Iterator[TargetFile]:
+    in_dev = dev_N[file.rows]
+    yield replace(file.take(np.flatnonzero(~in_dev)), split="train")
+    yield replace(file.take(np.flatnonzero(in_dev)), split="dev")
+
+
+def _training(files: Sequence[TargetFile], dev_N: BoolArray) -> NDArray[np.float64]:
+    return np.concatenate([file.numbers[~dev_N[file.rows]] for file in files])
+
+
+def _logarithms(raw: RawTargets) -> TargetFile:
+    assert isinstance(raw.config, RegressionTargetConfig)
+    if raw.config.scale != "log":
+        return raw.read
+    return replace(raw.read, numbers=np.log1p(raw.read.numbers))
+
+
+def _scaling(
+    raw: RawTargets, files: Sequence[TargetFile], dev_N: BoolArray, means: Mapping[str, float]
+) -> tuple[float, float]:
+    """Return factor and offset, from the papers of the train split."""
+    config = raw.config
+    assert isinstance(config, RegressionTargetConfig)
+    numbers = _training(files, dev_N)
+    if not len(numbers):
+        raise _unusable(config.task, "no training paper is left")
+    of_scale: dict[str, Callable[[], tuple[float, float]]] = {
+        "unit": lambda: (float(np.ptp(numbers)), float(numbers.min())),
+        "standard": lambda: (float(numbers.std()), float(numbers.mean())),
+    }
+    width, zero = of_scale.get(config.scale, lambda: (1.0, 0.0))()
+    if width == 0:
+        raise _unusable(config.task, f"all numbers are {numbers[0]:g}: scale {config.scale}")
+    times = 1.0 if config.times_mean_of is None else means[config.times_mean_of]
+    if times <= 0:
+        raise _unusable(
+            config.task, f"times_mean_of {config.times_mean_of} whose mean is {times:g}"
+        )
+    return times / width, -zero * times / width
+
+
+def _numbered(parts: Sequence[RawTargets]) -> list[TargetFile]:
+    """Return targets with frequent classes alone, in the order of their names."""
+    config = parts[0].config
+    assert isinstance(config, ClassTargetConfig)
+    papers: Counter[str] = Counter()
+    for part in parts:
+        counts = np.bincount(part.read.labels.values, minlength=len(part.read.classes))
+        papers.update(dict(zip(part.read.classes, counts.tolist(), strict=True)))
+    kept = sorted(name for name, count in papers.items() if count >= (config.min_papers or 2))
+    if (len(kept) < 2 and config.kind == "multi_class") or not kept:
+        raise _unusable(config.task, f"{len(kept)} classes are left")
+    number_of = {name: number for number, name in enumerate(kept)}
+    files = []
+    for part in parts:
+        new = np.array([number_of.get(name, -1) for name in part.read.classes], dtype=np.int64)
+        numbers = new[part.read.labels.values]
+        owners = part.read.labels.owners[numbers >= 0]
+        labels = Ragged.from_pairs(owners, numbers[numbers >= 0], len(part.read))
+        file = replace(part.read, labels=labels, classes=tuple(kept))
+        files.append(file.take(np.flatnonzero(labels.lengths)))
+    return files
+
+
+def _unusable(task: str, problem: str) -> DataError:
+    fix = "lower min_papers, choose another scale, or leave these targets out"
+    return DataError(f"targets of task {task!r} cannot be used: {problem}", fix=fix)

@@ -1,0 +1,167 @@
+"""What is trained beside the encoder, used by the loss and not part of embeddings.
+
+A *part* is a module whose forward takes nothing and returns one new tensor, its *value*: a
+temperature, the weights of a head, a projection. Losses see values, never modules. So the
+embedding cache stops at values as it stops at embeddings, and carries their gradients further
+back with the last chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor, nn
+
+from scimult.errors import ConfigError
+from scimult.losses import LogVariance, TaskWeights, Temperature
+from scimult.models import Encoder
+from scimult.models.heads import LinearHead
+from scimult.training.config import LossConfig, PretrainConfig
+from scimult.training.task_losses import InfoNCEConfig
+
+MODULE = "learned"
+TEMPERATURE, HEAD, TASK_WEIGHTS = "temperature", "head", "task_weights"
+Values = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LearnedPart:
+    """A module, and the tasks whose losses use its value."""
+
+    module: nn.Module
+    tasks: frozenset[str]
+
+
+class LearnedParts:
+    """All parts of a run by name, below the encoder while it trains.
+
+    There, DeepSpeed shards, clips, steps, saves and loads their parameters with all others.
+
+    Parameters
+    ----------
+    model : Encoder
+        Gets the parts as its module ``learned``, if there are any.
+    parts : mapping of name to LearnedPart
+        A part is updated in steps that hold one of its tasks, and stays bit-identical in others.
+
+    Raises
+    ------
+    ConfigError
+        If a name has a dot, which separates the names of modules.
+    """
+
+    def __init__(self, model: Encoder, parts: Mapping[str, LearnedPart]) -> None:
+        for name in parts:
+            if "." in name:
+                fix = "name the task without a dot"
+                raise ConfigError("a trained part cannot have this name", value=name, fix=fix)
+        self._parts = dict(parts)
+        if parts:
+            modules = {name: part.module for name, part in parts.items()}
+            model.add_module(MODULE, nn.ModuleDict(modules))
+
+    def names(self, tasks: Collection[str]) -> list[str]:
+        """Return the names of the parts that some of these tasks use."""
+        return [name for name, part in self._parts.items() if part.tasks.intersection(tasks)]
+
+    def values(self, tasks: Collection[str]) -> dict[str, Tensor]:
+        """Return the values that some of these tasks use; all ranks must ask for the same tasks."""
+        return {name: self.value(name) for name in self.names(tasks)}
+
+    def value(self, name: str) -> Tensor:
+        """Return the value of one part; all ranks must ask for the same."""
+        value: Tensor = self._parts[name].module()
+        return value
+
+    def weights(self, weight_of_task: Mapping[str, float]) -> dict[str, float]:
+        """Return the weight of the task of every part that serves one task alone."""
+        return {
+            name: weight_of_task.get(*part.tasks, 1.0)
+            for name, part in self._parts.items()
+            if len(part.tasks) == 1
+        }
+
+
+def part_of(parameter_name: str) -> str | None:
+    """Return the part that a parameter of an encoder in training belongs to, if to any."""
+    first, _, rest = parameter_name.partition(".")
+    return rest.partition(".")[0] if first == MODULE else None
+
+
+def take_learned(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Remove from ``weights`` what an encoder does not have; return it by ``part.parameter``."""
+    names = [name for name in weights if part_of(name) is not None]
+    return {name.removeprefix(f"{MODULE}."): weights.pop(name) for name in names}
+
+
+def temperature_name(task: str, options: LossConfig) -> str:
+    """Return the name of the temperature that a task has, if it is learned."""
+    return f"{TEMPERATURE}/{task}" if task in options.by_task else TEMPERATURE
+
+
+def head_name(task: str) -> str:
+    """Return the name of the head of a task."""
+    return f"{HEAD}/{task}"
+
+
+def log_variance_name(task: str) -> str:
+    """Return the name of the log variance of a task's loss."""
+    return f"log_variance/{task}"
+
+
+def learned_parts(
+    config: PretrainConfig,
+    model: Encoder,
+    tasks: Collection[str],
+    outputs: Mapping[str, int] = {},
+) -> LearnedParts:
+    """Give the model what the losses of a run train beside it.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        Says which.
+    model : Encoder
+        The encoder, on the host.
+    tasks : collection of str
+        Those that the run trains.
+    outputs : mapping of task to int
+        What the heads have to give.
+    """
+    parts: dict[str, LearnedPart] = {}
+    for name, temperature in _temperatures(config.loss, tasks).items():
+        using = {task for task in tasks if temperature_name(task, config.loss) == name}
+        parts[name] = LearnedPart(temperature, frozenset(using - set(config.loss.heads)))
+    for number, (task, count) in enumerate(outputs.items()):
+        (seed,) = np.random.SeedSequence([config.seed, 3, number]).generate_state(1)
+        head = LinearHead(model.config.width, count, int(seed))
+        parts[head_name(task)] = LearnedPart(head, frozenset({task}))
+    if config.loss.weighting == "uncertainty":
+        for task in tasks:
+            parts[log_variance_name(task)] = LearnedPart(LogVariance(), frozenset({task}))
+    if config.loss.weighting == "gradnorm":
+        parts[TASK_WEIGHTS] = LearnedPart(TaskWeights(len(tasks)), frozenset(tasks))
+    return LearnedParts(model, parts)
+
+
+def _temperatures(options: LossConfig, tasks: Collection[str]) -> dict[str, Temperature]:
+    """Return the learned temperatures by name, as they are before training."""
+    losses = {temperature_name(task, options): options.by_task.get(task) for task in tasks}
+    return {
+        name: Temperature(loss.temperature)
+        for name, own in losses.items()
+        if isinstance(loss := own or options.default, InfoNCEConfig) and loss.learn_temperature
+    }
+
+
+def learned_numbers(config: PretrainConfig, taken: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return what `take_learned` found, as far as it is single numbers worth a note."""
+    numbers: dict[str, float] = {}
+    for name, learned in _temperatures(config.loss, [task.name for task in config.tasks]).items():
+        # A task that the run does not train has none.
+        if (log_ratio := taken.get(f"{name}.log_ratio")) is not None:
+            learned.load_state_dict({"log_ratio": log_ratio})
+            numbers[name] = learned().item()
+    return numbers
