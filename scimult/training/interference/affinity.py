@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+import torch
+
 from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.progress import note
 from scimult.training.build import build_model
@@ -46,7 +48,12 @@ def combinations_of(tasks: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def train_affinity(
-    config: PretrainConfig, plan: RunPlan, tasks: Sequence[str], steps: int, folder: Path
+    config: PretrainConfig,
+    plan: RunPlan,
+    tasks: Sequence[str],
+    steps: int,
+    folder: Path,
+    device: torch.device | None = None,
 ) -> list[AffinityRow]:
     """Train all combinations from ``model.base`` and score them; finished runs train no step more.
 
@@ -63,12 +70,19 @@ def train_affinity(
         Optimizer steps of each model.
     folder : Path
         Holds one run for each combination.
+    device : device, optional
+        Where models are scored; by default the CPU.
     """
-    rows = [AffinityRow((), _scores(config, plan, build_model(config)))]
+
+    def scores(pretrained: Pretrained) -> dict[str, float]:
+        pretrained.model.to(device or torch.device("cpu"))
+        return _scores(config, plan, pretrained)
+
+    rows = [AffinityRow((), scores(build_model(config)))]
     for group in combinations_of(tasks):
         note(f"training on {', '.join(group)}")
         model = pretrain(_on(config, plan, group, steps, folder))
-        rows.append(AffinityRow(group, _scores(config, plan, load_pretrained(model))))
+        rows.append(AffinityRow(group, scores(load_pretrained(model))))
     return rows
 
 

@@ -96,21 +96,19 @@ def measure(
     parameters = [p for p in model.parameters() if p.requires_grad]
     for units in progress(rounds, "gradients"):
         by_unit: dict[int, dict[str, list[Tensor | None]]] = {}
-        gradients: list[list[Tensor | None]] = []
-        for task, halves in zip(tasks, units, strict=True):
-            for unit in halves:
-                if id(unit) not in by_unit:
-                    wanted = [
-                        other
-                        for other, theirs in zip(tasks, units, strict=True)
-                        if any(unit is one for one in theirs)
-                    ]
-                    texts = UnitTexts.of(unit, routes_of_task)
-                    losses = _losses(model, objective, unit, texts)
-                    by_unit[id(unit)] = {
-                        name: _gradient(losses[name], parameters) for name in wanted
-                    }
-                gradients.append(by_unit[id(unit)][task])
+        for unit in (unit for halves in units for unit in halves):
+            if id(unit) not in by_unit:
+                losses = _losses(model, objective, unit, UnitTexts.of(unit, routes_of_task))
+                by_unit[id(unit)] = {
+                    task: _gradient(loss, parameters)
+                    for task, loss in losses.items()
+                    if task in tasks
+                }
+        gradients = [
+            by_unit[id(unit)][task]
+            for task, halves in zip(tasks, units, strict=True)
+            for unit in halves
+        ]
         yield _products(gradients, parameters)
 
 

@@ -139,7 +139,7 @@ def run_interference(
         tables.append(drift_table(drifts))
     with only_writer(out):
         if affinity_steps:
-            affinity = train_affinity(settings, plan, tasks, affinity_steps, out / _RUNS)
+            affinity = train_affinity(settings, plan, tasks, affinity_steps, out / _RUNS, where)
             tables.append(affinity_table(affinity, affinity_steps))
         facts: dict[str, Any] = {
             "scimult": __version__,

@@ -143,6 +143,36 @@ def _cosine(one: list[Tensor | None], other: list[Tensor | None], rows: list[int
     return float(torch.cosine_similarity(x_N, y_N, dim=0))
 
 
+def test_units_of_several_tasks_are_run_once(folder: Path) -> None:
+    """Mixed batches: one forward pass, and for each task the gradient of its loss alone."""
+    config = run_config(
+        folder, "run", model={"variant": "vanilla", "dropout": 0.0}, batch={"mix": "in_batch"}
+    )
+    plan, pretrained = plan_run(config), build_model(config)
+    tasks = ["search", "link_prediction", "classification"]
+    rounds = training_rounds(config, plan, pretrained, tasks, 2)
+    objective = training_objective(config, pretrained.routes, torch.device("cpu"))
+    model = pretrained.model.double().train()
+    model.checkpoints_activations = True
+    found = list(measure(model, objective, tasks, pretrained.routes, rounds))
+    model.checkpoints_activations = False
+    for one, of_round in zip(found, rounds, strict=True):
+        (units,) = {tuple(map(id, halves)) for halves in of_round}
+        assert len(units) == 2
+        flat = []
+        for task in tasks:
+            for unit in of_round[0]:
+                model.zero_grad()
+                texts = [row for part in unit.parts for row in part.rows]
+                objective(unit, model(pack(texts), 0))[task].backward()
+                flat.append([p.grad.clone() for p in model.parameters()])
+        for row in range(len(flat[0])):
+            by_hand = torch.stack([gradient[row].flatten() for gradient in flat])
+            wanted = (by_hand @ by_hand.T).numpy()
+            # Sums that cancel, relative to the largest gradient.
+            assert np.abs(one.products_PGG[row] - wanted).max() <= 1e-9 * max(1, wanted.max())
+
+
 def test_a_constructed_conflict_is_found_where_it_is(tmp_path: Path) -> None:
     model = tiny_encoder("vanilla").double()
     chosen = ["blocks.1.feed_forward.experts.0.output", "blocks.2.feed_forward.experts.0.output"]
