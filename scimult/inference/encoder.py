@@ -330,7 +330,8 @@ class SciMult:
         ConfigError
             If no task of the model has papers.
         """
-        sides = self.tasks.paper_sides(one_of("role", role, get_args(Role)))
+        one_of("role", role, get_args(Role))
+        sides = self.tasks.paper_sides(role)
         if not sides:
             fix = "name one of its tasks"
             raise ConfigError(f"no task of {self.name} has papers", value=ALL, fix=fix)

@@ -18,7 +18,7 @@ Format = Literal["classification", "regression", "proximity", "adhoc_search"]
 DEFAULT = ("search", "link_prediction", "classification")
 
 # Stands for every task that a paper is embedded for; no task has this name.
-ALL = "all"
+ALL: Literal["all"] = "all"
 
 
 class Task(StrictConfig):

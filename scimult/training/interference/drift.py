@@ -49,9 +49,9 @@ def linear_cka(x_ND: FloatArray, y_NE: FloatArray) -> float:
 
     Kornblith et al., "Similarity of Neural Network Representations Revisited" (2019), equation 4.
     """
-    x_ND, y_NE = (np.asarray(z - z.mean(0), dtype=np.float64) for z in (x_ND, y_NE))
-    norms = np.linalg.norm(x_ND.T @ x_ND) * np.linalg.norm(y_NE.T @ y_NE)
-    return float(np.linalg.norm(y_NE.T @ x_ND) ** 2 / norms)
+    x, y = (np.asarray(z, dtype=np.float64) - z.mean(0, dtype=np.float64) for z in (x_ND, y_NE))
+    norms = np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
+    return float(np.linalg.norm(y.T @ x) ** 2 / norms)
 
 
 def measure_drift(

@@ -156,12 +156,11 @@ def draw(found: InterferenceMap, path: Path) -> None:
     grid = figure.subplots(2, columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
-    image = None
     for axes, pair in zip(grid[0], pairs, strict=False):
         cells = {cell.place: cell for cell in found.pairs if cell.tasks == pair}
         estimates = {place: cell.cosine for place, cell in cells.items()}
         conflicts = {place for place, cell in cells.items() if cell.verdict == "conflict"}
-        image = _panel(axes, found, estimates, " – ".join(pair), conflicts)
+        _panel(axes, found, estimates, " – ".join(pair), conflicts)
     for axes, task in zip(grid[1], found.tasks, strict=False):
         estimates = {place: found.within[place, task] for place in found.places}
         image = _panel(axes, found, estimates, f"{task}, other batches", set())
