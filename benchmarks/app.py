@@ -39,6 +39,7 @@ def variants(
         Literal["wall", "cpu"],
         typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
     ] = "wall",
+    encode_only: Annotated[bool, typer.Option("--encode-only", help="Time no training.")] = False,
     device: Device = None,
 ) -> None:
     """Parameters and speed of every variant beside vanilla; the last line is one JSON object."""
@@ -62,7 +63,10 @@ def variants(
     where = usable_device(device)
     keep_freed_memory()
     load = make_load(tokens, max_length, where, getattr(torch, dtype), SIZES[size]["vocab_size"])
-    found = [measure(name, size, load, rounds, clock) for name in progress(chosen, "variants")]
+    found = [
+        measure(name, size, load, rounds, clock, encode_only=encode_only)
+        for name in progress(chosen, "variants")
+    ]
     print_table(variants_table(found, f"{size}, 3 tasks, {load.tokens} tokens a batch"))
     report = {
         "benchmark": "variants",

@@ -117,7 +117,7 @@ def _units(x_ND: FloatArray) -> FloatArray:
 
 def _ours(model: Path, dtype: str) -> Encode:
     encoder = SciMult.from_pretrained(model, device="cpu", dtype=dtype)
-    return partial(encoder.encode, task="search")
+    return lambda texts: encoder.encode(texts, task="search")
 
 
 def _sentence_transformers(model: Path, dtypes: Sequence[str]) -> dict[str, Encode]:

@@ -13,7 +13,15 @@ from torch import Tensor
 from benchmarks.timing import Clock, Ratio, Work, interleaved, ratio
 from scimult.errors import UnknownNameError
 from scimult.losses import InBatchScores, info_nce, similarity_matrix
-from scimult.models import VARIANTS, Encoder, EncoderConfig, embed_tokens, pack, variant_layouts
+from scimult.models import (
+    VARIANTS,
+    Encoder,
+    EncoderConfig,
+    embed_tokens,
+    embed_tokens_each,
+    pack,
+    variant_layouts,
+)
 from scimult.types import TokenIds
 
 ROUTES = 3
@@ -48,6 +56,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in VARIANTS if name != "adapters"},
     "adapters": ("adapters", {}),
     "houlsby_adapters": ("adapters", {"placement": "houlsby"}),
+    "late_ffn_expert": ("ffn_expert", {"blocks": "last:2"}),
+    "late_mha_ffn_expert": ("mha_ffn_expert", {"blocks": "last:2"}),
 }
 
 
@@ -74,6 +84,7 @@ class Load:
 class Measurement:
     """One row of the table; times are relative to vanilla, ``mixed`` to the same model's own.
 
+    So is ``encode_all``: embeddings for all routes in one pass beside those for one.
     ``active`` counts the parameters that one row's gradient reaches. ``train`` is a forward
     and a backward pass over rows of one task, without the optimizer.
     """
@@ -84,9 +95,10 @@ class Measurement:
     trainable: int
     active: int
     megabytes: float
-    train: Ratio
+    train: Ratio | None
     encode: Ratio
     mixed: Ratio | None
+    encode_all: Ratio | None
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields; ``parameters_with_pooler`` counts as the released files do."""
@@ -131,18 +143,34 @@ def build(name: str, size: str) -> Encoder:
     return model
 
 
-def measure(name: str, size: str, load: Load, rounds: int, clock: Clock = "wall") -> Measurement:
-    """Count and time one case beside vanilla."""
+def measure(
+    name: str,
+    size: str,
+    load: Load,
+    rounds: int,
+    clock: Clock = "wall",
+    *,
+    encode_only: bool = False,
+) -> Measurement:
+    """Count one case, and time it beside vanilla."""
     model, vanilla = _ready(name, size, load), _ready("vanilla", size, load)
+    routed = model.config.is_routed
     works: dict[str, Work] = {
-        "vanilla trains": lambda: _train(vanilla, load, 0),
-        "trains": lambda: _train(model, load, 0),
         "vanilla encodes": lambda: embed_tokens(vanilla, load.rows),
         "encodes": lambda: embed_tokens(model, load.rows, route=0),
     }
-    if model.config.is_routed:
+    if not encode_only:
+        works["vanilla trains"] = lambda: _train(vanilla, load, 0)
+        works["trains"] = lambda: _train(model, load, 0)
+    if routed and not encode_only:
         works["trains mixed"] = lambda: _train(model, load, load.mixed_routes)
+    if routed:
+        works["encodes all"] = lambda: embed_tokens_each(model, load.rows, routes=range(ROUTES))
     seconds = interleaved(works, rounds, load.device, clock)
+
+    def beside(work: str, reference: str) -> Ratio | None:
+        return ratio(seconds[work], seconds[reference]) if work in seconds else None
+
     parameters = list(model.parameters())
     total = sum(p.numel() for p in parameters)
     return Measurement(
@@ -152,11 +180,10 @@ def measure(name: str, size: str, load: Load, rounds: int, clock: Clock = "wall"
         trainable=sum(p.numel() for p in parameters if p.requires_grad),
         active=active_parameters(model, load),
         megabytes=total * 4 / 1e6,
-        train=ratio(seconds["trains"], seconds["vanilla trains"]),
+        train=beside("trains", "vanilla trains"),
         encode=ratio(seconds["encodes"], seconds["vanilla encodes"]),
-        mixed=ratio(seconds["trains mixed"], seconds["trains"])
-        if "trains mixed" in seconds
-        else None,
+        mixed=beside("trains mixed", "trains"),
+        encode_all=beside("encodes all", "encodes"),
     )
 
 

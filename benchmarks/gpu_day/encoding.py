@@ -81,7 +81,8 @@ def _makers(
     """Return what loads each model and returns what encodes the texts with it."""
 
     def ours(dtype: str, budget: int) -> Encode:
-        return partial(_ours(folder, dtype, budget, device, length).encode, texts, task=_TASK)
+        encoder = _ours(folder, dtype, budget, device, length)
+        return lambda: encoder.encode(texts, task=_TASK)
 
     makers: dict[str, Callable[[], Encode]] = {
         f"ours {dtype} {budget}": partial(ours, dtype, budget) for dtype, budget in _OURS

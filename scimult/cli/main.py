@@ -27,6 +27,7 @@ from scimult.cli.export import export
 from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
 from scimult.cli.import_ import import_
+from scimult.cli.interference import interference
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
 from scimult.cli.output import echo, show_messages
@@ -95,6 +96,7 @@ VERBS = (
     pretrain,
     runs,
     curves,
+    interference,
     grow_task,
     merge,
     evaluate,

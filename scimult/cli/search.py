@@ -43,8 +43,8 @@ def search(
     """Rank papers for a query; the papers are encoded once and kept in a cache."""
     check_use(model, papers)
     encoder = open_model(model, device, dtype, pooling, similarity)
-    query_1D = encoder.encode([query], task=task, role="query")
     collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
+    query_1D = encoder.encode([query], task=task, role="query")
     papers_ND = embed(encoder, collection, task, "candidate", no_cache)
     (rows,) = ranked(encoder, collection, papers_ND, query_1D, top)
     show_ranked(rows, query, encoder.similarity, as_json)

@@ -16,7 +16,8 @@ from scimult.files import atomic_folder
 from scimult.inference.cache import EmbeddingCache
 from scimult.inference.collection import Collection
 from scimult.inference.encoder import SciMult
-from scimult.retrieval.embeddings import EMBEDDINGS, fill_embeddings
+from scimult.retrieval.embeddings import EMBEDDINGS, EMBEDDINGS_BY_TASK, fill_embeddings
+from scimult.tasks import ALL
 from scimult.types import FloatArray, Role
 
 
@@ -78,6 +79,28 @@ def encode_into(
         embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
         meta = _meta(model, collection, provenance(model, collection, task, role))
         fill_embeddings(temporary, collection.ids, embeddings_ND, meta)
+
+
+def encode_for_all_into(
+    folder: Path, model: SciMult, papers: Collection, *, role: Role, overwrite: bool = False
+) -> list[str]:
+    """Encode papers for every task that has some and write one embedding folder for each.
+
+    As `encode_into`, which see; ``role`` is the side where a task has papers on both.
+
+    Returns
+    -------
+    list of str
+        The tasks, which are the names of the folders in ``folder``.
+    """
+    sides = model.paper_sides(role)
+    with atomic_folder(folder, EMBEDDINGS_BY_TASK if overwrite else None) as temporary:
+        by_task = model.encode(papers.texts, task=ALL, role=role, show_progress=True)
+        for task, embeddings_ND in by_task.items():
+            (temporary / task).mkdir()
+            meta = _meta(model, papers, provenance(model, papers, task, sides[task]))
+            fill_embeddings(temporary / task, papers.ids, embeddings_ND, meta)
+    return list(sides)
 
 
 def _meta(model: SciMult, collection: Collection, origin: Provenance) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The trained model as a text encoder: load once, encode texts for a task.
 
-Shape legend: N texts, D width.
+Shape legend: R routes, N texts, D width.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, overload
 
 import numpy as np
 import torch
@@ -26,11 +26,11 @@ from scimult.hardware import (
     usable_device,
 )
 from scimult.inference.texts import as_texts
-from scimult.models import embed_tokens
+from scimult.models import embed_tokens_each
 from scimult.models.config import Pooling
 from scimult.progress import warn
 from scimult.retrieval.embeddings import check_finite, unit_rows
-from scimult.tasks import TaskSet
+from scimult.tasks import ALL, TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
 
 AUTO, TF32 = "auto", "tf32"
@@ -175,6 +175,18 @@ class SciMult:
         """Number of dimensions of an embedding."""
         return self._pretrained.config.encoder.width
 
+    @overload
+    def encode(  # type: ignore[overload-overlap]
+        self,
+        texts: Iterable[Text | str | Mapping[str, Any]],
+        *,
+        task: Literal["all"],
+        role: Role = "query",
+        instruction: None = None,
+        show_progress: bool = False,
+    ) -> dict[str, FloatArray]: ...
+
+    @overload
     def encode(
         self,
         texts: Iterable[Text | str | Mapping[str, Any]],
@@ -183,7 +195,17 @@ class SciMult:
         role: Role = "query",
         instruction: str | None = None,
         show_progress: bool = False,
-    ) -> FloatArray:
+    ) -> FloatArray: ...
+
+    def encode(
+        self,
+        texts: Iterable[Text | str | Mapping[str, Any]],
+        *,
+        task: str,
+        role: Role = "query",
+        instruction: str | None = None,
+        show_progress: bool = False,
+    ) -> FloatArray | dict[str, FloatArray]:
         """Embed texts for one side of a task.
 
         Parameters
@@ -193,9 +215,11 @@ class SciMult:
             plain string is the query, the title or the name, by what ``task`` compares. Fields
             such as ``year`` or ``doi`` may stand beside them. Of a table, pass the rows.
         task : str
-            One of ``tasks``.
+            One of ``tasks``; or ``all``, which embeds papers for every task that has papers and
+            runs the blocks that the tasks share once.
         role : {"query", "candidate"}
-            Which side of the task the texts are on.
+            Which side of the task the texts are on. Under ``all`` papers are on the side where
+            the task has them, and on this one where it has them on both.
         instruction : str, optional
             Another instruction than the task's own, for a model that reads instructions.
         show_progress : bool
@@ -203,9 +227,10 @@ class SciMult:
 
         Returns
         -------
-        array
+        array, or dict of task to array
             float32, shape ``(N, D)``, in the order given; ``(0, D)`` for no texts. Rows have
-            length 1 if the model's similarity is cosine (and ``normalise`` is not False).
+            length 1 if the model's similarity is cosine (and ``normalise`` is not False). Under
+            ``all`` one array for each task, equal bit for bit to that of a call of its own.
 
         Raises
         ------
@@ -215,31 +240,66 @@ class SciMult:
             If a text is empty, not of a known form or has text in a field that is not read, or
             if an embedding is not finite.
         ConfigError
-            If the model reads no instructions, or not such a long one.
+            If the model reads no instructions, or not such a long one; or if ``task`` is ``all``
+            and an instruction is given or no task has papers.
         """
-        kind = self.kind(task, role)
-        row = None if instruction is None else self._instruction(instruction)
-        wanted = as_texts(texts, kind)
+        if task == ALL:
+            if instruction is not None:
+                fix = "name one task, or leave instruction out"
+                raise ConfigError("an instruction is for one task", value=instruction, fix=fix)
+            return self._encode_for_all(texts, role, show_progress)
+        one_of("task", task, [*self.tasks.names, ALL])
+        wanted = as_texts(texts, self.kind(task, role))
+        route = self._pretrained.route(task, role)
+        instead = {} if instruction is None else {route: self._instruction(instruction)}
+        embeddings_ND: FloatArray = self._embed(wanted, [route], instead, show_progress)[0]
+        return embeddings_ND
+
+    def _encode_for_all(
+        self,
+        texts: Iterable[Text | str | Mapping[str, Any]],
+        role: Role,
+        show_progress: bool,
+    ) -> dict[str, FloatArray]:
+        sides = self.paper_sides(role)
+        route_of_task = [self._pretrained.route(*side) for side in sides.items()]
+        routes = sorted(set(route_of_task))
+        found_RND = self._embed(as_texts(texts, "paper"), routes, {}, show_progress)
+        # A copy for each task: where two share a route, changing one must not change the other.
+        copies = found_RND[[routes.index(route) for route in route_of_task]]
+        return dict(zip(sides, copies, strict=True))
+
+    def _embed(
+        self,
+        wanted: Sequence[Text],
+        routes: Sequence[int],
+        instead: Mapping[int, TokenIds],
+        show_progress: bool,
+    ) -> FloatArray:
+        """Return the embeddings of texts for each route, shape ``(R, N, D)``."""
         if not wanted:
-            return np.zeros((0, self.width), dtype=np.float32)
+            return np.zeros((len(routes), 0, self.width), dtype=np.float32)
         step = self._texts_at_once or len(wanted)
         blocks = [wanted[start : start + step] for start in range(0, len(wanted), step)]
         parts = []
         with products_in_tf32(self._dtype == TF32):
             for tokens in made_ahead(self._tokenise, blocks):
                 self.tokens_encoded += sum(map(len, tokens))
-                part_ND = embed_tokens(
+                part_RND = embed_tokens_each(
                     self._model,
                     tokens,
-                    route=self._pretrained.route(task, role),
-                    instruction=row,
+                    routes=routes,
+                    instead=instead,
                     max_tokens_per_batch=self._max_tokens,
                     show_progress=show_progress,
                 )
-                parts.append(part_ND)
-        embeddings_ND = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        check_finite(embeddings_ND, f"{self.name} in {self._dtype}")
-        return unit_rows(embeddings_ND) if self.unit_vectors else embeddings_ND
+                parts.append(part_RND)
+        embeddings_RND = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        for embeddings_ND in embeddings_RND:
+            check_finite(embeddings_ND, f"{self.name} in {self._dtype}")
+            if self.unit_vectors:
+                embeddings_ND[:] = unit_rows(embeddings_ND)
+        return embeddings_RND
 
     def _tokenise(self, texts: Sequence[Text]) -> Sequence[TokenIds]:
         return self._pretrained.tokenizer.encode(texts, self._pretrained.config.max_length)
@@ -259,6 +319,23 @@ class SciMult:
         one_of("role", role, get_args(Role))
         known = self.tasks[one_of("task", task, self.tasks.names)]
         return known.query_kind if role == "query" else known.candidate_kind
+
+    def paper_sides(self, role: Role) -> dict[str, Role]:
+        """Return for which tasks, and on which side, ``task="all"`` embeds papers.
+
+        Raises
+        ------
+        UnknownNameError
+            If ``role`` is not a side.
+        ConfigError
+            If no task of the model has papers.
+        """
+        one_of("role", role, get_args(Role))
+        sides = self.tasks.paper_sides(role)
+        if not sides:
+            fix = "name one of its tasks"
+            raise ConfigError(f"no task of {self.name} has papers", value=ALL, fix=fix)
+        return sides
 
     def _instruction(self, instruction: str) -> TokenIds:
         if self._pretrained.config.encoder.instructions is None:

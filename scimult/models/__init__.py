@@ -8,7 +8,7 @@ import os
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
 from scimult.models.config import EncoderConfig
-from scimult.models.embed import embed_tokens, length_batches
+from scimult.models.embed import embed_tokens, embed_tokens_each, length_batches
 from scimult.models.encoder import Encoder
 from scimult.models.layouts import ExpertLayout
 from scimult.models.packing import PackedTexts, pack
@@ -21,6 +21,7 @@ __all__ = [
     "ExpertLayout",
     "PackedTexts",
     "embed_tokens",
+    "embed_tokens_each",
     "length_batches",
     "pack",
     "variant_layouts",

@@ -148,6 +148,14 @@ class EncoderConfig(StrictConfig):
         """Most tokens that a text may have; a control code takes one position."""
         return self.max_positions - (self.codes is not None)
 
+    @property
+    def shared_blocks(self) -> int:
+        """How many blocks, from the first, come before anything that differs by route."""
+        if self.experts is not None and self.experts.sublayers and self.experts.count > 1:
+            return min(self.experts.blocks, default=self.num_blocks)
+        others = any(getattr(self, name) is not None for name in ROUTED if name != "experts")
+        return 0 if others else self.num_blocks
+
     def expert_count(self, block: int, sublayer: Sublayer) -> int:
         """Return how many copies of ``sublayer`` block number ``block`` holds (1 if shared)."""
         layout = self.experts

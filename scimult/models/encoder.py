@@ -100,15 +100,53 @@ class Encoder(nn.Module):
         device = texts.tokens_T.device
         if not len(texts):
             return torch.zeros(0, self.config.width, device=device)
-        x_TD, plan = self._run_blocks(texts, routes, states)
+        x_TD, plan = self._run(texts, routes, states)
         return self._pool(x_TD, plan)[plan.restore_B]
+
+    def forward_each(
+        self,
+        texts: PackedTexts,
+        routes: Sequence[int],
+        states: Sequence[InstructionStates | None] | None = None,
+    ) -> list[Tensor]:
+        """Return the embeddings of all rows for each of several routes.
+
+        The blocks before the first that differs by route run once. Every product has the shape
+        that it has for one route, so that embeddings equal those of `forward`, bit for bit.
+
+        Parameters
+        ----------
+        texts : PackedTexts
+            Token ids of B rows.
+        routes : sequence of int
+            At least one.
+        states : sequence, optional
+            What ``read_instructions`` returned for each route alone.
+
+        Returns
+        -------
+        list of Tensor
+            One of shape ``(B, D)`` for each route.
+        """
+        shared = self.config.shared_blocks
+        if shared == 0 or len(routes) == 1 or not len(texts):
+            states = states or [None] * len(routes)
+            return [self(texts, *each) for each in zip(routes, states, strict=True)]
+        plans = [self._plan(texts, route) for route in routes]
+        x_TD = self.embeddings(texts.tokens_T[plans[0].order_T], plans[0])
+        x_TD = self._run_blocks(range(shared), x_TD, plans[0], None)
+        embeddings = []
+        for plan in plans:
+            last_TD = self._run_blocks(range(shared, len(self.blocks)), x_TD, plan, None)
+            embeddings.append(self._pool(self._finish(last_TD, plan), plan)[plan.restore_B])
+        return embeddings
 
     def token_states(self, texts: PackedTexts, routes: int | Sequence[int] = 0) -> Tensor:
         """Return the final hidden state of every token, shape ``(T, D)``, in packed order.
 
         With control codes, T counts one more token per row.
         """
-        sorted_TD, plan = self._run_blocks(texts, routes, None)
+        sorted_TD, plan = self._run(texts, routes, None)
         return torch.empty_like(sorted_TD).index_copy(0, plan.order_T, sorted_TD)
 
     def read_instructions(
@@ -132,25 +170,44 @@ class Encoder(nn.Module):
     def _recomputes(self) -> bool:
         return self.checkpoints_activations and self.training and torch.is_grad_enabled()
 
-    def _run_blocks(
+    def _run(
         self, texts: PackedTexts, routes: int | Sequence[int], states: InstructionStates | None
     ) -> tuple[Tensor, PackingPlan]:
         if self.config.codes is not None:
             texts = texts.with_gap(CODE_PLACE)
-        plan = texts.plan(routes)
-        self._check(plan)
+        plan = self._plan(texts, routes)
         if states is None:
             states = self.read_instructions(route for route, _ in plan.route_slices)
-        x_TD: Tensor = self.embeddings(texts.tokens_T[plan.order_T], plan)
-        for number, block in enumerate(self.blocks):
+        x_TD = self.embeddings(texts.tokens_T[plan.order_T], plan)
+        x_TD = self._run_blocks(range(len(self.blocks)), x_TD, plan, states)
+        return self._finish(x_TD, plan), plan
+
+    def _plan(self, texts: PackedTexts, routes: int | Sequence[int]) -> PackingPlan:
+        plan = texts.plan(routes)
+        self._check(plan)
+        return plan
+
+    def _run_blocks(
+        self, numbers: range, x_TD: Tensor, plan: PackingPlan, states: InstructionStates | None
+    ) -> Tensor:
+        for number in numbers:
             instruction = None if states is None else states.layers[number]
             x_TD = run_block(
-                block, x_TD, plan, instruction, self.pal_projections, recompute=self._recomputes
+                self.blocks[number],
+                x_TD,
+                plan,
+                instruction,
+                self.pal_projections,
+                recompute=self._recomputes,
             )
+        return x_TD
+
+    def _finish(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
         if not torch.is_grad_enabled():
             # As large as states; the second pass of an embedding cache makes them again.
             plan.rotations.clear()
-        return self.final_norm(x_TD), plan
+        states_TD: Tensor = self.final_norm(x_TD)
+        return states_TD
 
     def _pool(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
         if self.config.pooling == "mean":

@@ -37,6 +37,10 @@ EMBEDDINGS = FolderKind(
         holds_only(folder, _FILES) and read_json(folder / META_FILE).get("format") == FORMAT
     ),
 )
+EMBEDDINGS_BY_TASK = FolderKind(
+    "a folder with a folder of embeddings for each task and nothing else",
+    lambda folder: all(path.is_dir() and EMBEDDINGS.is_one(path) for path in folder.iterdir()),
+)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """What a task is, the catalogue of known ones, and which weights serve them."""
 
-from scimult.tasks.catalogue import Task, TaskSet, catalogue, default_tasks, named_tasks
+from scimult.tasks.catalogue import ALL, Task, TaskSet, catalogue, default_tasks, named_tasks
 from scimult.tasks.routing import Routing, route_names, route_of
 
 __all__ = [
+    "ALL",
     "Routing",
     "Task",
     "TaskSet",

@@ -10,12 +10,15 @@ import yaml
 
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError, UnknownNameError
-from scimult.types import Kind
+from scimult.types import Kind, Role
 
 Format = Literal["classification", "regression", "proximity", "adhoc_search"]
 
 # In the order of the released checkpoints' experts.
 DEFAULT = ("search", "link_prediction", "classification")
+
+# Stands for every task that a paper is embedded for; no task has this name.
+ALL: Literal["all"] = "all"
 
 
 class Task(StrictConfig):
@@ -34,7 +37,7 @@ class TaskSet:
     Raises
     ------
     ConfigError
-        If two tasks share a name or there is none.
+        If two tasks share a name, one is called ``all``, or there is none.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -42,6 +45,10 @@ class TaskSet:
         if not tasks or len(self._tasks) != len(tasks):
             names = [task.name for task in tasks]
             raise ConfigError("tasks need distinct names, and at least one", value=names)
+        if ALL in self._tasks:
+            raise ConfigError(
+                "no task can be called all: it stands for all of them", fix="rename it"
+            )
 
     @property
     def names(self) -> list[str]:
@@ -63,6 +70,19 @@ class TaskSet:
     def expert(self, name: str) -> int:
         """Return the expert index of the task called ``name``."""
         return self.names.index(self[name].name)
+
+    def paper_sides(self, role: Role) -> dict[str, Role]:
+        """Return the side on which papers stand in each task that has some; ``role`` if on both."""
+        sides: dict[str, Role] = {}
+        for task in self:
+            kinds: dict[Role, Kind] = {
+                "query": task.query_kind,
+                "candidate": task.candidate_kind,
+            }
+            fits = [side for side, kind in kinds.items() if kind == "paper"]
+            if fits:
+                sides[task.name] = role if role in fits else fits[0]
+        return sides
 
     def subset(self, names: Sequence[str]) -> TaskSet:
         """Return the named tasks, in the order given."""

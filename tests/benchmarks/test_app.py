@@ -73,6 +73,7 @@ def test_last_line_is_one_json_object() -> None:
     expert, prefix = report["rows"]
     assert [expert["name"], prefix["name"]] == ["mha_expert", "prefix"]
     assert expert["mixed"]["median"] > 0
+    assert expert["encode_all"]["median"] > 0
     assert expert["trainable"] == expert["parameters"] > expert["active"]
     assert prefix["trainable"] < prefix["parameters"]
     assert report["machine"]["torch"] == torch.__version__

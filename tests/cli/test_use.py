@@ -74,6 +74,30 @@ def test_search_ranks_by_the_models_similarity(model: Path, folder: Path, dtype:
     assert [row["score"] for row in rows] == pytest.approx(sorted(scores_N)[::-1], abs=1e-3)
 
 
+def test_encode_for_all_tasks_writes_a_folder_for_each(model: Path, folder: Path) -> None:
+    out = folder / "embeddings"
+    arguments = ("encode", folder / "papers.jsonl", "--model", model, "--out", out)
+    result = _run(*arguments, "--task", "all", "--dtype", "float32")
+    assert result.exit_code == 0, result.output
+    names = ["search", "link_prediction", "classification"]
+    assert result.output.startswith(f"{out}/{{{','.join(names)}}}: 4 embeddings of width 16")
+    assert sorted(path.name for path in out.iterdir()) == sorted(names)
+    encoder = SciMult.from_pretrained(model)
+    for task, embeddings_ND in encoder.encode(PAPERS, task="all", role="candidate").items():
+        stored = read_embeddings(out / task)
+        assert stored.ids == ["p1", "p2", "p3", "p4"]
+        assert np.array_equal(stored.embeddings_ND, embeddings_ND)
+        role = "query" if task == "classification" else "candidate"
+        assert (stored.meta["task"], stored.meta["role"]) == (task, role)
+    assert "output exists already" in _error(_run(*arguments, "--task", "all"))
+    assert _run(*arguments, "--task", "all", "--overwrite").exit_code == 0
+    message = _error(_run(*arguments, "--task", "search", "--overwrite"))
+    assert "is not a folder of embeddings and nothing else" in message
+    (out / "search" / "notes.txt").write_text("mine", encoding="utf-8")
+    message = _error(_run(*arguments, "--task", "all", "--overwrite"))
+    assert "is not a folder with a folder of embeddings for each task" in message
+
+
 def test_search_prints_a_table(model: Path, folder: Path) -> None:
     result = _run("search", "graphs", "--model", model, "--papers", folder, "--top", 2)
     assert result.exit_code == 0

@@ -1,0 +1,67 @@
+"""``scimult interference``: where the tasks of a mixture pull a model in different directions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scimult.cli.checks import check_model
+from scimult.cli.common import Device
+from scimult.cli.output import echo, print_table
+
+
+def interference(
+    model: Annotated[
+        Path,
+        typer.Option(help="A run, a saved model or a Hugging Face folder.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the report.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to the config: dotted.key=value.", show_default=False),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="YAML of a run: tasks, mixture, loss, batches. Default: the run's own."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Prepared folder, instead of data.prepared.")
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Rounds of two batches of each task; more narrow intervals.")
+    ] = 8,
+    base: Annotated[
+        Path | None, typer.Option(help="Also measure how far embeddings moved from this model.")
+    ] = None,
+    affinity_steps: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Also train on each task, each pair and all for so many steps, and score every "
+            "model on every task (SciRepEval, Table 11).",
+        ),
+    ] = 0,
+    device: Device = None,
+) -> None:
+    """Compare the gradients of tasks block by block, and suggest where experts should be."""
+    check_model(model)
+    if base is not None:
+        check_model(base)
+    from scimult.training.interference.run import run_interference
+
+    tables = run_interference(
+        model,
+        out,
+        config=config,
+        overrides=[*(overrides or []), *([] if data is None else [f"data.prepared={data}"])],
+        rounds=rounds,
+        base=base,
+        affinity_steps=affinity_steps,
+        device=device,
+    )
+    for table in tables.shown:
+        print_table(table)
+    echo(f"suggested layout: {tables.layout.reason}\n{tables.snippet}")
+    echo(f"report in {out}")

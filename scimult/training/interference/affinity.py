@@ -1,0 +1,119 @@
+"""Which tasks help each other when they are trained together.
+
+SciRepEval, appendix H and Table 11 (appendix G and Table 9 in its first version): the same model
+is trained on each task alone, on each pair of tasks and on all of them, and every one of these
+models is scored on every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import torch
+
+from scimult.checkpoints import Pretrained, load_pretrained
+from scimult.progress import note
+from scimult.training.build import build_model
+from scimult.training.config import PretrainConfig
+from scimult.training.dev import mean_reciprocal_rank
+from scimult.training.plan import RunPlan
+from scimult.training.run import pretrain
+
+
+@dataclass(frozen=True)
+class AffinityRow:
+    """One model: the tasks it was trained on, and its score on each of all tasks.
+
+    ``scores`` are means over the dev sets of a task of the mean reciprocal rank; a row without
+    ``trained_on`` is the model before.
+    """
+
+    trained_on: tuple[str, ...]
+    scores: dict[str, float]
+
+    @property
+    def mean(self) -> float:
+        """Mean over tasks."""
+        return sum(self.scores.values()) / len(self.scores)
+
+
+def combinations_of(tasks: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return each task, each pair, and all of them, in the order of the table."""
+    every = tuple(tasks)
+    chosen = [group for size in (1, 2) for group in combinations(every, size)]
+    return chosen if every in chosen else [*chosen, every]
+
+
+def train_affinity(
+    config: PretrainConfig,
+    plan: RunPlan,
+    tasks: Sequence[str],
+    steps: int,
+    folder: Path,
+    device: torch.device | None = None,
+) -> list[AffinityRow]:
+    """Train all combinations from ``model.base`` and score them; finished runs train no step more.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        Of a run on all tasks. Each combination keeps of its sources those of its tasks, the share
+        of each among them, batches and optimizer, and ``steps`` steps.
+    plan : RunPlan
+        Of ``config``: its dev sets score every model.
+    tasks : sequence of str
+        The tasks.
+    steps : int
+        Optimizer steps of each model.
+    folder : Path
+        Holds one run for each combination.
+    device : device, optional
+        Where models are scored; by default the CPU.
+    """
+
+    def scores(pretrained: Pretrained) -> dict[str, float]:
+        pretrained.model.to(device or torch.device("cpu"))
+        return _scores(config, plan, pretrained)
+
+    rows = [AffinityRow((), scores(build_model(config)))]
+    for group in combinations_of(tasks):
+        note(f"training on {', '.join(group)}")
+        model = pretrain(_on(config, plan, group, steps, folder))
+        rows.append(AffinityRow(group, scores(load_pretrained(model))))
+    return rows
+
+
+def _on(
+    config: PretrainConfig, plan: RunPlan, group: Sequence[str], steps: int, folder: Path
+) -> PretrainConfig:
+    chosen = config.model_copy(deep=True)
+    sources = [source for source in plan.sources if source.task in group]
+    names = {part for source in sources for part in (source.name, source.source, source.task)}
+    chosen.output = str(folder / "+".join(group))
+    chosen.data.sources = [source.name for source in sources]
+    chosen.data.rates = {name: rate for name, rate in chosen.data.rates.items() if name in names}
+    weights = {task: plan.loss_weights[task] for task in group}
+    chosen.loss.weights = weights if len(set(weights.values())) > 1 else {}
+    chosen.schedule.steps, chosen.schedule.epochs = steps, None
+    chosen.checkpoint.every = steps
+    chosen.dev.every = 0
+    return chosen
+
+
+def _scores(config: PretrainConfig, plan: RunPlan, pretrained: Pretrained) -> dict[str, float]:
+    tokens = plan.data.tokens(pretrained.tokenizer, config.data.max_length)
+    by_task: dict[str, list[float]] = {}
+    for dev_set in plan.dev_sets:
+        score = mean_reciprocal_rank(
+            pretrained.model,
+            dev_set,
+            tokens,
+            routes=pretrained.routes(dev_set.task),
+            similarity=config.model.similarity,
+            max_length=config.data.max_length,
+        )
+        by_task.setdefault(dev_set.task, []).append(score)
+    return {task: sum(scores) / len(scores) for task, scores in by_task.items()}

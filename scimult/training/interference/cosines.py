@@ -1,0 +1,186 @@
+"""From inner products of gradients to cosines between tasks, with intervals and a noise ceiling.
+
+A batch's gradient is the task's gradient plus noise, and noise alone makes a cosine small. The
+ceiling of a pair is what its cosine would be if both tasks pulled alike: the geometric mean of
+the cosines of each task with itself on other batches (Spearman, 1904, "The proof and measurement
+of association between two things", corrects correlations so).
+
+Shape legend: K rounds, T tasks, P parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from scimult.training.interference.gradients import HALVES, Place, RoundProducts
+
+CONFIDENCE = 0.95
+Verdict = Literal["conflict", "apart", "alike", "routed"]
+WHOLE = Place(-2, "all")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over rounds with its interval (Student's t, 95 %); NaN where there is none."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values_K: NDArray[np.float64], confidence: float = CONFIDENCE) -> Estimate:
+        """Estimate the mean of what independent rounds gave."""
+        count, mean = len(values_K), float(values_K.mean())
+        if count < 2 or math.isnan(mean):
+            return cls(mean, math.nan, math.nan)
+        error = float(values_K.std(ddof=1)) / math.sqrt(count)
+        reach = float(student.ppf((1 + confidence) / 2, count - 1)) * error
+        return cls(mean, mean - reach, mean + reach)
+
+
+@dataclass(frozen=True)
+class PairCell:
+    """Two tasks in one place of the encoder.
+
+    Attributes
+    ----------
+    cosine : Estimate
+        Between gradients of the two tasks.
+    ceiling : float
+        What the cosine would be if both pulled alike; NaN where a task does not agree with
+        itself.
+    gap : Estimate
+        By how much the two tasks agree less with each other than with themselves.
+    verdict : str
+        ``conflict``: the cosine is below 0. ``apart``: the gap is above 0. ``alike``: neither.
+        Both by intervals that hold for all cells of a map at once (Bonferroni). ``routed``: no
+        parameter here has gradients of both.
+    """
+
+    place: Place
+    tasks: tuple[str, str]
+    cosine: Estimate
+    ceiling: float
+    gap: Estimate
+    verdict: Verdict
+
+    @property
+    def corrected(self) -> float:
+        """The cosine over its ceiling: what it would be without noise; NaN where unknown."""
+        return self.cosine.mean / self.ceiling
+
+
+@dataclass(frozen=True)
+class InterferenceMap:
+    """All places and pairs of a model and a mixture.
+
+    Attributes
+    ----------
+    tasks : list of str
+        The tasks.
+    num_blocks, rounds : int
+        Blocks of the encoder; rounds of two batches of each task.
+    pairs : list of PairCell
+        One for each place and pair; the place ``all`` is the whole encoder.
+    within : dict
+        By place and task: the cosine of a task with itself on other batches.
+    """
+
+    tasks: list[str]
+    num_blocks: int
+    rounds: int
+    pairs: list[PairCell]
+    within: dict[tuple[Place, str], Estimate]
+
+    @property
+    def places(self) -> list[Place]:
+        """The places, from the embeddings up; the whole encoder first."""
+        return sorted({cell.place for cell in self.pairs})
+
+
+def compare(
+    tasks: Sequence[str],
+    places: Sequence[Place],
+    num_blocks: int,
+    rounds: Sequence[RoundProducts],
+) -> InterferenceMap:
+    """Return cosines within and between tasks for every place.
+
+    Parameters
+    ----------
+    tasks : sequence of str
+        In the order of the gradients.
+    places : sequence of Place
+        Where each of the P parameters is.
+    num_blocks : int
+        Blocks of the encoder.
+    rounds : sequence of RoundProducts
+        K of them, of batches that are apart.
+    """
+    pairs: list[PairCell] = []
+    within: dict[tuple[Place, str], Estimate] = {}
+    every_place = sorted({WHOLE, *places})
+    cells = len(every_place) * len(tasks) * (len(tasks) - 1) // 2
+    for place in every_place:
+        rows = [number for number, own in enumerate(places) if place in (own, WHOLE)]
+        selves_KT = np.array(
+            [
+                [_cosine(one, rows, _of(task), _of(task)) for task in range(len(tasks))]
+                for one in rounds
+            ]
+        )
+        for number, task in enumerate(tasks):
+            within[place, task] = Estimate.of(selves_KT[:, number])
+        for first, second in combinations(range(len(tasks)), 2):
+            values_K = np.array([_cosine(one, rows, _of(first), _of(second)) for one in rounds])
+            names = (tasks[first], tasks[second])
+            pairs.append(_cell(place, names, values_K, selves_KT[:, [first, second]], cells))
+    return InterferenceMap(list(tasks), num_blocks, len(rounds), pairs, within)
+
+
+def _of(task: int) -> range:
+    return range(HALVES * task, HALVES * (task + 1))
+
+
+def _cosine(one: RoundProducts, rows: Sequence[int], left: range, right: range) -> float:
+    """Return the mean cosine of different gradients, over the parameters that both reach."""
+    cosines = []
+    for a in left:
+        for b in right:
+            common = [row for row in rows if one.reached_PG[row, a] and one.reached_PG[row, b]]
+            if a == b or not common:
+                continue
+            squares = [one.products_PGG[common, g, g].sum() for g in (a, b)]
+            norm = math.sqrt(squares[0] * squares[1])
+            cosines.append(one.products_PGG[common, a, b].sum() / norm if norm else math.nan)
+    return float(np.mean(cosines)) if cosines else math.nan
+
+
+def _cell(
+    place: Place,
+    tasks: tuple[str, str],
+    values_K: NDArray[np.float64],
+    selves_K2: NDArray[np.float64],
+    cells: int,
+) -> PairCell:
+    confidence = 1 - (1 - CONFIDENCE) / cells
+    gaps_K = selves_K2.mean(1) - values_K
+    cosine = Estimate.of(values_K)
+    own = selves_K2.mean(0)
+    ceiling = math.sqrt(own[0] * own[1]) if (own > 0).all() else math.nan
+    verdict: Verdict = "alike"
+    if math.isnan(cosine.mean):
+        verdict = "routed"
+    elif Estimate.of(values_K, confidence).high < 0:
+        verdict = "conflict"
+    elif Estimate.of(gaps_K, confidence).low > 0:
+        verdict = "apart"
+    return PairCell(place, tasks, cosine, ceiling, Estimate.of(gaps_K), verdict)

@@ -1,0 +1,231 @@
+"""Gradients of each task on batches of its own, and their inner products by parameter.
+
+Shape legend: T tasks, P parameters of the encoder, N numbers of one parameter, U distinct texts
+of a unit, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scimult.checkpoints import Pretrained
+from scimult.data.batches import BatchBuilder, Unit
+from scimult.data.sampler import Sampler
+from scimult.errors import ConfigError
+from scimult.models import Encoder, pack
+from scimult.progress import progress
+from scimult.training.config import PretrainConfig
+from scimult.training.negatives import shared_negatives
+from scimult.training.objective import ContrastiveObjective, loss_function
+from scimult.training.passes import UnitTexts
+from scimult.training.plan import RunPlan, build_sampler
+
+Objective = Callable[[Unit, Tensor], dict[str, Tensor]]
+# Batches of each task in a round: two, so that a task can be compared with itself.
+HALVES = 2
+# A task that is in none of so many units for each batch that is needed is not in the mixture.
+_PATIENCE = 64
+
+
+class Place(NamedTuple):
+    """Where a parameter is: a block's number (-1: the embeddings) and its sub-layer."""
+
+    block: int
+    sublayer: str
+
+
+@dataclass(frozen=True)
+class RoundProducts:
+    """Inner products of the gradients of one round.
+
+    Gradients are ordered by task, then by batch: 2 t and 2 t + 1 are those of task t.
+
+    Attributes
+    ----------
+    products_PGG : array
+        float64, shape ``(P, 2T, 2T)``.
+    reached_PG : array
+        Whether a gradient reaches a parameter at all, shape ``(P, 2T)``.
+    """
+
+    products_PGG: NDArray[np.float64]
+    reached_PG: NDArray[np.bool_]
+
+
+def place_of(parameter: str, num_blocks: int) -> Place:
+    """Return where a parameter of an encoder is, by its name."""
+    parts = parameter.split(".")
+    if parts[0] == "blocks":
+        norm = any(part == "norm" or part.endswith("_norm") for part in parts)
+        return Place(int(parts[1]), "norms" if norm else parts[2])
+    if parts[0] == "embeddings":
+        return Place(-1, "norms" if "norm" in parts else "embeddings")
+    return Place(num_blocks, "norms" if parts[0] == "final_norm" else parts[0])
+
+
+def measure(
+    model: Encoder,
+    objective: Objective,
+    tasks: Sequence[str],
+    routes_of_task: Callable[[str], Sequence[int]],
+    rounds: Sequence[Sequence[Sequence[Unit]]],
+) -> Iterator[RoundProducts]:
+    """Yield the inner products of every round.
+
+    Parameters
+    ----------
+    model : Encoder
+        What has ``requires_grad`` is looked at; it has no dropout.
+    objective : callable
+        From a unit and its embeddings to the loss of each task in it.
+    tasks : sequence of str
+        The tasks that are compared.
+    routes_of_task : callable
+        Returns the routes of a task's queries and candidates.
+    rounds : sequence
+        For each round and task two units that hold the task; those of several tasks may be the
+        same unit.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    for units in progress(rounds, "gradients"):
+        by_unit: dict[int, dict[str, list[Tensor | None]]] = {}
+        for unit in (unit for halves in units for unit in halves):
+            if id(unit) not in by_unit:
+                losses = _losses(model, objective, unit, UnitTexts.of(unit, routes_of_task))
+                by_unit[id(unit)] = {
+                    task: _gradient(loss, parameters)
+                    for task, loss in losses.items()
+                    if task in tasks
+                }
+        gradients = [
+            by_unit[id(unit)][task]
+            for task, halves in zip(tasks, units, strict=True)
+            for unit in halves
+        ]
+        yield _products(gradients, parameters)
+
+
+def _losses(
+    model: Encoder, objective: Objective, unit: Unit, texts: UnitTexts
+) -> dict[str, Tensor]:
+    packed = pack(texts.rows).to(next(model.parameters()).device)
+    routes: int | list[int] = texts.routes
+    if len(set(texts.routes)) == 1:
+        routes = texts.routes[0]
+    return objective(unit, model(packed, routes))
+
+
+def _gradient(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+    return list(torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True))
+
+
+def _products(
+    gradients: Sequence[Sequence[Tensor | None]], parameters: Sequence[Tensor]
+) -> RoundProducts:
+    count = len(gradients)
+    products_PGG = np.zeros((len(parameters), count, count))
+    reached_PG = np.zeros((len(parameters), count), dtype=bool)
+    for number in range(len(parameters)):
+        present = [
+            (place, gradient)
+            for place, of_all in enumerate(gradients)
+            if (gradient := of_all[number]) is not None
+        ]
+        if not present:
+            continue
+        places = [place for place, _ in present]
+        flat_GN = torch.stack([gradient.flatten() for _, gradient in present])
+        reached_PG[number, places] = True
+        products_PGG[number][np.ix_(places, places)] = (flat_GN @ flat_GN.T).double().cpu().numpy()
+    return RoundProducts(products_PGG, reached_PG)
+
+
+def training_objective(
+    config: PretrainConfig,
+    routes_of_task: Callable[[str], Sequence[int]],
+    device: torch.device,
+) -> Objective:
+    """Return the loss of a run, summed over the queries of each task in a unit."""
+    group_of = shared_negatives(config.batch.negatives_across, routes_of_task)
+    contrastive = ContrastiveObjective(
+        config.model.similarity, loss_function(config.loss), config.loss, device, group_of
+    )
+
+    def losses(unit: Unit, embeddings_UD: Tensor) -> dict[str, Tensor]:
+        by_task: dict[str, Tensor] = {}
+        for result in contrastive(unit.parts, embeddings_UD):
+            loss = by_task.get(result.task)
+            by_task[result.task] = result.loss if loss is None else loss + result.loss
+        return by_task
+
+    return losses
+
+
+def training_rounds(
+    config: PretrainConfig, plan: RunPlan, pretrained: Pretrained, tasks: Sequence[str], rounds: int
+) -> list[list[list[Unit]]]:
+    """Return, for each round and task, the next two batches of a run that hold the task.
+
+    Raises
+    ------
+    ConfigError
+        If a task is not in the mixture.
+    """
+    tokens = plan.data.tokens(pretrained.tokenizer, config.data.max_length)
+    builder = BatchBuilder(
+        plan.sources,
+        tokens,
+        plan.known,
+        max_length=config.data.max_length,
+        hard_negatives=config.data.hard_negatives,
+        by_side=config.model.routing == "task_and_side",
+        teacher=plan.teacher,
+        seed=config.seed,
+    )
+    sampler, numbers = _enough_units(config, plan, tokens.lengths_N, tasks, HALVES * rounds)
+    units: dict[int, Unit] = {}
+
+    def unit(number: int) -> Unit:
+        if number not in units:
+            units[number] = builder.unit(sampler.plan(number), 0)
+        return units[number]
+
+    return [
+        [[unit(numbers[task][HALVES * place + half]) for half in range(HALVES)] for task in tasks]
+        for place in range(rounds)
+    ]
+
+
+def _enough_units(
+    config: PretrainConfig,
+    plan: RunPlan,
+    lengths_N: NDArray[np.int32],
+    tasks: Sequence[str],
+    wanted: int,
+) -> tuple[Sampler, dict[str, list[int]]]:
+    """Return a plan with ``wanted`` units of each task, and the numbers of those units."""
+    config = config.model_copy(deep=True)
+    config.schedule.epochs = None
+    for steps in (wanted * factor for factor in (len(tasks), 4 * len(tasks), _PATIENCE)):
+        config.schedule.steps = steps
+        sampler, _ = build_sampler(config, plan, lengths_N)
+        numbers: dict[str, list[int]] = {task: [] for task in tasks}
+        for number in range(len(sampler)):
+            present = {plan.sources[part.source].task for part in sampler.plan(number)}
+            for task in present.intersection(tasks):
+                numbers[task].append(number)
+        if min(map(len, numbers.values())) >= wanted:
+            return sampler, numbers
+    rare = min(numbers, key=lambda task: len(numbers[task]))
+    raise ConfigError(
+        f"task {rare} is in {len(numbers[rare])} of the first {len(sampler):,} batches of this "
+        f"mixture; {wanted} are needed",
+        fix="raise its rate (data.sampling=equal_tasks), or ask for fewer --rounds",
+    )

@@ -1,0 +1,71 @@
+"""A layout of experts that an interference map suggests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from scimult.models.layouts import Sublayer
+from scimult.training.interference.cosines import InterferenceMap
+
+_VARIANTS: dict[tuple[Sublayer, ...], str] = {
+    ("attention",): "mha_expert",
+    ("feed_forward",): "ffn_expert",
+    ("attention", "feed_forward"): "mha_ffn_expert",
+}
+SUBLAYERS: tuple[Sublayer, ...] = ("attention", "feed_forward")
+
+
+@dataclass(frozen=True)
+class SuggestedLayout:
+    """A variant with its options, and why.
+
+    ``variant`` and ``blocks`` are what a run's ``model`` would say; ``vanilla`` has no blocks.
+    """
+
+    variant: str
+    blocks: list[int]
+    reason: str
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The keys of a configuration's section ``model``."""
+        options = {"options": {"blocks": self.blocks}} if self.blocks else {}
+        return {"variant": self.variant, **options}
+
+
+def suggest_layout(found: InterferenceMap) -> SuggestedLayout:
+    """Return experts where tasks conflict; where none do, half of the blocks, most apart first.
+
+    A sub-layer of a block counts by the verdict of its worst pair of tasks (`PairCell`). If none
+    is in conflict, and none tells two tasks apart from noise, the answer is ``vanilla``.
+    """
+    cells = [cell for cell in found.pairs if cell.place.sublayer in SUBLAYERS]
+    places = sorted({cell.place for cell in cells if cell.verdict == "conflict"})
+    if places:
+        kinds = tuple(kind for kind in SUBLAYERS if any(p.sublayer == kind for p in places))
+        return SuggestedLayout(
+            _VARIANTS[kinds],
+            sorted({place.block for place in places}),
+            f"gradients of two tasks point against each other in {len(places)} sub-layers",
+        )
+    gaps: dict[tuple[int, str], float] = {}
+    for cell in cells:
+        if cell.verdict == "apart":
+            key = cell.place.block, cell.place.sublayer
+            gaps[key] = max(gaps.get(key, 0.0), cell.gap.mean)
+    if not gaps:
+        return SuggestedLayout(
+            "vanilla", [], "no sub-layer tells two tasks apart from the noise of batches"
+        )
+    means = {kind: sum(gap for (_, own), gap in gaps.items() if own == kind) for kind in SUBLAYERS}
+    kind = max(SUBLAYERS, key=means.__getitem__)
+    ranked = sorted(
+        (block for block, own in gaps if own == kind), key=lambda block: -gaps[block, kind]
+    )
+    return SuggestedLayout(
+        _VARIANTS[kind,],
+        sorted(ranked[: max(1, found.num_blocks // 2)]),
+        "no sub-layer is in conflict; these are the ones where tasks agree least with each other "
+        "beside themselves",
+    )

@@ -1,0 +1,235 @@
+"""What an interference map looks like: tables, a heat map, and one JSON file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scimult.files import atomic_file, write_json, write_text
+from scimult.table import Cell, Table, label, number, percent, to_markdown
+from scimult.training.interference.affinity import AffinityRow
+from scimult.training.interference.cosines import WHOLE, Estimate, InterferenceMap, PairCell
+from scimult.training.interference.drift import Drift
+from scimult.training.interference.gradients import Place
+from scimult.training.interference.layout import SuggestedLayout
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+JSON_FILE, PAGE_FILE, PICTURE_FILE = "interference.json", "interference.md", "interference.png"
+_COLUMNS = ("embeddings", "attention", "feed_forward", "norms")
+
+
+def block_name(found: InterferenceMap, place: Place) -> str:
+    """Return what a row of the map is called."""
+    names = {WHOLE.block: "encoder", -1: "embeddings", found.num_blocks: "top"}
+    return names.get(place.block, f"block {place.block}")
+
+
+def interference_table(found: InterferenceMap) -> Table:
+    """Return cosine, ceiling and verdict of every place and pair."""
+    rows = [
+        [
+            label(" – ".join(cell.tasks)),
+            label(block_name(found, cell.place)),
+            label(cell.place.sublayer),
+            _estimate(cell.cosine),
+            _plain(cell.ceiling),
+            _plain(cell.corrected),
+            _estimate(cell.gap),
+            Cell(cell.verdict, bold=cell.verdict == "conflict"),
+        ]
+        for cell in sorted(found.pairs, key=lambda cell: (cell.tasks, cell.place))
+    ]
+    notes = [
+        f"{found.rounds} rounds of two batches of each task; ± is half of a 95 % interval "
+        "(Student's t over rounds).",
+        "cosine: between gradients of the two tasks. ceiling: what it would be if both pulled "
+        "alike (geometric mean of each task's cosine with itself on other batches). corrected: "
+        "one over the other. gap: by how much two tasks agree less with each other than with "
+        "themselves.",
+        "conflict: cosine below 0; apart: gap above 0; both at 5 % over all cells together "
+        "(Bonferroni). routed: no parameter here has gradients of both.",
+    ]
+    headings = ["tasks", "block", "part", "cosine", "ceiling", "corrected", "gap", "verdict"]
+    return Table("Interference between tasks", headings, 3, rows, notes, group=1)
+
+
+def drift_table(drifts: Sequence[Drift]) -> Table:
+    """Return how far each side of a task moved."""
+    rows = [
+        [
+            label(drift.task),
+            label(drift.role),
+            Cell(f"{drift.texts:,}", drift.texts),
+            _plain(drift.cosine),
+            _plain(drift.cka),
+        ]
+        for drift in drifts
+    ]
+    notes = ["cosine: mean over texts, base beside model; CKA: linear, 1 up to rotation and scale."]
+    return Table("Drift from the base", ["task", "role", "texts", "cosine", "CKA"], 2, rows, notes)
+
+
+def affinity_table(rows: Sequence[AffinityRow], steps: int) -> Table:
+    """Return the scores of every combination of tasks, the best of a column bold."""
+    tasks = list(rows[0].scores)
+    best = {task: max(row.scores[task] for row in rows) for task in tasks}
+    highest = max(row.mean for row in rows)
+    cells = [
+        [
+            label(" + ".join(row.trained_on) or "none"),
+            *(percent(row.scores[task], bold=row.scores[task] == best[task]) for task in tasks),
+            percent(row.mean, bold=row.mean == highest),
+        ]
+        for row in rows
+    ]
+    notes = [
+        f"Each row is one model, trained for {steps:,} steps on these tasks alone; columns are "
+        "mean reciprocal ranks × 100 on the dev pairs of a task. As SciRepEval's Table 11, but for "
+        "the scores. One seed: small differences are chance."
+    ]
+    return Table("Task affinity", ["trained on", *tasks, "mean"], 1, cells, notes)
+
+
+def write_report(
+    folder: Path,
+    facts: dict[str, Any],
+    found: InterferenceMap,
+    layout: SuggestedLayout,
+    drifts: Sequence[Drift],
+    affinity: Sequence[AffinityRow],
+    tables: Sequence[Table],
+) -> None:
+    """Write ``interference.json``, ``interference.md`` and ``interference.png`` to a folder.
+
+    ``facts`` are what a reader needs to make it again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    report = {
+        **facts,
+        "tasks": found.tasks,
+        "rounds": found.rounds,
+        "pairs": [_pair(found, cell) for cell in found.pairs],
+        "within": [
+            {"block": block_name(found, place), "part": place.sublayer, "task": task}
+            | _numbers(estimate)
+            for (place, task), estimate in found.within.items()
+        ],
+        "drift": [asdict(drift) for drift in drifts],
+        "affinity": [{"trained_on": row.trained_on, **row.scores} for row in affinity],
+        "layout": {"model": layout.model, "reason": layout.reason},
+    }
+    write_json(folder / JSON_FILE, json.loads(json.dumps(report), parse_constant=lambda _: None))
+    parts = [
+        f"![cosines between gradients]({PICTURE_FILE})\n",
+        *(to_markdown(table) for table in tables),
+        f"## Suggested layout\n\n{layout.reason[0].upper()}{layout.reason[1:]}.\n\n"
+        f"```yaml\n{layout_snippet(layout)}\n```\n",
+    ]
+    write_text(folder / PAGE_FILE, "# Interference map\n\n" + "\n".join(parts))
+    draw(found, folder / PICTURE_FILE)
+
+
+def layout_snippet(layout: SuggestedLayout) -> str:
+    """Return the layout as the lines of a configuration."""
+    lines = ["model:", f"  variant: {layout.variant}"]
+    if layout.blocks:
+        lines.append(f"  options: {{blocks: {layout.blocks}}}")
+    return "\n".join(lines)
+
+
+def draw(found: InterferenceMap, path: Path) -> None:
+    """Draw a heat map of cosines for each pair of tasks and, below, of each task with itself."""
+    from matplotlib.figure import Figure
+
+    pairs = list(dict.fromkeys(cell.tasks for cell in found.pairs))
+    columns = max(len(pairs), len(found.tasks))
+    tall = 1.4 + 0.34 * (found.num_blocks + 2)
+    figure = Figure(figsize=(1.2 + 3.6 * columns, 2 * tall), layout="constrained")
+    grid = figure.subplots(2, columns, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for axes, pair in zip(grid[0], pairs, strict=False):
+        cells = {cell.place: cell for cell in found.pairs if cell.tasks == pair}
+        estimates = {place: cell.cosine for place, cell in cells.items()}
+        conflicts = {place for place, cell in cells.items() if cell.verdict == "conflict"}
+        _panel(axes, found, estimates, " – ".join(pair), conflicts)
+    for axes, task in zip(grid[1], found.tasks, strict=False):
+        estimates = {place: found.within[place, task] for place in found.places}
+        image = _panel(axes, found, estimates, f"{task}, other batches", set())
+    bar = figure.colorbar(image, ax=grid, shrink=0.6, aspect=40)
+    bar.set_label("cosine of gradients; a box is a conflict")
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+
+
+def _panel(
+    axes: Axes,
+    found: InterferenceMap,
+    estimates: dict[Place, Estimate],
+    title: str,
+    boxed: set[Place],
+) -> Any:
+    from matplotlib.patches import Rectangle
+
+    blocks = list(dict.fromkeys(place.block for place in found.places if place != WHOLE))[::-1]
+    parts = [name for name in _COLUMNS if any(p.sublayer == name for p in found.places)]
+    parts += sorted({p.sublayer for p in found.places if p != WHOLE} - set(parts))
+    means = np.full((len(blocks), len(parts)), np.nan)
+    axes.set_axis_on()
+    for place, estimate in estimates.items():
+        if place == WHOLE or math.isnan(estimate.mean):
+            continue
+        row, column = blocks.index(place.block), parts.index(place.sublayer)
+        means[row, column] = estimate.mean
+        shown = f"{estimate.mean:.2f}"
+        if not math.isnan(estimate.high):
+            shown += f"\n±{estimate.high - estimate.mean:.2f}"
+        dark = "white" if abs(estimate.mean) > 0.6 else "black"
+        axes.text(column, row, shown, ha="center", va="center", fontsize=6, color=dark)
+        if place in boxed:
+            box = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, linewidth=2)
+            axes.add_patch(box)
+    image = axes.imshow(means, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
+    names = [block_name(found, Place(block, "")) for block in blocks]
+    axes.set_yticks(range(len(blocks)), names, fontsize=7)
+    axes.set_xticks(range(len(parts)), [part.replace("_", "\n") for part in parts], fontsize=7)
+    whole = estimates[WHOLE]
+    axes.set_title(f"{title}\nwhole encoder {whole.mean:.2f}", fontsize=8)
+    return image
+
+
+def _pair(found: InterferenceMap, cell: PairCell) -> dict[str, Any]:
+    return {
+        "tasks": cell.tasks,
+        "block": block_name(found, cell.place),
+        "part": cell.place.sublayer,
+        "cosine": _numbers(cell.cosine),
+        "ceiling": cell.ceiling,
+        "corrected": cell.corrected,
+        "gap": _numbers(cell.gap),
+        "verdict": cell.verdict,
+    }
+
+
+def _numbers(estimate: Estimate) -> dict[str, float]:
+    return asdict(estimate)
+
+
+def _estimate(estimate: Estimate) -> Cell:
+    if math.isnan(estimate.mean):
+        return number(None, "")
+    reach = estimate.high - estimate.mean
+    shown = f"{estimate.mean:+.3f}" + ("" if math.isnan(reach) else f" ± {reach:.3f}")
+    return Cell(shown, estimate.mean)
+
+
+def _plain(value: float) -> Cell:
+    return number(None if math.isnan(value) else value, "{:.3f}")

@@ -1,0 +1,171 @@
+"""From a model and the configuration of a run to the report of an interference map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scimult import __version__
+from scimult.checkpoints import load_pretrained
+from scimult.config import apply_overrides, read_yaml, validate
+from scimult.errors import ConfigError
+from scimult.files import FolderKind, check_replaceable, only_writer
+from scimult.hardware import usable_device
+from scimult.table import Table
+from scimult.training.build import build_model
+from scimult.training.config import PretrainConfig
+from scimult.training.folder import CONFIG_NAME, MODEL_NAME
+from scimult.training.interference.affinity import train_affinity
+from scimult.training.interference.cosines import compare
+from scimult.training.interference.drift import measure_drift
+from scimult.training.interference.gradients import (
+    measure,
+    place_of,
+    training_objective,
+    training_rounds,
+)
+from scimult.training.interference.layout import SuggestedLayout, suggest_layout
+from scimult.training.interference.report import (
+    JSON_FILE,
+    PAGE_FILE,
+    PICTURE_FILE,
+    affinity_table,
+    drift_table,
+    interference_table,
+    layout_snippet,
+    write_report,
+)
+from scimult.training.plan import plan_run
+
+_RUNS = "affinity"
+_NAMES = {JSON_FILE, PAGE_FILE, PICTURE_FILE, _RUNS, ".lock"}
+_REPORT = FolderKind(
+    "a report of scimult interference",
+    lambda folder: {path.name for path in folder.iterdir()} <= _NAMES,
+)
+
+
+@dataclass(frozen=True)
+class InterferenceReport:
+    """What a terminal shows of a report."""
+
+    shown: list[Table]
+    layout: SuggestedLayout
+
+    @property
+    def snippet(self) -> str:
+        """The layout as lines of a configuration."""
+        return layout_snippet(self.layout)
+
+
+def run_interference(
+    model: Path,
+    out: Path,
+    *,
+    config: Path | None = None,
+    overrides: Sequence[str] = (),
+    rounds: int = 8,
+    base: Path | None = None,
+    affinity_steps: int = 0,
+    device: str | torch.device | None = None,
+) -> InterferenceReport:
+    """Measure a model on the mixture of a run and write the report.
+
+    Parameters
+    ----------
+    model : Path
+        What is measured, in float32 and without dropout.
+    out : Path
+        Folder of the report, new or with an earlier one; runs of ``affinity_steps`` are in its
+        ``affinity`` and are continued when they are there.
+    config : Path, optional
+        The configuration of a run: tasks, mixture, loss and batches. By default that of the run
+        that ``model`` is, or is in.
+    overrides : sequence of str
+        Changes to it, ``dotted.key=value``.
+    rounds, base, affinity_steps, device
+        See `gradients.training_rounds`, `drift.measure_drift`, `affinity.train_affinity`.
+
+    Raises
+    ------
+    SciMultError
+        If configuration, data or models do not fit, or there are fewer than two tasks.
+    """
+    check_replaceable(out, _REPORT)
+    settings = _settings(model, config, overrides)
+    plan = plan_run(settings)
+    present = {source.task for source, rate in zip(plan.sources, plan.rates, strict=True) if rate}
+    tasks = [task.name for task in settings.tasks if task.name in present]
+    if len(tasks) < 2:
+        raise ConfigError(
+            "a mixture of one task has nothing that interferes",
+            value=tasks,
+            fix="name a configuration whose data.sources train two tasks or more",
+        )
+    where = usable_device(device)
+    pretrained = build_model(settings)
+    encoder = pretrained.model.to(where)
+    # Its dropout is 0: training differs from inference by recomputation alone, which bounds memory.
+    encoder.checkpoints_activations = True
+    units = training_rounds(settings, plan, pretrained, tasks, rounds)
+    objective = training_objective(settings, pretrained.routes, where)
+    products = list(measure(encoder.train(), objective, tasks, pretrained.routes, units))
+    places = [
+        place_of(name, encoder.config.num_blocks)
+        for name, parameter in encoder.named_parameters()
+        if parameter.requires_grad
+    ]
+    found = compare(tasks, places, encoder.config.num_blocks, products)
+    if all(cell.verdict == "routed" for cell in found.pairs):
+        raise ConfigError(
+            "no two tasks train a parameter in common, so that nothing can interfere",
+            value=settings.model.variant,
+            fix="measure a model with shared parameters, or set model.train=all",
+        )
+    layout = suggest_layout(found)
+    drifts = []
+    if base is not None:
+        theirs = load_pretrained(base, pooling=settings.model.pooling)
+        theirs.model.to(where)
+        every = [unit for of_round in units for of_task in of_round for unit in of_task]
+        drifts = measure_drift(theirs, pretrained, tasks, every)
+    affinity = []
+    tables = [interference_table(found)]
+    if drifts:
+        tables.append(drift_table(drifts))
+    with only_writer(out):
+        if affinity_steps:
+            affinity = train_affinity(settings, plan, tasks, affinity_steps, out / _RUNS, where)
+            tables.append(affinity_table(affinity, affinity_steps))
+        facts: dict[str, Any] = {
+            "scimult": __version__,
+            "model": str(model),
+            "base": None if base is None else str(base),
+            "data": plan.data.fingerprint,
+            "config": settings.model_dump(mode="json"),
+            "affinity_steps": affinity_steps,
+        }
+        write_report(out, facts, found, layout, drifts, affinity, tables)
+    return InterferenceReport(tables, layout)
+
+
+def _settings(model: Path, config: Path | None, overrides: Sequence[str]) -> PretrainConfig:
+    """Return the configuration of a run that would start from ``model``, without dropout."""
+    run = model.parent if model.name == MODEL_NAME else model
+    path = config or run / CONFIG_NAME
+    if config is None and not path.is_file():
+        raise ConfigError(
+            "model is no run, so that its mixture is not known",
+            path=model,
+            fix="name the configuration of a run: --config FILE",
+        )
+    tree = apply_overrides(read_yaml(path), overrides)
+    origin = {"base": str(model), "tokenizer": None, "architecture": None}
+    no_dropout = {"dropout": 0.0, "attention_dropout": 0.0}
+    tree["model"] = {**tree.get("model", {}), **origin, **no_dropout}
+    tree.setdefault("output", "unused")
+    return validate(PretrainConfig, tree, path)

@@ -1,0 +1,392 @@
+"""Gradients of tasks against autograd by hand, constructed conflicts, and the report of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from scimult.config import load_config, save_config
+from scimult.data.batches import Batch, Unit
+from scimult.errors import ConfigError, StorageError
+from scimult.models import Encoder, pack
+from scimult.training.build import build_model
+from scimult.training.config import PretrainConfig
+from scimult.training.interference import (
+    InterferenceMap,
+    RoundProducts,
+    compare,
+    measure,
+    suggest_layout,
+)
+from scimult.training.interference.affinity import combinations_of, train_affinity
+from scimult.training.interference.cosines import WHOLE, Estimate
+from scimult.training.interference.drift import linear_cka, measure_drift
+from scimult.training.interference.gradients import (
+    Objective,
+    Place,
+    place_of,
+    training_objective,
+    training_rounds,
+)
+from scimult.training.interference.report import draw, layout_snippet
+from scimult.training.interference.run import run_interference
+from scimult.training.plan import plan_run
+from tests.models.variants import tiny_encoder
+from tests.training.corpus import metrics, prepare_corpus, run_config
+
+TASKS = ("one", "two")
+# Rounding of some ten thousand products in float64.
+FLOAT64 = 1e-10
+
+
+def _unit(task: str, seed: int) -> Unit:
+    rng = np.random.default_rng(seed)
+    rows = [rng.integers(1, 50, size=length) for length in (5, 9, 7, 6)]
+    none = torch.zeros(0, dtype=torch.int64)
+    ids = torch.arange(2)
+    batch = Batch("s", task, rows, [0] * 4, ids, ids + 2, ids, ids + 2, none, none, none)
+    return Unit([batch], 2)
+
+
+def _rounds(count: int) -> list[list[list[Unit]]]:
+    """Return rounds of units that all differ."""
+    return [
+        [[_unit(task, 100 * k + 10 * t + half) for half in (0, 1)] for t, task in enumerate(TASKS)]
+        for k in range(count)
+    ]
+
+
+def _compare(model: Encoder, objective: Objective, count: int = 4) -> InterferenceMap:
+    rounds = list(measure(model, objective, TASKS, _routes(model), _rounds(count)))
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    places = [place_of(name, model.config.num_blocks) for name in names]
+    return compare(TASKS, places, model.config.num_blocks, rounds)
+
+
+def _routes(model: Encoder) -> Any:
+    routed = model.config.is_routed
+    return lambda task: (TASKS.index(task),) * 2 if routed else (0, 0)
+
+
+def _pull_apart(model: Encoder, chosen: Sequence[str], strength: float) -> Objective:
+    """Return a loss that both tasks share, and opposed targets for the chosen parameters."""
+    generator = torch.Generator().manual_seed(0)
+    parameters = [(n, p) for n, p in model.named_parameters() if any(c in n for c in chosen)]
+    assert parameters
+    targets = {n: torch.randn(p.shape, generator=generator).double() for n, p in parameters}
+
+    def losses(unit: Unit, embeddings_UD: Tensor) -> dict[str, Tensor]:
+        (task,) = unit.tasks
+        sign = 1 if task == TASKS[0] else -1
+        shared = (embeddings_UD**2).sum()
+        pull = sum(((p - sign * targets[n]) ** 2).sum() for n, p in parameters)
+        return {task: shared + strength * pull}
+
+    return losses
+
+
+@pytest.mark.parametrize("case", ["vanilla", "mha_expert"])
+def test_products_equal_autograd_by_hand(case: str) -> None:
+    model = tiny_encoder(case).double()
+    weights = torch.randn(24, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+    def losses(unit: Unit, embeddings_UD: Tensor) -> dict[str, Tensor]:
+        (task,) = unit.tasks
+        return {task: (embeddings_UD @ weights if task == "one" else embeddings_UD**3).sum()}
+
+    rounds = _rounds(1)
+    (found,) = measure(model, losses, TASKS, _routes(model), rounds)
+    by_hand: list[list[Tensor | None]] = []
+    for number, halves in enumerate(rounds[0]):
+        for unit in halves:
+            model.zero_grad(set_to_none=True)
+            route = number if case == "mha_expert" else 0
+            losses(unit, model(pack(unit.parts[0].rows), route))[TASKS[number]].backward()
+            by_hand.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
+    for row, _ in enumerate(model.parameters()):
+        for a, left in enumerate(by_hand):
+            assert found.reached_PG[row, a] == (left[row] is not None)
+            for b, right in enumerate(by_hand):
+                one, other = left[row], right[row]
+                wanted = 0.0 if one is None or other is None else float((one * other).sum())
+                scale = max(1.0, abs(wanted))
+                assert abs(found.products_PGG[row, a, b] - wanted) <= FLOAT64 * scale
+    # The cosine of a place: over all parameters there that both reach, as one vector.
+    places = [place_of(name, 4) for name, _ in model.named_parameters()]
+    for cell in compare(TASKS, places, 4, [found]).pairs:
+        rows = [row for row, place in enumerate(places) if cell.place in (place, WHOLE)]
+        cosines = [_cosine(one, other, rows) for one in by_hand[:2] for other in by_hand[2:]]
+        if not np.isnan(cosines).any():
+            assert cell.cosine.mean == pytest.approx(np.mean(cosines), abs=FLOAT64)
+        else:
+            assert (case, cell.verdict) == ("mha_expert", "routed")
+            assert cell.place in (Place(1, "attention"), Place(3, "attention"))
+
+
+def _cosine(one: list[Tensor | None], other: list[Tensor | None], rows: list[int]) -> float:
+    """Return the cosine of two gradients as one vector of what both reach; NaN if nothing."""
+    both = [(one[row], other[row]) for row in rows]
+    reached = [(x.flatten(), y.flatten()) for x, y in both if x is not None and y is not None]
+    if not reached:
+        return float("nan")
+    x_N, y_N = (torch.cat(side) for side in zip(*reached, strict=True))
+    return float(torch.cosine_similarity(x_N, y_N, dim=0))
+
+
+def test_units_of_several_tasks_are_run_once(folder: Path) -> None:
+    """Mixed batches: one forward pass, and for each task the gradient of its loss alone."""
+    config = run_config(
+        folder, "run", model={"variant": "vanilla", "dropout": 0.0}, batch={"mix": "in_batch"}
+    )
+    plan, pretrained = plan_run(config), build_model(config)
+    tasks = ["search", "link_prediction", "classification"]
+    rounds = training_rounds(config, plan, pretrained, tasks, 2)
+    objective = training_objective(config, pretrained.routes, torch.device("cpu"))
+    model = pretrained.model.double().train()
+    model.checkpoints_activations = True
+    found = list(measure(model, objective, tasks, pretrained.routes, rounds))
+    model.checkpoints_activations = False
+    for one, of_round in zip(found, rounds, strict=True):
+        (units,) = {tuple(map(id, halves)) for halves in of_round}
+        assert len(units) == 2
+        flat = []
+        for task in tasks:
+            for unit in of_round[0]:
+                model.zero_grad()
+                texts = [row for part in unit.parts for row in part.rows]
+                objective(unit, model(pack(texts), 0))[task].backward()
+                flat.append([p.grad.clone() for p in model.parameters()])
+        for row in range(len(flat[0])):
+            by_hand = torch.stack([gradient[row].flatten() for gradient in flat])
+            wanted = (by_hand @ by_hand.T).numpy()
+            # Sums that cancel, relative to the largest gradient.
+            assert np.abs(one.products_PGG[row] - wanted).max() <= 1e-9 * max(1, wanted.max())
+
+
+def test_a_constructed_conflict_is_found_where_it_is(tmp_path: Path) -> None:
+    model = tiny_encoder("vanilla").double()
+    chosen = ["blocks.1.feed_forward.experts.0.output", "blocks.2.feed_forward.experts.0.output"]
+    found = _compare(model, _pull_apart(model, chosen, 1e3), count=6)
+    conflicts = {cell.place for cell in found.pairs if cell.verdict == "conflict"}
+    assert conflicts - {WHOLE} == {Place(1, "feed_forward"), Place(2, "feed_forward")}
+    for cell in found.pairs:
+        if cell.place in conflicts:
+            assert cell.cosine.high < -0.5
+            assert cell.ceiling > 0.5
+        else:
+            # The same loss on other batches: as alike as a task is to itself.
+            assert cell.verdict == "alike"
+            assert cell.cosine.mean > 0
+    layout = suggest_layout(found)
+    assert layout.model == {"variant": "ffn_expert", "options": {"blocks": [1, 2]}}
+    assert layout_snippet(layout).splitlines()[-1] == "  options: {blocks: [1, 2]}"
+    draw(found, tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("chosen", "model"),
+    [
+        (["blocks.3.attention.qkv"], {"variant": "mha_expert", "options": {"blocks": [3]}}),
+        (
+            ["blocks.0.attention.output", "blocks.3.feed_forward.experts.0.inter"],
+            {"variant": "mha_ffn_expert", "options": {"blocks": [0, 3]}},
+        ),
+    ],
+)
+def test_the_layout_routes_what_is_in_conflict(chosen: list[str], model: dict[str, Any]) -> None:
+    encoder = tiny_encoder("vanilla").double()
+    found = _compare(encoder, _pull_apart(encoder, chosen, 1e4), count=6)
+    assert suggest_layout(found).model == model
+
+
+def test_tasks_that_agree_need_no_experts() -> None:
+    model = tiny_encoder("vanilla").double()
+
+    def losses(unit: Unit, embeddings_UD: Tensor) -> dict[str, Tensor]:
+        return {unit.tasks[0]: embeddings_UD.sum() * (1 + unit.parts[0].rows[0][0])}
+
+    found = _compare(model, losses, count=6)
+    assert not [cell for cell in found.pairs if cell.verdict in ("conflict", "routed")]
+    assert suggest_layout(found).model == {"variant": "vanilla"}
+
+
+def test_verdicts_hold_for_all_cells_at_once() -> None:
+    """Pure noise: unrelated gradients in 60 maps are called a conflict in few of them."""
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(60):
+        rounds = []
+        for _ in range(6):
+            gradients = rng.normal(size=(10, 4, 30))
+            products = gradients @ gradients.transpose(0, 2, 1)
+            rounds.append(RoundProducts(products, np.ones((10, 4), dtype=bool)))
+        places = [Place(block, "attention") for block in range(10)]
+        found = compare(TASKS, places, 10, rounds)
+        wrong += any(cell.verdict in ("conflict", "apart") for cell in found.pairs)
+    # Two verdicts at 2.5 % each; three standard errors of 60 draws.
+    assert wrong / 60 <= 0.05 + 3 * (0.05 * 0.95 / 60) ** 0.5
+
+
+def test_the_interval_is_students() -> None:
+    values = np.random.default_rng(0).normal(size=7)
+    estimate = Estimate.of(values)
+    theirs = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert (estimate.low, estimate.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+    assert np.isnan(Estimate.of(values[:1]).low)
+
+
+def test_linear_cka_is_that_of_gram_matrices() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 6)), rng.normal(size=(40, 9))
+    y[:, :6] += x
+    centre = np.eye(40) - 1 / 40
+
+    def hsic(k: np.ndarray, m: np.ndarray) -> float:
+        return float(np.trace(k @ centre @ m @ centre))
+
+    grams = x @ x.T, y @ y.T
+    naive = hsic(*grams) / np.sqrt(hsic(grams[0], grams[0]) * hsic(grams[1], grams[1]))
+    assert linear_cka(x, y) == pytest.approx(naive, abs=1e-12)
+    turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))
+    assert linear_cka(x, 3 * x @ turn + 2) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("interference")
+    prepare_corpus(path)
+    return path
+
+
+@pytest.mark.parametrize("mix", ["alternate", "in_batch"])
+def test_batches_and_losses_are_those_of_training(folder: Path, mix: str) -> None:
+    config = run_config(folder, "run", model={"dropout": 0.0}, batch={"mix": mix})
+    plan, pretrained = plan_run(config), build_model(config)
+    tasks = ["search", "link_prediction", "classification"]
+    rounds = training_rounds(config, plan, pretrained, tasks, 3)
+    assert [len(units) for of_round in rounds for units in of_round] == [2] * 9
+    for of_round in rounds:
+        for task, units in zip(tasks, of_round, strict=True):
+            assert all(task in unit.tasks for unit in units)
+            assert units[0] is not units[1]
+    unit = rounds[0][0][0]
+    objective = training_objective(config, pretrained.routes, torch.device("cpu"))
+    texts = [row for part in unit.parts for row in part.rows]
+    routes = [pretrained.routes(part.task)[0] for part in unit.parts for _ in part.rows]
+    losses = objective(unit, pretrained.model(pack(texts), routes))
+    assert set(losses) == set(unit.tasks)
+    for loss in losses.values():
+        assert loss.ndim == 0
+        assert loss.requires_grad
+
+
+def test_a_rare_task_is_named(folder: Path) -> None:
+    rates = {"search": 1.0, "link_prediction": 1.0, "classification": 1e-5}
+    section = {"sampling": "explicit", "rates": rates}
+    config = run_config(folder, "run", data=section)
+    plan, pretrained = plan_run(config), build_model(config)
+    with pytest.raises(ConfigError, match="task classification is in 0 of the first .*--rounds"):
+        training_rounds(config, plan, pretrained, list(rates), 2)
+
+
+def test_the_verb_writes_a_report(folder: Path) -> None:
+    config = run_config(folder, "shared", model={"variant": "vanilla"})
+    save_config(config, folder / "config.yaml")
+    out = folder / "report"
+    arguments = ["interference", "--model", folder / "base", "--config", folder / "config.yaml"]
+    arguments += ["--out", out, "--rounds", 3, "--base", folder / "base", "batch.pairs_per_step=4"]
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    assert result.exit_code == 0, result.output
+    assert "suggested layout: " in result.output
+    assert sorted(path.name for path in out.iterdir() if path.name != ".lock") == [
+        "interference.json",
+        "interference.md",
+        "interference.png",
+    ]
+    report = json.loads((out / "interference.json").read_text(encoding="utf-8"))
+    assert report["config"]["batch"]["pairs_per_step"] == 4
+    assert report["config"]["model"]["base"] == str(folder / "base")
+    # Two blocks of attention, feed-forward and norms; embeddings and their norm; all.
+    assert len(report["pairs"]) == 3 * (2 * 3 + 2 + 1)
+    assert len(report["within"]) == 3 * (2 * 3 + 2 + 1)
+    for drift in report["drift"]:
+        assert drift["cosine"] == pytest.approx(1, abs=1e-6)
+        assert drift["cka"] == pytest.approx(1, abs=1e-6)
+    # The suggested layout is one that a run takes.
+    model = {"base": str(folder / "base"), **report["layout"]["model"]}
+    build_model(run_config(folder, "next", model=model))
+    assert CliRunner().invoke(app, [str(one) for one in arguments]).exit_code == 0
+
+
+def test_what_cannot_be_measured_is_named(folder: Path, tmp_path: Path) -> None:
+    config = run_config(folder, "run", model={"variant": "vanilla"})
+    save_config(config, tmp_path / "run.yaml")
+    given: dict[str, Any] = {"config": tmp_path / "run.yaml", "rounds": 2}
+    with pytest.raises(ConfigError, match="model is no run.*Fix: name the configuration"):
+        run_interference(folder / "base", tmp_path / "out")
+    with pytest.raises(ConfigError, match="mixture of one task has nothing that interferes"):
+        run_interference(
+            folder / "base", tmp_path / "out", overrides=["data.sources=[world.search]"], **given
+        )
+    with pytest.raises(ConfigError, match="no two tasks train a parameter in common"):
+        run_interference(
+            folder / "base", tmp_path / "out", overrides=["model.variant=adapters"], **given
+        )
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(StorageError, match="is not a report of scimult interference"):
+        run_interference(folder / "base", tmp_path / "mine", **given)
+
+
+def test_drift_sees_what_moved(folder: Path) -> None:
+    config = run_config(folder, "run", model={"variant": "vanilla", "dropout": 0.0})
+    base, moved = build_model(config), build_model(config)
+    rounds = training_rounds(config, plan_run(config), base, ["search"], 2)
+    units = [unit for of_round in rounds for units in of_round for unit in units]
+    with torch.no_grad():
+        for parameter in moved.model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.05)
+    for drift in measure_drift(base, moved, ["search"], units):
+        assert 0 < drift.cosine < 0.999
+        assert 0 < drift.cka < 0.999
+        assert drift.texts > 5
+
+
+def test_affinity_trains_each_pair_and_all() -> None:
+    assert combinations_of(["a", "b"]) == [("a",), ("b",), ("a", "b")]
+    four = combinations_of(["a", "b", "c", "d"])
+    # The eleven rows of the paper's table.
+    assert len(four) == 11
+    assert four[-1] == ("a", "b", "c", "d")
+
+
+def test_affinity_rows_are_runs(folder: Path) -> None:
+    rates = {"search": 2.0, "classification": 1.0}
+    sources = ["world.search", "world.classification"]
+    section = {"sampling": "explicit", "rates": rates, "sources": sources}
+    config = run_config(folder, "run", model={"variant": "vanilla"}, data=section)
+    tasks = ["search", "classification"]
+    rows = train_affinity(config, plan_run(config), tasks, 2, folder / "runs")
+    assert [row.trained_on for row in rows] == [(), *combinations_of(tasks)]
+    for row in rows:
+        assert set(row.scores) == set(tasks)
+        assert all(0 < score <= 1 for score in row.scores.values())
+    alone = load_config(PretrainConfig, folder / "runs" / "search" / "config.yaml")
+    assert alone.data.sources == ["world.search"]
+    assert alone.data.rates == {"search": 2.0}
+    assert alone.schedule.steps == 2
+    lines = [len(metrics(path)) for path in sorted((folder / "runs").iterdir())]
+    again = train_affinity(config, plan_run(config), tasks, 2, folder / "runs")
+    assert [row.scores for row in again] == [row.scores for row in rows]
+    assert lines == [len(metrics(path)) for path in sorted((folder / "runs").iterdir())]
