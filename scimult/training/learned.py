@@ -18,7 +18,8 @@ from scimult.errors import ConfigError
 from scimult.losses import LogVariance, TaskWeights, Temperature
 from scimult.models import Encoder
 from scimult.models.heads import LinearHead
-from scimult.training.config import LossConfig, PretrainConfig
+from scimult.training.config import PretrainConfig
+from scimult.training.loss_config import LossConfig
 from scimult.training.task_losses import InfoNCEConfig
 
 MODULE = "learned"
@@ -78,7 +79,7 @@ class LearnedParts:
     def weights(self, weight_of_task: Mapping[str, float]) -> dict[str, float]:
         """Return the weight of the task of every part that serves one task alone."""
         return {
-            name: weight_of_task.get(*part.tasks, 1.0)
+            name: weight_of_task.get(next(iter(part.tasks)), 1.0)
             for name, part in self._parts.items()
             if len(part.tasks) == 1
         }
