@@ -17,7 +17,7 @@ from scimult import distributed
 from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
 from scimult.checkpoints.exports import export_folded
 from scimult.config import validate
-from scimult.data.batches import BatchBuilder, Unit, all_known_positives
+from scimult.data.batches import Batch, BatchBuilder, Unit, all_known_positives
 from scimult.data.token_store import TokenStore
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError
@@ -169,6 +169,7 @@ class OurSteps:
     def columns(self, number: int) -> list[list[TokenIds]]:
         """Return this rank's texts of a step: queries, positives, hard negatives."""
         (part,) = self._unit(number).parts
+        assert isinstance(part, Batch)
         columns = (
             part.query_ids_B,
             part.candidate_ids_C[: len(part.query_B)],

@@ -109,8 +109,10 @@ class ItemStream(ABC):
             epochs = np.full(len(items), epoch, dtype=np.int64)
             parts.append((*self._texts(items), epochs))
             start, left = start + len(items), left - len(items)
-        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Rows(*columns, [0, count])
+        queries, positives, negatives, epochs = (
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )
+        return Rows(queries, positives, negatives, epochs, [0, count])
 
 
 class TargetStream(ItemStream):

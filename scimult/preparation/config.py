@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError
 from scimult.preparation.hygiene.config import HygieneConfig, SplitConfig
-from scimult.preparation.targets import AnyTargetConfig, check_targets, target_task
+from scimult.preparation.target_config import AnyTargetConfig, check_targets, target_task
 from scimult.tasks import Task, TaskSet, default_tasks
 
 Part = Literal["labels", "citations", "links", "queries"]

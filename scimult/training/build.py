@@ -208,9 +208,9 @@ def build_optimizer(
     section, schedule = config.optimizer, config.schedule
     names = route_names(TaskSet(config.tasks), config.model.routing)
     groups = parameter_groups(model, section, names)
-    weights: dict[int | str, float] = {**route_weights(config, loss_weights or {})}
+    weights: dict[int | str, float] = dict(route_weights(config, loss_weights or {}).items())
     if learned is not None:
-        weights |= learned.weights(loss_weights or {})
+        weights.update(learned.weights(loss_weights or {}).items())
     for group in groups:
         group["lr"] *= weights.get(group["expert"], 1.0)
     optimizer = RoutedAdamW(groups, lr=section.lr, betas=section.betas, eps=section.eps)

@@ -24,7 +24,7 @@ from scimult.losses import (
     repeated_candidates,
     similarity_matrix,
 )
-from scimult.training.config import LossConfig
+from scimult.training.loss_config import LossConfig
 from scimult.types import Similarity
 
 

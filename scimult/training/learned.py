@@ -18,11 +18,13 @@ from scimult.errors import ConfigError
 from scimult.losses import LogVariance, TaskWeights, Temperature
 from scimult.models import Encoder
 from scimult.models.heads import LinearHead
-from scimult.training.config import LossConfig, PretrainConfig
+from scimult.training.config import PretrainConfig
+from scimult.training.loss_config import LossConfig
 from scimult.training.task_losses import InfoNCEConfig
 
 MODULE = "learned"
-TEMPERATURE, HEAD, TASK_WEIGHTS = "temperature", "head", "task_weights"
+TEMPERATURE, HEAD = "temperature", "head"
+LOG_VARIANCE, TASK_WEIGHTS = "log_variance", "task_weights"
 Values = Mapping[str, Tensor]
 
 
@@ -78,7 +80,7 @@ class LearnedParts:
     def weights(self, weight_of_task: Mapping[str, float]) -> dict[str, float]:
         """Return the weight of the task of every part that serves one task alone."""
         return {
-            name: weight_of_task.get(*part.tasks, 1.0)
+            name: weight_of_task.get(next(iter(part.tasks)), 1.0)
             for name, part in self._parts.items()
             if len(part.tasks) == 1
         }
@@ -108,14 +110,14 @@ def head_name(task: str) -> str:
 
 def log_variance_name(task: str) -> str:
     """Return the name of the log variance of a task's loss."""
-    return f"log_variance/{task}"
+    return f"{LOG_VARIANCE}/{task}"
 
 
 def learned_parts(
     config: PretrainConfig,
     model: Encoder,
     tasks: Collection[str],
-    outputs: Mapping[str, int] = {},
+    outputs: Mapping[str, int] | None = None,
 ) -> LearnedParts:
     """Give the model what the losses of a run train beside it.
 
@@ -127,14 +129,14 @@ def learned_parts(
         The encoder, on the host.
     tasks : collection of str
         Those that the run trains.
-    outputs : mapping of task to int
-        What the heads have to give.
+    outputs : mapping of task to int, optional
+        How many outputs each head has.
     """
     parts: dict[str, LearnedPart] = {}
     for name, temperature in _temperatures(config.loss, tasks).items():
         using = {task for task in tasks if temperature_name(task, config.loss) == name}
         parts[name] = LearnedPart(temperature, frozenset(using - set(config.loss.heads)))
-    for number, (task, count) in enumerate(outputs.items()):
+    for number, (task, count) in enumerate((outputs or {}).items()):
         (seed,) = np.random.SeedSequence([config.seed, 3, number]).generate_state(1)
         head = LinearHead(model.config.width, count, int(seed))
         parts[head_name(task)] = LearnedPart(head, frozenset({task}))
@@ -164,4 +166,5 @@ def learned_numbers(config: PretrainConfig, taken: Mapping[str, Tensor]) -> dict
         if (log_ratio := taken.get(f"{name}.log_ratio")) is not None:
             learned.load_state_dict({"log_ratio": log_ratio})
             numbers[name] = learned().item()
-    return numbers
+    variances = {name: value for name, value in taken.items() if name.startswith(LOG_VARIANCE)}
+    return numbers | {name.removesuffix(".value"): v.item() for name, v in variances.items()}

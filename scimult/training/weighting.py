@@ -13,8 +13,8 @@ from torch import Tensor
 from scimult import distributed
 from scimult.data.batches import Unit
 from scimult.losses.weighting import gradnorm_loss, uncertainty_weighted
-from scimult.training.config import LossConfig
 from scimult.training.learned import TASK_WEIGHTS, Values, log_variance_name
+from scimult.training.loss_config import LossConfig
 from scimult.training.objective import PartResult
 
 _SMALL = 1e-12

@@ -17,7 +17,7 @@ from scimult.data.batches import Batch
 from scimult.data.prepared import PreparedData
 from scimult.data.teacher import TeacherScores
 from scimult.errors import ConfigError
-from scimult.training.config import LossConfig
+from scimult.training.loss_config import LossConfig
 from scimult.training.objective import Objective
 from scimult.training.plan import plan_run
 from scimult.training.run import pretrain

@@ -22,11 +22,11 @@ from scimult.data.batches import Batch, Unit
 from scimult.data.prepared import PreparedData
 from scimult.models import PackedTexts
 from scimult.training import build
-from scimult.training.config import LossConfig
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.failure import write_failure
 from scimult.training.learned import LearnedParts
 from scimult.training.loop import Callback, NonFiniteError, StepReport, Trainer
+from scimult.training.loss_config import LossConfig
 from scimult.training.meter import Meter
 from scimult.training.metrics import STATISTICS
 from scimult.training.objective import Objective, PartResult

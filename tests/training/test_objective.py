@@ -14,7 +14,8 @@ from torch import Tensor
 
 from scimult.config import validate
 from scimult.data.batches import Batch
-from scimult.training.config import LossConfig, NegativesAcross
+from scimult.training.config import NegativesAcross
+from scimult.training.loss_config import LossConfig
 from scimult.training.negatives import shared_negatives
 from scimult.training.objective import Objective, PartResult
 from scimult.types import Similarity

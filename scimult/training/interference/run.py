@@ -97,6 +97,12 @@ def run_interference(
     """
     check_replaceable(out, _REPORT)
     settings = _settings(model, config, overrides)
+    if settings.loss.heads:
+        raise ConfigError(
+            "interference is measured between tasks of pairs, and this configuration has heads",
+            value=sorted(settings.loss.heads),
+            fix="leave them out: loss.by_task={}",
+        )
     plan = plan_run(settings)
     present = {source.task for source, rate in zip(plan.sources, plan.rates, strict=True) if rate}
     tasks = [task.name for task in settings.tasks if task.name in present]
