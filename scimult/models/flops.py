@@ -263,7 +263,7 @@ def _adapters(
     fusion, count = bank.fusion.experts[route if len(bank.fusion.experts) > 1 else 0], len(adapters)
     query = cost.linear(_as_linear(fusion.query), changed)
     key = cost.linear(_as_linear(fusion.key), passes, times=count)
-    value = cost.linear(_as_linear(fusion.value), passes, times=count)
+    value = cost.linear(_as_linear(fusion.value_change), passes, times=count)
     width = _as_linear(fusion.query).in_features
     cost.per_token += cost.product(2 * width * count, query, key)
     cost.per_token += cost.product(2 * width * count, query or key, value)

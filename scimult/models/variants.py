@@ -58,6 +58,8 @@ class PalOptions(StrictConfig):
 
     width: int = Field(204, ge=1)
     heads: int = Field(12, ge=1)
+    bias: bool = False
+    activation: Literal["gelu"] | None = None
 
 
 class CodeOptions(StrictConfig):

@@ -77,6 +77,7 @@ def test_equation_4_with_an_instruction_encoder() -> None:
         ("LoRA", {"scale": 16 / 2}),
         ("LoRA everywhere", {"scale": 16 / 3}),
         ("PALs", {"pal_heads": 2}),
+        ("PALs of the code", {"pal_heads": 2, "pal_gelu": True}),
     ],
 )
 def test_added_layers(case: str, settings: dict[str, object]) -> None:

@@ -38,6 +38,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"rank": 3, "targets": ["query", "key", "value", "output", "intermediate", "projection"]},
     ),
     "PALs": ("pals", {"width": 6, "heads": 2}),
+    "PALs of the code": ("pals", {"width": 6, "heads": 2, "bias": True, "activation": "gelu"}),
 }
 INSTRUCTIONS = [np.array([1, 7, 9, 2]), np.array([1, 30, 31, 32, 33, 2]), np.array([1, 44, 2])]
 
