@@ -25,6 +25,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "own norms": ("mha_ffn_expert", {"own_norm": True}),
     "shared norms": ("mha_ffn_expert", {"own_norm": False}),
     "instruction": ("instruction", {}),
+    "experts, instructions": ("mha_ffn_expert", {"instructions": True}),
     "prefix": ("prefix", {}),
     "control codes": ("control_codes", {}),
     "control codes, CLS": ("control_codes", {"embed_at": "cls"}),
