@@ -158,10 +158,12 @@ class EncoderConfig(StrictConfig):
     @property
     def shared_blocks(self) -> int:
         """How many blocks, from the first, come before anything that differs by route."""
+        # Instructions, which experts may read, are context of the first block already.
+        if any(getattr(self, name) is not None for name in ROUTED if name != "experts"):
+            return 0
         if self.experts is not None and self.experts.sublayers and self.experts.count > 1:
             return min(self.experts.blocks, default=self.num_blocks)
-        others = any(getattr(self, name) is not None for name in ROUTED if name != "experts")
-        return 0 if others else self.num_blocks
+        return self.num_blocks
 
     def expert_count(self, block: int, sublayer: Sublayer) -> int:
         """Return how many copies of ``sublayer`` block number ``block`` holds (1 if shared)."""
