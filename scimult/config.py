@@ -30,8 +30,13 @@ class StrictConfig(BaseModel):
 C = TypeVar("C", bound=StrictConfig)
 
 
-def load_config(schema: type[C], path: Path | str, overrides: Sequence[str] = ()) -> C:
-    """Read a YAML file, apply overrides and validate the result.
+def load_config(
+    schema: type[C],
+    path: Path | str,
+    overrides: Sequence[str] = (),
+    overlays: Sequence[Path | str] = (),
+) -> C:
+    """Read a YAML file, lay others over it, apply overrides and validate the result.
 
     Parameters
     ----------
@@ -42,6 +47,8 @@ def load_config(schema: type[C], path: Path | str, overrides: Sequence[str] = ()
         they are merged in order, then the file's own keys go on top.
     overrides : sequence of str
         ``dotted.key=value``; the value is YAML (``train.lr=3e-4``, ``tasks=[a, b]``).
+    overlays : sequence of path
+        More YAML files, each on top of those before it.
 
     Raises
     ------
@@ -49,7 +56,14 @@ def load_config(schema: type[C], path: Path | str, overrides: Sequence[str] = ()
         Naming the file, the dotted key, the value and the closest known key.
     """
     tree = read_yaml(path)
-    return validate(schema, apply_overrides(tree, overrides), path)
+    for overlay in overlays:
+        tree = merge(tree, read_yaml(overlay))
+    return validate(schema, apply_overrides(tree, overrides), named(path, overlays))
+
+
+def named(path: Path | str, overlays: Sequence[Path | str] = ()) -> str:
+    """Return how messages call a file with others laid over it."""
+    return " with ".join(map(str, (path, *overlays)))
 
 
 def apply_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

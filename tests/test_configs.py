@@ -22,6 +22,7 @@ SCHEMAS: dict[str, type[StrictConfig]] = {
     "demo": PretrainConfig,
     "evaluate": Suite,
     "pretrain": PretrainConfig,
+    "papers": PretrainConfig,
 }
 CONFIGS = REPOSITORY / "configs"
 

@@ -24,6 +24,7 @@ from scimult.checkpoints.weights import write_weights
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError
 from scimult.files import atomic_folder, write_json, write_text
+from scimult.tasks import tells_sides
 from scimult.types import Role, Similarity
 
 # Names that versions 2 to 6 of sentence-transformers all understand.
@@ -142,7 +143,7 @@ def _routes(pretrained: Pretrained) -> dict[str, _Route]:
     for task in pretrained.tasks.names:
         if not config.encoder.is_routed:
             routes[task] = ("all-tasks", None, None)
-        elif config.routing == "task_and_side":
+        elif tells_sides(config.routing):
             for side in get_args(Role):
                 routes[f"{task}/{side}"] = (f"{task}-{side}", task, side)
         else:

@@ -16,6 +16,7 @@ from scimult.checkpoints.pretrained import FOLDED_KEY, Pretrained
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import Encoder, EncoderConfig, ExpertLayout
 from scimult.models.layouts import LowRankLayout
+from scimult.tasks import tells_sides
 from scimult.types import Role
 
 Known = Mapping[type[BaseModel], frozenset[str]]
@@ -168,7 +169,7 @@ def plain_model(
 
 def _route(pretrained: Pretrained, task: str | None, side: Role | None) -> int:
     routed = pretrained.config.encoder.is_routed
-    by_side = routed and pretrained.config.routing == "task_and_side"
+    by_side = routed and tells_sides(pretrained.config.routing)
     if task is None and routed:
         raise ConfigError(
             "a model that tells tasks apart is folded for one task",

@@ -52,7 +52,8 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
             f"neither a folder nor reachable on the hub ({type(error).__name__}: "
             f"{str(error).splitlines()[0] if str(error) else 'no details'})",
             path=name,
-            fix="check the path, or the name on the hub and the network "
-            "(HF_HUB_OFFLINE=1 uses downloaded models only)",
+            fix="check the path, or the name on the hub and the network (HF_HUB_OFFLINE=1 uses "
+            f"downloaded models only); without one, `hf download {name} --local-dir FOLDER` where "
+            "there is, and name the folder",
         ) from error
     return folder

@@ -22,6 +22,7 @@ from scimult.checkpoints.warm_start import EXPERT, warm_start
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import Encoder
 from scimult.models.variants import variant_layouts
+from scimult.tasks import tells_sides
 from scimult.types import Role
 
 Method = Literal["average", "task_vectors", "slerp"]
@@ -142,7 +143,7 @@ def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -
     if not sum(chosen) > 0:
         raise ConfigError("no expert has a share", value=dict(shares or {}))
     sides: tuple[Role | None, ...] = (None,)
-    if model.config.routing == "task_and_side":
+    if tells_sides(model.config.routing):
         sides = ("query", "candidate")
     parts = [
         (share, fold(model, name, side))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+import torch
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -35,6 +37,7 @@ MODEL = FolderKind(
 FOLDED_KEY = "scimult"
 _FOLDED_ENCODER = ("pooling", "pooling_position")
 _MANY_TOKENS = 1_000_000
+_WHOLE_VALUE = re.compile(r"\.fusion\.experts\.\d+\.value\.weight$")
 
 
 @dataclass
@@ -291,7 +294,20 @@ def read_folder(
     """
     config, family = _read_config(folder, pooling, similarity, SentenceFolder.find(folder))
     weights = read_weights(folder)
-    return config, weights if family is None else family.from_hf(weights, config.encoder)
+    if family is not None:
+        return config, family.from_hf(weights, config.encoder)
+    return config, _with_value_changes(weights)
+
+
+def _with_value_changes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights with what fusions of before kept whole, V, as V - I."""
+    changed = {}
+    for name, weight in weights.items():
+        if _WHOLE_VALUE.search(name):
+            name = name.replace(".value.weight", ".value_change.weight")
+            weight = weight - torch.eye(len(weight), dtype=weight.dtype)
+        changed[name] = weight
+    return changed
 
 
 def _follow(

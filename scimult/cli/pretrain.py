@@ -11,7 +11,13 @@ from scimult.cli.output import echo
 
 
 def pretrain(
-    config: Annotated[Path, typer.Option(help="YAML of the run.", show_default=False)],
+    config: Annotated[
+        list[Path],
+        typer.Option(
+            help="YAML of the run; repeated: others that go on top of it, of its stages too.",
+            show_default=False,
+        ),
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Changes to the config: dotted.key=value.", show_default=False),
@@ -56,8 +62,8 @@ def pretrain(
         echo(f"model saved in {model}")
 
 
-def _run(config: Path, overrides: list[str], stage: str | None, *, resume: bool) -> Path:
-    """Run what the file describes: stages, or a single run."""
+def _run(configs: list[Path], overrides: list[str], stage: str | None, *, resume: bool) -> Path:
+    """Run what the first file describes, stages or a single run, with the others on top."""
     from scimult.config import load_config
     from scimult.errors import ConfigError
     from scimult.training.config import PretrainConfig
@@ -65,9 +71,10 @@ def _run(config: Path, overrides: list[str], stage: str | None, *, resume: bool)
     from scimult.training.run import pretrain as run
     from scimult.training.stages import has_stages, load_stages, stages_up_to
 
+    config, *overlays = configs
     if has_stages(config):
-        stages = load_stages(config, overrides)
+        stages = load_stages(config, overrides, overlays)
         return run_stages(stages_up_to(stages, stage) if stage else stages, resume=resume)
     if stage is not None:
         raise ConfigError("this config has no stages", path=config, fix="leave --stage out")
-    return run(load_config(PretrainConfig, config, overrides), resume=resume)
+    return run(load_config(PretrainConfig, config, overrides, overlays), resume=resume)

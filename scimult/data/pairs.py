@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
@@ -92,6 +92,11 @@ class PairFile:
     def name(self) -> str:
         """``source.task``: unique among the files of a split."""
         return f"{self.source}.{self.task}"
+
+    def without_negatives(self) -> PairFile:
+        """Return the same pairs, none of which has a hard negative."""
+        none = Ragged.empty(len(self))
+        return replace(self, negatives=none, rules=(), found_by=None, shares=())
 
 
 class KnownPositives(Mapping[int, IntArray]):

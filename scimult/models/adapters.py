@@ -33,23 +33,28 @@ class Adapter(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Attention of one route over all adapters' outputs (AdapterFusion, equation 2)."""
+    """Attention of one route over all adapters' outputs (AdapterFusion, equation 2).
+
+    The values are V z with V = I + ``value_change``: weight decay draws V to the identity, which is
+    how AdapterFusion regularises it (section 3.2), and not to zero.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width, bias=False)
+        self.value_change = nn.Linear(width, width, bias=False)
 
     def forward(self, h_TD: Tensor, z_TED: Tensor) -> Tensor:
         """Mix the adapters' outputs ``z_TED`` as the sub-layer's output ``h_TD`` asks for."""
         scores_TE = torch.einsum("td,ted->te", self.query(h_TD), self.key(z_TED))
-        mixed: Tensor = torch.einsum("te,ted->td", scores_TE.softmax(-1), self.value(z_TED))
+        values_TED = z_TED + self.value_change(z_TED)
+        mixed: Tensor = torch.einsum("te,ted->td", scores_TE.softmax(-1), values_TED)
         return mixed
 
     def start_neutral(self) -> None:
         """Make values the outputs themselves: equal adapters fuse to what each one says."""
-        nn.init.eye_(self.value.weight)
+        nn.init.zeros_(self.value_change.weight)
 
 
 class FusionBank(nn.Module):

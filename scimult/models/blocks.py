@@ -102,8 +102,8 @@ class Attention(nn.Module):
         """Return what the heads read, side by side, shape ``(T, D)``."""
         context = None
         if instruction is not None:
-            # Methods exclude each other: with instructions, these layers are not routed.
-            read_I3HK = self.project(instruction.states_ID, [(0, slice(None))])
+            # With experts the tokens are in the order of the routes; without, nobody asks for it.
+            read_I3HK = self.project(instruction.states_ID, list(instruction.tokens.items()))
             context = Context(
                 {r: read_I3HK[tokens, 1:] for r, tokens in instruction.tokens.items()}
             )

@@ -42,7 +42,9 @@ class ModernLayout(StrictConfig):
 
 
 class EncoderConfig(StrictConfig):
-    """Architecture of a BERT-family encoder, and at most one way to tell routes apart.
+    """Architecture of a BERT-family encoder, and how it tells routes apart.
+
+    At most in one way, but for experts, whose routes may have instructions too.
 
     ``pooling`` is part of the architecture because embeddings made with another one are not
     comparable; ``position`` takes the hidden state at ``pooling_position``, counted from the
@@ -118,8 +120,13 @@ class EncoderConfig(StrictConfig):
         if self.dims is not None and self.dims > self.hidden_size:
             raise ValueError(f"dims {self.dims} is more than the hidden_size {self.hidden_size}")
         chosen = [name for name in ROUTED if getattr(self, name) is not None]
-        if len(chosen) > 1:
+        if len(chosen) > 1 and set(chosen) != {"experts", "instructions"}:
             raise ValueError(f"{' and '.join(chosen)} exclude each other")
+        if self.experts is not None and self.instructions is not None:
+            if self.instructions.own_encoder:
+                raise ValueError("experts and an instruction encoder of its own exclude each other")
+            if self.experts.count != self.instructions.count:
+                raise ValueError("experts and instructions are of the same routes")
         if self.experts and not set(self.experts.blocks) <= set(range(self.num_blocks)):
             raise ValueError(
                 f"experts.blocks {self.experts.blocks} names a block that does not exist; "
@@ -151,10 +158,12 @@ class EncoderConfig(StrictConfig):
     @property
     def shared_blocks(self) -> int:
         """How many blocks, from the first, come before anything that differs by route."""
+        # Instructions, which experts may read, are context of the first block already.
+        if any(getattr(self, name) is not None for name in ROUTED if name != "experts"):
+            return 0
         if self.experts is not None and self.experts.sublayers and self.experts.count > 1:
             return min(self.experts.blocks, default=self.num_blocks)
-        others = any(getattr(self, name) is not None for name in ROUTED if name != "experts")
-        return 0 if others else self.num_blocks
+        return self.num_blocks
 
     def expert_count(self, block: int, sublayer: Sublayer) -> int:
         """Return how many copies of ``sublayer`` block number ``block`` holds (1 if shared)."""

@@ -164,7 +164,14 @@ class Encoder(nn.Module):
         rows = dict(enumerate(self._instructions)) | dict(instead or {})
         embeddings = reader.embeddings
         assert isinstance(embeddings, Embeddings), "the config refuses instructions elsewhere"
-        return read_instructions(embeddings, blocks, rows, routes, recompute=self._recomputes)
+        return read_instructions(
+            embeddings,
+            blocks,
+            rows,
+            routes,
+            by_route=self.config.experts is not None,
+            recompute=self._recomputes,
+        )
 
     @property
     def _recomputes(self) -> bool:

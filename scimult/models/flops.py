@@ -152,7 +152,7 @@ def _route_cost(model: Encoder, route: int, training: bool) -> _RouteCost:
     reads_flow: list[bool] | None = None
     if model.config.instructions is not None:
         instruction_tokens = model.instruction_lengths[route]
-        once, reads_flow = _instruction_cost(model, instruction_tokens, training)
+        once, reads_flow = _instruction_cost(model, route, instruction_tokens, training)
     for number, block in enumerate(model.blocks):
         if isinstance(block, ModernBlock):
             flows = _modern_block(text, block, route, flows)
@@ -164,7 +164,9 @@ def _route_cost(model: Encoder, route: int, training: bool) -> _RouteCost:
     return _RouteCost(text, codes, instruction_tokens, once)
 
 
-def _instruction_cost(model: Encoder, tokens: int, training: bool) -> tuple[int, list[bool]]:
+def _instruction_cost(
+    model: Encoder, route: int, tokens: int, training: bool
+) -> tuple[int, list[bool]]:
     """Return what one instruction costs, and by block whether its states have gradients.
 
     Its own blocks run over it, and every block of the text encoder projects its states.
@@ -173,10 +175,10 @@ def _instruction_cost(model: Encoder, tokens: int, training: bool) -> tuple[int,
     own, flows = _Cost(training), [_trains(reader.embeddings)]
     for block in list(reader.blocks)[: model.config.num_blocks - 1]:
         assert isinstance(block, Block)
-        flows.append(_block(own, block, 0, flows[-1]))
+        flows.append(_block(own, block, route, flows[-1]))
     for block, flow in zip(model.blocks, flows, strict=True):
         assert isinstance(block, Block)
-        _projection(own, block.attention, 0, flow)
+        _projection(own, block.attention, route, flow)
     return _RouteCost(own, 0, 0, 0).of(np.array([tokens])), flows
 
 
@@ -263,7 +265,7 @@ def _adapters(
     fusion, count = bank.fusion.experts[route if len(bank.fusion.experts) > 1 else 0], len(adapters)
     query = cost.linear(_as_linear(fusion.query), changed)
     key = cost.linear(_as_linear(fusion.key), passes, times=count)
-    value = cost.linear(_as_linear(fusion.value), passes, times=count)
+    value = cost.linear(_as_linear(fusion.value_change), passes, times=count)
     width = _as_linear(fusion.query).in_features
     cost.per_token += cost.product(2 * width * count, query, key)
     cost.per_token += cost.product(2 * width * count, query or key, value)

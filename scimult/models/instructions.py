@@ -45,6 +45,7 @@ def read_instructions(
     instructions: Mapping[int, TokenIds],
     routes: Iterable[int],
     *,
+    by_route: bool = False,
     recompute: bool = False,
 ) -> InstructionStates:
     """Run the instructions of ``routes`` through embeddings and blocks, all at once.
@@ -57,14 +58,16 @@ def read_instructions(
         Token ids of each route's instruction.
     routes : iterable of int
         Whose instructions are needed; each is read once, however many rows use it.
+    by_route : bool
+        The blocks have experts: each instruction passes those of its route.
     recompute : bool
         Keep no activations within the blocks: see `recompute.run_block`.
     """
-    # In the order of the plan: shortest first.
-    wanted = sorted(set(routes), key=lambda route: (len(instructions[route]), route))
+    # In the order of the plan: by route, or shortest first.
+    wanted = sorted(set(routes), key=lambda route: (by_route or len(instructions[route]), route))
     device = embeddings.words.weight.device
     texts: PackedTexts = pack([instructions[route] for route in wanted]).to(device)
-    plan = texts.plan(0)
+    plan = texts.plan(wanted if by_route else 0)
     ends = list(accumulate(texts.lengths))
     tokens = {
         route: slice(end - length, end)

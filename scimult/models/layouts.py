@@ -60,11 +60,17 @@ class LowRankLayout(StrictConfig):
 
 
 class PalLayout(StrictConfig):
-    """Projected attention layers per route (Stickland and Murray, 2019, section 3)."""
+    """Projected attention layers per route (Stickland and Murray, 2019, section 3).
+
+    Their code, which SciRepEval took over, gives the projections a ``bias`` and applies GELU
+    to what comes out of the upper one (``activation``); the paper's formula has neither.
+    """
 
     count: int = Field(ge=1)
     width: int = Field(204, ge=1)
     heads: int = Field(12, ge=1)
+    bias: bool = False
+    activation: Literal["gelu"] | None = None
 
     @model_validator(mode="after")
     def _divides(self) -> PalLayout:

@@ -5,6 +5,7 @@ Shape legend: T tokens of all rows, D width of the encoder, P width of the proje
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scimult.models.attention import attend
@@ -18,22 +19,28 @@ class PalProjections(nn.Module):
 
     def __init__(self, width: int, layout: PalLayout) -> None:
         super().__init__()
-        self.down = ExpertBank(lambda: nn.Linear(width, layout.width, bias=False), layout.count)
-        self.up = ExpertBank(lambda: nn.Linear(layout.width, width, bias=False), layout.count)
+        small, bias = layout.width, layout.bias
+        self.down = ExpertBank(lambda: nn.Linear(width, small, bias=bias), layout.count)
+        self.up = ExpertBank(lambda: nn.Linear(small, width, bias=bias), layout.count)
 
     def start_neutral(self) -> None:
         """Make every projected attention layer add nothing."""
         for expert in self.up.experts:
             assert isinstance(expert, nn.Linear)
             nn.init.zeros_(expert.weight)
+            if expert.bias is not None:
+                nn.init.zeros_(expert.bias)
 
 
 class Pal(nn.Module):
-    """``V_D g(V_E x)`` with g the block's own small multi-head attention, without output linear."""
+    """``V_D g(V_E x)`` with g the block's own small multi-head attention, without output linear.
+
+    With an activation, the block's output gets ``GELU(V_D g(V_E x))``.
+    """
 
     def __init__(self, layout: PalLayout) -> None:
         super().__init__()
-        self.heads, self.width = layout.heads, layout.width
+        self.heads, self.width, self.activation = layout.heads, layout.width, layout.activation
         self.qkv = ExpertBank(lambda: nn.Linear(layout.width, 3 * layout.width), layout.count)
 
     def forward(self, x_TD: Tensor, plan: PackingPlan, projections: PalProjections) -> Tensor:
@@ -43,4 +50,4 @@ class Pal(nn.Module):
         qkv = self.qkv(small_TP, slices).view(-1, 3, self.heads, self.width // self.heads)
         mixed_TP = attend(qkv, plan, 0.0).reshape(-1, self.width)
         added: Tensor = projections.up(mixed_TP, slices)
-        return added
+        return added if self.activation is None else F.gelu(added)

@@ -32,10 +32,11 @@ class NoOptions(StrictConfig):
 
 
 class ExpertOptions(StrictConfig):
-    """Options of the expert variants."""
+    """Options of the expert variants; with ``instructions``, each route reads its own, too."""
 
     blocks: str | list[int] = "every:2"
     own_norm: bool | None = None
+    instructions: bool = False
 
 
 class AdapterOptions(StrictConfig):
@@ -58,6 +59,8 @@ class PalOptions(StrictConfig):
 
     width: int = Field(204, ge=1)
     heads: int = Field(12, ge=1)
+    bias: bool = False
+    activation: Literal["gelu"] | None = None
 
 
 class CodeOptions(StrictConfig):
@@ -151,7 +154,8 @@ def _experts(*sublayers: Sublayer) -> Variant:
         layout = expert_layout(
             list(sublayers), routes, num_blocks, options.blocks, options.own_norm
         )
-        return {"experts": layout}
+        read = InstructionLayout(count=routes) if options.instructions else None
+        return {"experts": layout} if read is None else {"experts": layout, "instructions": read}
 
     return Variant(ExpertOptions, layouts)
 

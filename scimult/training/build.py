@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
@@ -15,7 +16,7 @@ from scimult.checkpoints.pretrained import matching_routes, start_from
 from scimult.checkpoints.warm_start import warm_start
 from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import ConfigError
+from scimult.errors import CheckpointError, ConfigError
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
 from scimult.tasks import TaskSet, route_names, route_of
 from scimult.training.config import NOT_ARCHITECTURE, ModelConfig, PretrainConfig
@@ -35,7 +36,7 @@ def build_model(config: PretrainConfig) -> Pretrained:
     """
     section = config.model
     if section.base is not None:
-        described = _describe_on(config, read_config(section.base))
+        described = _describe_on(config, _read_base(section.base, config.how_to_get.base))
         return _prepare_training(start_from(section.base, described, seed=config.seed), config)
     assert section.tokenizer is not None
     assert section.architecture is not None
@@ -44,6 +45,17 @@ def build_model(config: PretrainConfig) -> Pretrained:
     model = Encoder(described.encoder)
     model.initialise(config.seed)
     return _prepare_training(Pretrained(model, tokenizer, described), config)
+
+
+def _read_base(base: str, how_to_get: str) -> PretrainedConfig:
+    """Read the config of the base; one that is not there is told with how to get it."""
+    try:
+        return read_config(base)
+    except CheckpointError as error:
+        if Path(base).exists() or not how_to_get:
+            raise
+        problem = "model.base does not exist"
+        raise ConfigError(problem, path=base, fix=how_to_get.strip()) from error
 
 
 def rehearse_model(config: PretrainConfig, base: Pretrained) -> Pretrained:

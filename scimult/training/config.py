@@ -36,7 +36,9 @@ class DataConfig(StrictConfig):
         None, ge=1, description="most pairs of a query in an epoch; the next one has others"
     )
     max_length: int = Field(512, ge=3)
-    hard_negatives: bool = True
+    hard_negatives: bool | Annotated[list[str], Field(min_length=1)] = Field(
+        True, description="of all tasks, of none, or of the tasks that are listed"
+    )
 
     @model_validator(mode="after")
     def _rates_match_mode(self) -> DataConfig:
@@ -255,10 +257,18 @@ class LogConfig(StrictConfig):
     )
 
 
+class HowToGet(StrictConfig):
+    """What the error says where ``data.prepared`` or ``model.base`` does not exist."""
+
+    data: str = ""
+    base: str = ""
+
+
 class PretrainConfig(StrictConfig):
-    """Everything that decides the result of a pre-training run."""
+    """Everything that decides the result of a pre-training run, and how to get what it reads."""
 
     output: str
+    how_to_get: HowToGet = Field(default_factory=HowToGet)
     seed: int = Field(42, ge=0)
     tasks: list[Task] = Field(default_factory=lambda: list(default_tasks()), min_length=1)
     data: DataConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +88,14 @@ def plan_run(config: PretrainConfig) -> RunPlan:
         If the folder, a source, a task or a rate does not exist or does not fit.
     """
     section = config.data
+    if not Path(section.prepared).exists():
+        made = f"scimult prepare --config FILE --out {section.prepared}"
+        raise ConfigError(
+            "data.prepared does not exist",
+            path=section.prepared,
+            fix=config.how_to_get.data.strip()
+            or f"name a prepared folder, or make this one: {made} (configs/data has such files)",
+        )
     data = PreparedData.open(section.prepared)
     sources = select_sources(data, section, TaskSet(config.tasks), config.loss.heads)
     paired = [source for source in sources if isinstance(source, PairFile)]
@@ -157,6 +166,8 @@ def select_sources(
     Targets are trained where ``heads`` has one for their task. The order is that of the folder,
     pairs first; for ``sequential`` sampling that of ``data.sources``.
 
+    Those of tasks that ``data.hard_negatives`` does not list come without any.
+
     Raises
     ------
     UnknownNameError, ConfigError
@@ -193,7 +204,23 @@ def select_sources(
                 order.index(name) for name in (file.name, file.source) if name in order
             )
         )
-    return chosen
+    return _with_hard_negatives(chosen, section.hard_negatives)
+
+
+def _with_hard_negatives(
+    files: list[PairFile | TargetFile], wanted: bool | list[str]
+) -> list[PairFile | TargetFile]:
+    """Return the files, without hard negatives those of tasks that are not listed."""
+    if isinstance(wanted, bool):
+        return files
+    known = {file.task for file in files if isinstance(file, PairFile)}
+    for name in wanted:
+        if name not in known:
+            raise UnknownNameError("task in data.hard_negatives", name, known)
+    return [
+        file.without_negatives() if isinstance(file, PairFile) and file.task not in wanted else file
+        for file in files
+    ]
 
 
 def _is_trained(file: PairFile | TargetFile, heads: Mapping[str, HeadConfig]) -> bool:
@@ -308,7 +335,7 @@ def build_sampler(
     """
     batch, ranks = config.batch, distributed.world_size()
     encoded_N = np.minimum(lengths_N, config.data.max_length).astype(np.int64)
-    hard_negatives = config.data.hard_negatives
+    hard_negatives = bool(config.data.hard_negatives)
     if batch.max_tokens is None:
         assert batch.pairs_per_step is not None
         rows = batch.pairs_per_step // batch.accumulation

@@ -15,6 +15,7 @@ from scimult.data.sampler import Sampler
 from scimult.data.token_store import TokenStore
 from scimult.models.compiled import compile_blocks
 from scimult.progress import note
+from scimult.tasks import tells_sides
 from scimult.training import build, dev
 from scimult.training.ahead import UnitsAhead
 from scimult.training.config import PretrainConfig
@@ -159,8 +160,8 @@ def _units(
         tokens,
         plan.known,
         max_length=config.data.max_length,
-        hard_negatives=config.data.hard_negatives,
-        by_side=config.model.routing == "task_and_side",
+        hard_negatives=bool(config.data.hard_negatives),
+        by_side=tells_sides(config.model.routing),
         teacher=plan.teacher,
         seed=config.seed,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scimult.config import apply_overrides, merge, read_yaml, validate
+from scimult.config import apply_overrides, merge, named, read_yaml, validate
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.training.config import PretrainConfig
 
@@ -33,7 +33,9 @@ def has_stages(path: Path | str) -> bool:
     return STAGES in read_yaml(path)
 
 
-def load_stages(path: Path | str, overrides: Sequence[str] = ()) -> list[Stage]:
+def load_stages(
+    path: Path | str, overrides: Sequence[str] = (), overlays: Sequence[Path | str] = ()
+) -> list[Stage]:
     """Read a configuration with ``stages`` and return every stage's own, resolved.
 
     The file is that of one run plus a mapping ``stages`` from names to overrides, in the
@@ -49,6 +51,8 @@ def load_stages(path: Path | str, overrides: Sequence[str] = ()) -> list[Stage]:
         A YAML file.
     overrides : sequence of str
         ``dotted.key=value`` changes what all stages share, ``stages.NAME.key=value`` a stage.
+    overlays : sequence of path
+        YAML files that go on top of all stages, also of what stages have of their own.
 
     Raises
     ------
@@ -57,6 +61,9 @@ def load_stages(path: Path | str, overrides: Sequence[str] = ()) -> list[Stage]:
     """
     tree = read_yaml(path)
     names = list(_own_trees(tree, path))
+    for overlay in overlays:
+        tree = _lay_over(tree, read_yaml(overlay), path)
+    path = named(path, overlays)
     tree = apply_overrides(tree, overrides)
     own_trees = _own_trees(tree, path)
     for name in own_trees:
@@ -95,6 +102,27 @@ def stages_up_to(stages: Sequence[Stage], name: str) -> list[Stage]:
         chain.append(by_name[wanted])
         wanted = by_name[wanted].after
     return chain[::-1]
+
+
+def _lay_over(
+    tree: Mapping[str, Any], overlay: Mapping[str, Any], path: Path | str
+) -> dict[str, Any]:
+    """Return a curriculum with ``overlay`` on top: no stage keeps a key that it sets."""
+    shared = {key: value for key, value in overlay.items() if key != STAGES}
+    own = {name: _without(tree, shared) for name, tree in _own_trees(tree, path).items()}
+    return merge({**tree, STAGES: own}, overlay)
+
+
+def _without(tree: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``tree`` without the keys of ``keys``, section by section."""
+    kept = {}
+    for key, value in tree.items():
+        within = keys.get(key)
+        if isinstance(value, Mapping) and isinstance(within, Mapping):
+            kept[key] = _without(value, within)
+        elif key not in keys:
+            kept[key] = value
+    return kept
 
 
 def _own_trees(tree: Mapping[str, Any], path: Path | str) -> dict[str, dict[str, Any]]:

@@ -54,7 +54,8 @@ def test_a_command_reads_what_an_earlier_one_wrote(
     assert options["prepare"]["root"] == OUT / "world" / "train"
     assert options["train-tokenizer"]["texts"] == [options["prepare"]["out"]]
     given = options["pretrain"]
-    stages = load_stages(given["config"], given["overrides"])  # type: ignore[arg-type]
+    [config] = given["config"]  # type: ignore[misc]
+    stages = load_stages(config, given["overrides"])  # type: ignore[arg-type]
     runs = [stage.config for stage in stages_up_to(stages, str(given["stage"]))]
     assert {run.data.prepared for run in runs} == {str(options["prepare"]["out"])}
     assert runs[0].model.tokenizer == str(options["train-tokenizer"]["out"])

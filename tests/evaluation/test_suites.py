@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,24 @@ def test_a_beir_folder_is_a_suite(tmp_path: Path) -> None:
     loaded = load_sets(suite, tmp_path / "elsewhere")
     assert loaded["search"].facts.counts == {"queries": 3, "candidates": 5, "relevant": 4}
     assert suite.benchmarks["search"].metrics == ["map"]
+
+
+def test_papers_are_asked_for_papers_as_iclr_2022_has_them(tmp_path: Path) -> None:
+    """Grades count linearly, and the query paper, itself in the corpus, takes no rank."""
+    folder = tmp_path / "iclr2022"
+    folder.mkdir()
+    titles = ["graph nets", "graph nets again", "graph trees", "gene virus", "stellar dust"]
+    papers = [{"_id": f"p{i}", "title": title, "text": title} for i, title in enumerate(titles)]
+    for name, rows in (("corpus", papers), ("queries", papers[:1])):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines)
+    qrels = [("p0", "p1", 1), ("p0", "p2", 2), ("p0", "p3", 0)]
+    rows = "".join(f"{query}\t{paper}\t{grade}\n" for query, paper, grade in qrels)
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    suite = load_suite("multi_objective", ["benchmarks.iclr2022.expected=null"])
+    sets = load_sets(suite, tmp_path, ["iclr2022"])
+    assert sets["iclr2022"].facts.counts == {"queries": 1, "candidates": 5, "relevant": 2}
+    result = evaluate(BM25System(), suite, sets, tmp_path / "out")
+    # BM25 ranks p1 (both words) before p2 (one).
+    worst = (1 / math.log2(2) + 2 / math.log2(3)) / (2 / math.log2(2) + 1 / math.log2(3))
+    assert result.sets["iclr2022"].scores["ndcg@10"] == pytest.approx(worst, abs=1e-12)

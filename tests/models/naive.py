@@ -119,7 +119,7 @@ def adapted_sublayer(
     scores = torch.stack(
         [(query * linear(weights, f"{fusion}.key", z)).sum(-1) for z in outputs], -1
     ).softmax(-1)
-    values = torch.stack([linear(weights, f"{fusion}.value", z) for z in outputs], -1)
+    values = torch.stack([z + linear(weights, f"{fusion}.value_change", z) for z in outputs], -1)
     return norm(weights, f"{sub}.norm", x + (values * scores[:, None, :]).sum(-1))
 
 
@@ -142,6 +142,7 @@ def routed(
     placement: str = "pfeiffer",
     scale: float = 1.0,
     pal_heads: int = 2,
+    pal_gelu: bool = False,
     code: int | None = None,
 ) -> Tensor:
     """Run one row through blocks with adapters, low-rank updates or projected attention."""
@@ -166,6 +167,7 @@ def routed(
             small = linear(weights, f"pal_projections.down.experts.{route}", start)
             pal = linear(weights, f"blocks.{number}.pal.qkv.experts.{route}", small)
             beside = attention(*pal.chunk(3, -1), pal_heads)
-            h = h + linear(weights, f"pal_projections.up.experts.{route}", beside)
+            beside = linear(weights, f"pal_projections.up.experts.{route}", beside)
+            h = h + (F.gelu(beside) if pal_gelu else beside)
         x = adapted_sublayer(weights, feed, x, h, route, routes, placement)
     return x

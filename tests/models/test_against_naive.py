@@ -77,6 +77,7 @@ def test_equation_4_with_an_instruction_encoder() -> None:
         ("LoRA", {"scale": 16 / 2}),
         ("LoRA everywhere", {"scale": 16 / 3}),
         ("PALs", {"pal_heads": 2}),
+        ("PALs of the code", {"pal_heads": 2, "pal_gelu": True}),
     ],
 )
 def test_added_layers(case: str, settings: dict[str, object]) -> None:
@@ -106,6 +107,27 @@ def test_instruction_states_can_be_read_once_and_used_again() -> None:
         torch.testing.assert_close(
             again, model(pack(tiny_rows()), ROUTE_OF_ROW), rtol=0, atol=FLOAT64
         )
+
+
+def test_experts_that_read_instructions_are_the_instruction_variant_of_each_route() -> None:
+    """With a route's experts as the layers of the plain encoder, compared with naive above."""
+    model = tiny_encoder("experts, instructions").double()
+    embedded = model(pack(tiny_rows()), ROUTE_OF_ROW)
+    names = model.state_dict().keys()
+    for route in range(ROUTES):
+        weights = {}
+        for name, weight in model.state_dict().items():
+            bank, _, rest = name.partition(".experts.")
+            expert = rest.partition(".")[0]
+            shared = not any(other.startswith(f"{bank}.experts.1.") for other in names)
+            if shared or expert == str(route):
+                alone = name if shared else name.replace(f".experts.{expert}.", ".experts.0.")
+                weights[alone] = weight
+        plain = tiny_encoder("instruction").double()
+        plain.load_state_dict(weights)
+        rows = [place for place, of_row in enumerate(ROUTE_OF_ROW) if of_row == route]
+        expected = plain(pack([tiny_rows()[place] for place in rows]), route)
+        torch.testing.assert_close(embedded[rows], expected, rtol=0, atol=FLOAT64)
 
 
 def test_another_instruction_is_another_embedding() -> None:

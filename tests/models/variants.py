@@ -25,6 +25,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "own norms": ("mha_ffn_expert", {"own_norm": True}),
     "shared norms": ("mha_ffn_expert", {"own_norm": False}),
     "instruction": ("instruction", {}),
+    "experts, instructions": ("mha_ffn_expert", {"instructions": True}),
     "prefix": ("prefix", {}),
     "control codes": ("control_codes", {}),
     "control codes, CLS": ("control_codes", {"embed_at": "cls"}),
@@ -38,6 +39,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"rank": 3, "targets": ["query", "key", "value", "output", "intermediate", "projection"]},
     ),
     "PALs": ("pals", {"width": 6, "heads": 2}),
+    "PALs of the code": ("pals", {"width": 6, "heads": 2, "bias": True, "activation": "gelu"}),
 }
 INSTRUCTIONS = [np.array([1, 7, 9, 2]), np.array([1, 30, 31, 32, 33, 2]), np.array([1, 44, 2])]
 

@@ -13,8 +13,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch.nn import Embedding, Linear
 
+from scimult.checkpoints import load_pretrained
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.models import VARIANTS, Encoder, EncoderConfig, pack, variant_layouts
 from scimult.training import build
@@ -252,6 +254,8 @@ def test_a_route_has_the_largest_weight_of_its_tasks(tmp_path: Path) -> None:
     assert weights("format", read=0.1, cited=0.5) == {0: 0.5}
     assert weights("format", read=0.1, find=2.0) == {0: 0.1, 1: 2.0}
     assert weights("task_and_side", cited=0.5) == {2: 0.5, 3: 0.5}
+    # The papers that a search looks for are among those of proximity.
+    assert weights("format_and_side", find=0.5) == {0: 0.5, 1: 0.5}
 
 
 TASKS = [
@@ -281,3 +285,37 @@ def test_warmup_is_a_share_below_one_and_steps_above() -> None:
 def test_unknown_schedule_lists_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'cosine'"):
         lr_factor("cosin", 0, 1, 0)
+
+
+def test_decay_draws_the_values_of_a_fusion_to_the_identity() -> None:
+    """AdapterFusion's regulariser, which is 0 at V = I: one step down its gradient, by autograd."""
+    layouts = variant_layouts("fusion", {"width": 2}, 2, 1)
+    sizes = {"hidden_size": 4, "num_blocks": 1, "num_heads": 2, "intermediate_size": 8}
+    config = EncoderConfig.model_validate({"vocab_size": 9, **sizes, **layouts})
+    encoder = Encoder(config).double()
+    fusion = encoder.blocks[0].feed_forward.experts[0].adapter.fusion.experts[0]
+    torch.nn.init.normal_(fusion.value_change.weight, generator=torch.Generator().manual_seed(0))
+    value = (torch.eye(4) + fusion.value_change.weight).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(0.1 / 2 * (value - torch.eye(4)).square().sum(), value)
+    groups = parameter_groups(encoder, DECAYED)
+    for parameter in encoder.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = RoutedAdamW(groups, lr=0.01)
+    optimizer.active = frozenset({0})
+    optimizer.step()
+    expected = value - 0.01 * gradient
+    assert torch.allclose(torch.eye(4) + fusion.value_change.weight, expected, atol=1e-12, rtol=0)
+
+
+def test_a_fusion_saved_with_its_whole_values_is_read_as_it_was(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "today", variant="fusion")
+    today = load_pretrained(folder).model.state_dict()
+    weights = {}
+    for name, weight in today.items():
+        whole = name.replace("value_change", "value")
+        weights[whole] = weight if name == whole else torch.eye(len(weight)) + weight
+    assert weights.keys() != today.keys()
+    save_file(weights, folder / "model.safetensors")
+    for name, weight in load_pretrained(folder).model.state_dict().items():
+        # 1 + w - 1 loses w's bits below those of 1.
+        assert torch.allclose(weight, today[name], rtol=0, atol=2**-23), name

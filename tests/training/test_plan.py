@@ -12,7 +12,7 @@ import pytest
 from scimult.config import load_config, validate
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, UnknownNameError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.tasks import default_tasks
 from scimult.training.config import PretrainConfig
@@ -128,3 +128,30 @@ def test_an_epoch_of_the_shared_data_sees_every_pair_once(
     seen = pairs_seen(tmp_path / "prepared", tokenizer, max_tokens=8192)
     assert len(seen) == 5
     assert all(set(times) == {1} for times in seen.values()), seen
+
+
+def test_hard_negatives_of_the_tasks_that_are_listed(corpus: Path) -> None:
+    """SciMult's Table A4 leaves out those of classification alone."""
+
+    def tasks_with_negatives(chosen: Any) -> set[str]:
+        data = {"hard_negatives": chosen}
+        _, plan = plan_of(corpus, {"pairs_per_step": 8}, data=data)
+        return {file.task for file in plan.sources if file.negatives.lengths.any()}
+
+    everything = {"search", "link_prediction", "classification"}
+    assert tasks_with_negatives(True) == everything
+    assert tasks_with_negatives(["link_prediction", "search"]) == everything - {"classification"}
+    with pytest.raises(UnknownNameError, match="did you mean 'search'"):
+        tasks_with_negatives(["serach"])
+
+
+def test_a_stream_of_a_task_that_is_not_listed_draws_none(corpus: Path) -> None:
+    data = {"hard_negatives": ["search"]}
+    config, plan = plan_of(corpus, {"pairs_per_step": 8}, data=data)
+    sampler, steps = build_sampler(config, plan, np.full(1000, 20, dtype=np.int32))
+    drawn: Counter[str] = Counter()
+    for number in range(steps):
+        for part in sampler.plan(number):
+            drawn[plan.sources[part.source].task] += int((part.rows.negatives_R >= 0).sum())
+    assert drawn["search"] > 0
+    assert drawn["classification"] == drawn["link_prediction"] == 0

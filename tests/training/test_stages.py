@@ -120,3 +120,27 @@ def test_every_stage_is_checked_when_the_file_is_read(
 def test_overrides_without_effect_are_refused(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(SciMultError, match=message):
         load_stages(write(tmp_path), [override])
+
+
+def test_later_files_go_on_top_of_stages_too(tmp_path: Path) -> None:
+    """What a stage and a file on top both set is the file's; what it alone sets stays."""
+    stages = {**STAGES, "search": {**STAGES["search"], "optimizer": {"clip": 1.0}}}
+    path, top, more = write(tmp_path, stages), tmp_path / "top.yaml", tmp_path / "more.yaml"
+    top.write_text("schedule: {steps: 3, epochs: null}\noptimizer: {lr: 0.5}\n")
+    more.write_text("optimizer: {lr: 0.25}\nmodel: {tokenizer: pieces}\n")
+    first, experts, search = load_stages(path, ["seed=1"], [top, more])
+    for stage in (first, experts, search):
+        assert (stage.config.schedule.steps, stage.config.schedule.epochs) == (3, None)
+        assert stage.config.optimizer.lr == 0.25
+    assert experts.config.model.variant == "mha_expert"
+    assert (search.config.data.sources, search.config.optimizer.clip) == (["clicks"], 1.0)
+    assert (first.config.model.tokenizer, first.config.seed) == ("pieces", 1)
+    # A single run's files go on top of each other as well.
+    single = tmp_path / "single.yaml"
+    single.write_text(yaml.safe_dump(SHARED))
+    written = ["seed=1", "schedule.steps=3", "optimizer.lr=0.25", "model.tokenizer=pieces"]
+    laid_over = load_config(PretrainConfig, single, ["seed=1"], [top, more])
+    assert laid_over == load_config(PretrainConfig, single, written)
+    top.write_text("optimiser: {lr: 1}\n")
+    with pytest.raises(SciMultError, match=r"(?s)curriculum\.yaml with .*top\.yaml.*unknown key"):
+        load_stages(path, (), [top])

@@ -14,15 +14,15 @@ from scimult.data.lines import Record
 
 COMPRESSION = 1  # the files are read once or twice: speed counts more than size
 UNITED = ("authors", "labels")
-SINGLE = ("title", "abstract", "venue", "year", "doi")
+SINGLE = ("title", "abstract", "venue", "year", "doi", "target")
 _LONGEST_SHOWN = 60
 
 
 class PaperFile:
     """``papers.jsonl.gz`` in the making.
 
-    A paper may come again. Its authors and labels are united; of title, abstract, venue, year
-    and DOI the first that is not empty stays, and another one is counted and named. Records
+    A paper may come again. Its authors and labels are united; of title, abstract, venue, year,
+    DOI and target the first that is not empty stays, and another one is counted and named. Records
     that differ from the first of their paper wait on disk: memory holds the ids and a hash of
     each first record.
 

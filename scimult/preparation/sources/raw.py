@@ -107,6 +107,7 @@ class RawSource:
         year: int | None = None,
         doi: str = "",
         labels: Sequence[str] = (),
+        target: str | float | None = None,
     ) -> None:
         """Write a paper; one whose id is known is united with what was written.
 
@@ -129,6 +130,7 @@ class RawSource:
             "year": year,
             "doi": doi,
             "labels": list(labels),
+            "target": target,
         }
         paper.update({name: value for name, value in extra.items() if value not in ([], "", None)})
         self._papers.add(record, paper)

@@ -102,10 +102,12 @@ def _writer(
     if task == "fos":
         return lambda record: _write_labelled(record, record.strings("labels_text"), raw)
     if task == "mesh_descriptors":
-        return lambda record: _write_labelled(record, [record.text("descriptor")], raw)
+        return lambda record: _write_descriptor(record, raw)
     field = "log_citations" if task == "cite_count" else "year"
     width = options.band.get("cite_count" if task == "cite_count" else "pub_year", 1.0)
-    return lambda record: _write_labelled(record, [_band(record, field, width)], raw)
+    return lambda record: _write_labelled(
+        record, [_band(record, field, width)], raw, record.number(field)
+    )
 
 
 def _rows(conversion: Conversion, task: str, options: SciRepEvalOptions) -> Iterator[Record]:
@@ -125,10 +127,17 @@ def _rows(conversion: Conversion, task: str, options: SciRepEvalOptions) -> Iter
             yield from read_rows(path, conversion.rejects)
 
 
-def _write_labelled(record: Record, labels: list[str], raw: RawSource) -> None:
-    """Write a paper with its labels; a label is known by its name.
+def _write_descriptor(record: Record, raw: RawSource) -> None:
+    descriptor = record.text("descriptor")
+    _write_labelled(record, [descriptor], raw, descriptor)
 
-    A paper that comes again, under other labels, has them all.
+
+def _write_labelled(
+    record: Record, labels: list[str], raw: RawSource, target: str | float | None = None
+) -> None:
+    """Write a paper with its labels, known by their names, and what a head learns to say of it.
+
+    A paper that comes again, under other labels, has them all, and the first target.
     """
     raw.counts["rows"] += 1
     names = [name for name in distinct(labels) if name.strip()]
@@ -136,7 +145,7 @@ def _write_labelled(record: Record, labels: list[str], raw: RawSource) -> None:
         raw.counts["rows without a label"] += 1
         return
     title, abstract = record.text("title", ""), record.text("abstract", "")
-    raw.paper(record, paper_id(record), title, abstract, labels=names)
+    raw.paper(record, paper_id(record), title, abstract, labels=names, target=target)
     raw.labels_by_name(record, names)
 
 

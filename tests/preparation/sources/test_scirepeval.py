@@ -53,7 +53,8 @@ def test_fields_of_study(tmp_path: Path) -> None:
 def test_mesh_descriptors(tmp_path: Path) -> None:
     rows = [_text(1, mag_id=7, descriptor="Brain", qualifier=None)]
     found = _convert(tmp_path, "mesh_descriptors", rows)
-    assert found.rows("scirepeval-mesh_descriptors", "papers")[0]["labels"] == ["Brain"]
+    [paper] = found.rows("scirepeval-mesh_descriptors", "papers")
+    assert (paper["labels"], paper["target"]) == (["Brain"], "Brain")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +79,9 @@ def test_regression_becomes_bands(
 ) -> None:
     rows = [_text(i, **{field: value}) for i, value in enumerate(values)]
     found = _convert(tmp_path, task, rows)
-    labels = [paper["labels"] for paper in found.rows(f"scirepeval-{task}", "papers")]
-    assert [label.split("from ")[1] for (label,) in labels] == names
+    papers = found.rows(f"scirepeval-{task}", "papers")
+    assert [label.split("from ")[1] for (label,) in (paper["labels"] for paper in papers)] == names
+    assert [paper["target"] for paper in papers] == values
 
 
 @pytest.mark.parametrize("task", ["same_author", "high_influence_cite"])

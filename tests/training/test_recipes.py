@@ -1,0 +1,202 @@
+"""Every recipe of ``configs/papers`` fits its base, and its small twin trains."""
+
+from __future__ import annotations
+
+import math
+import os
+import traceback
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
+from scimult.config import load_config, validate
+from scimult.errors import ConfigError, DataError
+from scimult.models import Encoder, EncoderConfig
+from scimult.preparation.dataset import DatasetConfig, build_dataset
+from scimult.preparation.vocabulary import read_texts, save_tokenizer, train_wordpiece
+from scimult.preparation.world import WorldSettings, make_world, write_world
+from scimult.tasks import default_tasks
+from scimult.training.build import build_model, rehearse_model
+from scimult.training.config import PretrainConfig
+from scimult.training.curriculum import run_stages
+from scimult.training.plan import plan_run
+from scimult.training.run import pretrain
+from scimult.training.stages import Stage, has_stages, load_stages
+from tests.conftest import REPOSITORY
+from tests.ranks import run_ranks
+from tests.tiny import tiny_tokenizer
+from tests.training.corpus import metrics
+
+CONFIGS = REPOSITORY / "configs"
+RECIPES = sorted((CONFIGS / "papers").glob("*/*.yaml"))
+BERT = {"hidden_size": 768, "num_blocks": 12, "num_heads": 12, "intermediate_size": 3072}
+SIZES: dict[str, dict[str, Any]] = {
+    "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract": BERT,
+    "allenai/scibert_scivocab_uncased": BERT,
+    "malteos/scincl": BERT,
+    "nreimers/MiniLM-L6-H384-uncased": {
+        "hidden_size": 384,
+        "num_blocks": 6,
+        "num_heads": 12,
+        "intermediate_size": 1536,
+    },
+    "answerdotai/ModernBERT-base": {
+        "family": "modernbert",
+        "hidden_size": 768,
+        "num_blocks": 22,
+        "num_heads": 12,
+        "intermediate_size": 1152,
+        "max_positions": 8192,
+        "token_types": 0,
+        "modern": {"global_blocks": list(range(0, 22, 3))},
+    },
+}
+STEPS = 2
+# What makes a twin of minutes one of a second.
+QUICK = (
+    f"schedule.steps={STEPS}",
+    "batch.pairs_per_step=16",
+    "dev.queries=2",
+    "dev.candidates=5",
+    "log.tensorboard=false",
+)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(CONFIGS / "papers").with_suffix("").as_posix()
+
+
+def stages_of(path: Path, *, small: bool = False) -> list[Stage]:
+    """Return the stages of a recipe, or of its twin; a single run is one stage."""
+    own = CONFIGS / "papers" / f"small_{path.stem}.yaml"
+    overlay = own if own.exists() else CONFIGS / "papers" / "small.yaml"
+    overlays, overrides = ([overlay], QUICK) if small else ([], ())
+    if has_stages(path):
+        return load_stages(path, overrides, overlays)
+    return [Stage(path.stem, load_config(PretrainConfig, path, overrides, overlays))]
+
+
+@cache
+def published(base: str) -> Pretrained:
+    """Return the shapes of a base checkpoint, or of what another recipe will save."""
+    if base in SIZES:
+        encoder = EncoderConfig.model_validate({"vocab_size": 30522, **SIZES[base]})
+        config = PretrainedConfig(
+            encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
+        )
+        with torch.device("meta"):
+            return Pretrained(Encoder(encoder), tiny_tokenizer(), config)
+    runs = {stage.config.output: (path, stage) for path in RECIPES for stage in stages_of(path)}
+    assert base in runs, f"no recipe writes {base}"
+    path, wanted = runs[base]
+    return rehearsed(path)[wanted.name]
+
+
+@cache
+def rehearsed(path: Path) -> dict[str, Pretrained]:
+    """Build every stage of a recipe by shapes; a contradiction raises."""
+    models: dict[str, Pretrained] = {}
+    for stage in stages_of(path):
+        config = stage.config
+        base = published(str(config.model.base)) if stage.after is None else models[stage.after]
+        models[stage.name] = rehearse_model(config, base)
+    return models
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_a_recipe_fits_its_base(path: Path) -> None:
+    models = rehearsed(path)
+    assert models
+    for stage in stages_of(path):
+        assert stage.config.output.startswith(f"runs/papers/{path.parent.name}")
+        assert stage.config.data.sources, "a recipe names what it trains on"
+        assert stage.config.how_to_get.data
+        first = stage.after is None and not (CONFIGS / stage.config.model.base).exists()
+        assert not first or stage.config.model.base in SIZES or stage.config.how_to_get.base
+
+
+def test_all_papers_have_recipes() -> None:
+    folders = {path.parent.name for path in RECIPES}
+    papers = {"scimult", "specter", "scincl", "specter2", "scirepeval_v1", "multi_objective"}
+    assert folders == {*papers, "beyond"}
+
+
+def prepare_world(folder: Path) -> None:
+    """Write what the first lines of configs/papers/small.yaml make, smaller."""
+    world, prepared = folder / "runs/small/world", folder / "runs/small/prepared"
+    write_world(make_world(validate(WorldSettings, {"papers": 300})), world)
+    settings = [f"root={world / 'train'}"]
+    config = load_config(DatasetConfig, CONFIGS / "data/papers_small.yaml", settings)
+    build_dataset(config, prepared)
+    tokenizer = train_wordpiece(read_texts(prepared), 1000)
+    save_tokenizer(tokenizer, folder / "runs/small/tokenizer")
+
+
+def train_twins(folder: Path) -> dict[str, str]:
+    """Train every twin as a user would, one after another; return why some could not."""
+    os.chdir(folder)
+    prepare_world(folder)
+    problems: dict[str, str] = {}
+    for path in RECIPES:
+        stages = stages_of(path, small=True)
+        try:
+            # Stages that another recipe has trained are passed over.
+            run_stages(stages) if has_stages(path) else pretrain(stages[0].config)
+        except Exception:
+            problems[name(path)] = traceback.format_exc()
+    return problems
+
+
+@pytest.fixture(scope="module")
+def problems(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    [found] = run_ranks(train_twins, 1, tmp_path_factory.mktemp("rank"), folder)
+    result: dict[str, str] = found
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("twins")
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_a_twin_trains(path: Path, problems: dict[str, str], folder: Path) -> None:
+    if name(path) in problems:
+        pytest.fail(problems[name(path)], pytrace=False)
+    for stage in stages_of(path, small=True):
+        output = folder / stage.config.output
+        lines = metrics(output)
+        assert len(lines) == STEPS
+        assert all(math.isfinite(line["loss"]) for line in lines)
+        wanted = set(stage.config.data.sources or ())
+        trained = set(chain.from_iterable(line["sources"] for line in lines))
+        assert trained <= {source.partition(".")[0] for source in wanted}
+        saved = load_pretrained(output)
+        assert saved.config.provenance["variant"] == stage.config.model.variant
+
+
+def test_what_is_not_there_is_told_with_how_to_get_it(tmp_path: Path) -> None:
+    [stage] = stages_of(CONFIGS / "papers/specter/specter.yaml")
+    config = stage.config.model_copy(update={"output": str(tmp_path / "run")})
+    config.data.prepared = str(tmp_path / "absent")
+    with pytest.raises(ConfigError, match=r"data\.prepared does not exist") as caught:
+        plan_run(config)
+    assert "Fix: download data.json" in str(caught.value)
+    assert str(caught.value).count("Fix:") == 1
+    config.how_to_get.data = ""
+    with pytest.raises(ConfigError, match="Fix: .*scimult prepare --config FILE --out .*absent"):
+        plan_run(config)
+    (tmp_path / "absent").mkdir()
+    with pytest.raises(DataError, match="not a prepared folder"):
+        plan_run(config)
+    [stage] = stages_of(CONFIGS / "papers/beyond/late_experts.yaml")
+    stage.config.model.base = str(tmp_path / "vanilla")
+    with pytest.raises(ConfigError, match=r"model\.base does not exist.*Fix: train SciMult's"):
+        build_model(stage.config)
