@@ -19,6 +19,7 @@ from scimult.progress import note
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
 from scimult.training.dev import mean_reciprocal_rank
+from scimult.training.interference.mixture import only_tasks
 from scimult.training.plan import RunPlan
 from scimult.training.run import pretrain
 
@@ -81,26 +82,12 @@ def train_affinity(
     rows = [AffinityRow((), scores(build_model(config)))]
     for group in combinations_of(tasks):
         note(f"training on {', '.join(group)}")
-        model = pretrain(_on(config, plan, group, steps, folder))
-        rows.append(AffinityRow(group, scores(load_pretrained(model))))
+        chosen = only_tasks(config, plan, group)
+        chosen.output = str(folder / "+".join(group))
+        chosen.schedule.steps, chosen.schedule.epochs = steps, None
+        chosen.checkpoint.every, chosen.dev.every = steps, 0
+        rows.append(AffinityRow(group, scores(load_pretrained(pretrain(chosen)))))
     return rows
-
-
-def _on(
-    config: PretrainConfig, plan: RunPlan, group: Sequence[str], steps: int, folder: Path
-) -> PretrainConfig:
-    chosen = config.model_copy(deep=True)
-    sources = [source for source in plan.sources if source.task in group]
-    names = {part for source in sources for part in (source.name, source.source, source.task)}
-    chosen.output = str(folder / "+".join(group))
-    chosen.data.sources = [source.name for source in sources]
-    chosen.data.rates = {name: rate for name, rate in chosen.data.rates.items() if name in names}
-    weights = {task: plan.loss_weights[task] for task in group}
-    chosen.loss.weights = weights if len(set(weights.values())) > 1 else {}
-    chosen.schedule.steps, chosen.schedule.epochs = steps, None
-    chosen.checkpoint.every = steps
-    chosen.dev.every = 0
-    return chosen
 
 
 def _scores(config: PretrainConfig, plan: RunPlan, pretrained: Pretrained) -> dict[str, float]:

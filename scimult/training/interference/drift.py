@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scimult.checkpoints import Pretrained
-from scimult.data.batches import Unit
+from scimult.data.batches import Batch, Unit
 from scimult.errors import ConfigError
 from scimult.models import embed_tokens
 from scimult.retrieval.embeddings import unit_rows
@@ -92,6 +92,8 @@ def _texts(units: Iterable[Unit]) -> Mapping[tuple[str, str], list[TokenIds]]:
     found: dict[tuple[str, str], dict[bytes, TokenIds]] = {}
     for unit in units:
         for part in unit.parts:
+            if not isinstance(part, Batch):
+                continue
             for role, places in (("query", part.query_B), ("candidate", part.candidate_C)):
                 known = found.setdefault((part.task, role), {})
                 for row in (part.rows[place] for place in places.tolist()):

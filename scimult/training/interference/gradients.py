@@ -27,7 +27,7 @@ from scimult.training.objective import Objective
 from scimult.training.passes import UnitTexts
 from scimult.training.plan import RunPlan, build_sampler
 
-LossesOfTasks = Callable[[Unit, Tensor], dict[str, Tensor]]
+TaskLosses = Callable[[Unit, Tensor], dict[str, Tensor]]
 # Batches of each task in a round: two, so that a task can be compared with itself.
 HALVES = 2
 # A task that is in none of so many units for each batch that is needed is not in the mixture.
@@ -72,7 +72,7 @@ def place_of(parameter: str, num_blocks: int) -> Place:
 
 def measure(
     model: Encoder,
-    objective: LossesOfTasks,
+    objective: TaskLosses,
     tasks: Sequence[str],
     routes_of_task: Callable[[str], Sequence[int]],
     rounds: Sequence[Sequence[Sequence[Unit]]],
@@ -113,7 +113,7 @@ def measure(
 
 
 def _losses(
-    model: Encoder, objective: LossesOfTasks, unit: Unit, texts: UnitTexts
+    model: Encoder, objective: TaskLosses, unit: Unit, texts: UnitTexts
 ) -> dict[str, Tensor]:
     packed = pack(texts.rows).to(next(model.parameters()).device)
     routes: int | list[int] = texts.routes
@@ -151,14 +151,17 @@ def training_objective(
     config: PretrainConfig,
     routes_of_task: Callable[[str], Sequence[int]],
     device: torch.device,
-) -> LossesOfTasks:
-    """Return the loss of a run, summed over the queries of each task in a unit."""
+) -> TaskLosses:
+    """Return the loss of a run, summed over the queries of each task in a unit.
+
+    A learned temperature is what it is before training.
+    """
     group_of = shared_negatives(config.batch.negatives_across, routes_of_task)
-    contrastive = Objective(config.model.similarity, config.loss, device, group_of)
+    objective = Objective(config.model.similarity, config.loss, device, group_of)
 
     def losses(unit: Unit, embeddings_UD: Tensor) -> dict[str, Tensor]:
         by_task: dict[str, Tensor] = {}
-        for result in contrastive(unit.parts, embeddings_UD):
+        for result in objective(unit.parts, embeddings_UD):
             loss = by_task.get(result.task)
             by_task[result.task] = result.loss if loss is None else loss + result.loss
         return by_task

@@ -15,6 +15,7 @@ from scimult.config import apply_overrides, read_yaml, validate
 from scimult.errors import ConfigError
 from scimult.files import FolderKind, check_replaceable, only_writer
 from scimult.hardware import usable_device
+from scimult.progress import note
 from scimult.table import Table
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
@@ -29,6 +30,7 @@ from scimult.training.interference.gradients import (
     training_rounds,
 )
 from scimult.training.interference.layout import SuggestedLayout, suggest_layout
+from scimult.training.interference.mixture import only_tasks
 from scimult.training.interference.report import (
     JSON_FILE,
     PAGE_FILE,
@@ -105,13 +107,18 @@ def run_interference(
         )
     plan = plan_run(settings)
     present = {source.task for source, rate in zip(plan.sources, plan.rates, strict=True) if rate}
-    tasks = [task.name for task in settings.tasks if task.name in present]
+    heads = sorted(present.intersection(settings.loss.heads))
+    tasks = [task.name for task in settings.tasks if task.name in present.difference(heads)]
     if len(tasks) < 2:
         raise ConfigError(
             "a mixture of one task has nothing that interferes",
             value=tasks,
-            fix="name a configuration whose data.sources train two tasks or more",
+            fix="name a configuration whose data.sources train two tasks or more on pairs",
         )
+    if heads:
+        note(f"without {', '.join(heads)}: the model does not hold the heads of these tasks")
+        settings = only_tasks(settings, plan, tasks)
+        plan = plan_run(settings)
     where = usable_device(device)
     pretrained = build_model(settings)
     encoder = pretrained.model.to(where)

@@ -32,8 +32,8 @@ from scimult.training.interference.affinity import combinations_of, train_affini
 from scimult.training.interference.cosines import WHOLE, Estimate
 from scimult.training.interference.drift import linear_cka, measure_drift
 from scimult.training.interference.gradients import (
-    Objective,
     Place,
+    TaskLosses,
     place_of,
     training_objective,
     training_rounds,
@@ -42,7 +42,14 @@ from scimult.training.interference.report import draw, layout_snippet
 from scimult.training.interference.run import run_interference
 from scimult.training.plan import plan_run
 from tests.models.variants import tiny_encoder
-from tests.training.corpus import metrics, prepare_corpus, run_config
+from tests.training.corpus import (
+    ALL_TASKS,
+    KINDS,
+    TARGETS,
+    metrics,
+    prepare_corpus,
+    run_config,
+)
 
 TASKS = ("one", "two")
 # Rounding of some ten thousand products in float64.
@@ -66,7 +73,7 @@ def _rounds(count: int) -> list[list[list[Unit]]]:
     ]
 
 
-def _compare(model: Encoder, objective: Objective, count: int = 4) -> InterferenceMap:
+def _compare(model: Encoder, objective: TaskLosses, count: int = 4) -> InterferenceMap:
     rounds = list(measure(model, objective, TASKS, _routes(model), _rounds(count)))
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     places = [place_of(name, model.config.num_blocks) for name in names]
@@ -78,7 +85,7 @@ def _routes(model: Encoder) -> Any:
     return lambda task: (TASKS.index(task),) * 2 if routed else (0, 0)
 
 
-def _pull_apart(model: Encoder, chosen: Sequence[str], strength: float) -> Objective:
+def _pull_apart(model: Encoder, chosen: Sequence[str], strength: float) -> TaskLosses:
     """Return a loss that both tasks share, and opposed targets for the chosen parameters."""
     generator = torch.Generator().manual_seed(0)
     parameters = [(n, p) for n, p in model.named_parameters() if any(c in n for c in chosen)]
@@ -265,7 +272,7 @@ def test_linear_cka_is_that_of_gram_matrices() -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("interference")
-    prepare_corpus(path)
+    prepare_corpus(path, TARGETS)
     return path
 
 
@@ -327,6 +334,22 @@ def test_the_verb_writes_a_report(folder: Path) -> None:
     model = {"base": str(folder / "base"), **report["layout"]["model"]}
     build_model(run_config(folder, "next", model=model))
     assert CliRunner().invoke(app, [str(one) for one in arguments]).exit_code == 0
+
+
+def test_tasks_with_heads_are_left_out(folder: Path, tmp_path: Path) -> None:
+    config = run_config(
+        folder,
+        "heads",
+        tasks=ALL_TASKS,
+        loss={"by_task": {**KINDS, "link_prediction": {"name": "triplet", "margin": 2.0}}},
+        model={"variant": "vanilla", "similarity": "l2"},
+        batch={"mix": "in_batch", "pairs_per_step": 24},
+    )
+    save_config(config, tmp_path / "run.yaml")
+    run_interference(folder / "base", tmp_path / "out", config=tmp_path / "run.yaml", rounds=2)
+    report = json.loads((tmp_path / "out" / "interference.json").read_text(encoding="utf-8"))
+    assert report["tasks"] == ["search", "link_prediction", "classification"]
+    assert list(report["config"]["loss"]["by_task"]) == ["link_prediction"]
 
 
 def test_what_cannot_be_measured_is_named(folder: Path, tmp_path: Path) -> None:
