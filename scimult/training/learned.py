@@ -23,7 +23,7 @@ from scimult.training.loss_config import LossConfig
 from scimult.training.task_losses import InfoNCEConfig
 
 MODULE = "learned"
-TEMPERATURE, HEAD = "temperature", "head"
+TEMPERATURE, HEAD, PROJECTION = "temperature", "head", "projection"
 LOG_VARIANCE, TASK_WEIGHTS = "log_variance", "task_weights"
 Values = Mapping[str, Tensor]
 
@@ -118,6 +118,7 @@ def learned_parts(
     model: Encoder,
     tasks: Collection[str],
     outputs: Mapping[str, int] | None = None,
+    projection: LearnedPart | None = None,
 ) -> LearnedParts:
     """Give the model what the losses of a run train beside it.
 
@@ -131,6 +132,8 @@ def learned_parts(
         Those that the run trains.
     outputs : mapping of task to int, optional
         How many outputs each head has.
+    projection : LearnedPart, optional
+        The map to the vectors of a teacher, where one is learned.
     """
     parts: dict[str, LearnedPart] = {}
     for name, temperature in _temperatures(config.loss, tasks).items():
@@ -145,6 +148,8 @@ def learned_parts(
             parts[log_variance_name(task)] = LearnedPart(LogVariance(), frozenset({task}))
     if config.loss.weighting == "gradnorm":
         parts[TASK_WEIGHTS] = LearnedPart(TaskWeights(len(tasks)), frozenset(tasks))
+    if projection is not None:
+        parts[PROJECTION] = projection
     return LearnedParts(model, parts)
 
 

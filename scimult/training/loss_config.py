@@ -14,6 +14,7 @@ from scimult.training.task_losses import (
     TaskLoss,
     TripletConfig,
 )
+from scimult.training.teacher_config import EmbeddingTeacherConfig
 
 LossName = Literal["info_nce", "symmetric_info_nce", "triplet"]
 _INFO_NCE: dict[str, Any] = {"temperature": 1.0, "learn_temperature": False}
@@ -79,6 +80,7 @@ class LossConfig(StrictConfig):
     )
     matryoshka: list[int] = Field(default_factory=list)
     distillation: DistillationConfig | None = None
+    embedding_teacher: EmbeddingTeacherConfig | None = None
 
     @model_validator(mode="before")
     @classmethod

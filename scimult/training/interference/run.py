@@ -99,12 +99,6 @@ def run_interference(
     """
     check_replaceable(out, _REPORT)
     settings = _settings(model, config, overrides)
-    if settings.loss.heads:
-        raise ConfigError(
-            "interference is measured between tasks of pairs, and this configuration has heads",
-            value=sorted(settings.loss.heads),
-            fix="leave them out: loss.by_task={}",
-        )
     plan = plan_run(settings)
     present = {source.task for source, rate in zip(plan.sources, plan.rates, strict=True) if rate}
     heads = sorted(present.intersection(settings.loss.heads))
