@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from scimult.errors import ConfigError, SciMultError
 from scimult.studies.config import StudyConfig, expand, load_study, ordered, seeds_of
+from scimult.studies.trials import config_of
+from tests.conftest import REPOSITORY
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True)
 LINES = st.lists(st.from_regex(r"[a-z]{1,4}\.[a-z]{1,4}=[0-9]{1,3}", fullmatch=True), max_size=2)
@@ -97,6 +99,20 @@ def test_the_environment_stands_in_paths(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("SOMEWHERE")
     with pytest.raises(ConfigError, match=r"variable is not set.*Fix: export SOMEWHERE="):
         study(tmp_path, evaluate=evaluate)
+
+
+FILES = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.stem != "scholarly"], ids=lambda p: p.stem)
+def test_the_studies_that_we_ship(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their configurations exist; what those say is checked where there are data."""
+    monkeypatch.setenv("SCIMULT_DATA", "somewhere")
+    found = load_study(path)
+    runs = found.all_runs()
+    configs = {config_of(found, run) for run in runs.values() if run.is_trained}
+    assert all((REPOSITORY / config).is_file() for config in configs)
+    assert path.stem in found.output
 
 
 MERGE = {"models": ["vanilla", "experts"]}
