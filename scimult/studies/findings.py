@@ -154,11 +154,12 @@ def _column(plan: Plan, suite: str, name: str, results: Mapping[str, Result]) ->
 
 
 def _averages(columns: Sequence[_Column]) -> list[_Column]:
-    """Return the mean of all sets, and of each task's if there are several."""
-    tasks = list(dict.fromkeys(column.task for column in columns))
+    """Return the mean of all sets, and of each task that has several but not all of them."""
     groups = {EVERYTHING: list(columns)} if columns else {}
-    if len(tasks) > 1:
-        groups |= {task: [c for c in columns if c.task == task] for task in tasks}
+    for task in dict.fromkeys(column.task for column in columns):
+        members = [column for column in columns if column.task == task]
+        if 1 < len(members) < len(columns):
+            groups[task] = members
     found = []
     for task, members in groups.items():
         known = [c.covariance_NN for c in members if c.covariance_NN is not None]
