@@ -12,6 +12,7 @@ from scimult.evaluation.suites import Suite
 from scimult.files import read_json
 from scimult.preparation.dataset import DatasetConfig
 from scimult.preparation.mining.config import MiningConfig
+from scimult.studies.config import StudyConfig
 from scimult.training.config import PretrainConfig
 from scimult.training.stages import has_stages, load_stages
 from tests.conftest import REPOSITORY
@@ -23,6 +24,7 @@ SCHEMAS: dict[str, type[StrictConfig]] = {
     "evaluate": Suite,
     "pretrain": PretrainConfig,
     "papers": PretrainConfig,
+    "studies": StudyConfig,
 }
 CONFIGS = REPOSITORY / "configs"
 

@@ -37,6 +37,7 @@ from scimult.cli.recommend import recommend
 from scimult.cli.report import report
 from scimult.cli.runs import runs
 from scimult.cli.search import search
+from scimult.cli.study import study
 from scimult.cli.tag import tag
 from scimult.cli.teach import teach
 from scimult.cli.train_tokenizer import train_tokenizer
@@ -106,6 +107,7 @@ VERBS = (
     correlate,
     cross_routes,
     report,
+    study,
     encode,
     search,
     recommend,

@@ -148,31 +148,43 @@ def _gate(
     results: Path,
     device: str | None,
 ) -> None:
-    """Evaluate, and raise if the merged model is worse than another one beyond chance."""
+    """Evaluate, and raise if the merged model is worse than another one, or has no score."""
     from scimult.cli.output import print_table
     from scimult.evaluation.comparison import Settings, compare
     from scimult.evaluation.harness import evaluate, load_sets
     from scimult.evaluation.report import score_table, update_table
     from scimult.evaluation.suites import load_suite
     from scimult.evaluation.systems import DenseSystem
+    from scimult.hardware import usable_device
     from scimult.inference import SciMult
 
     chosen = load_suite(suite)
     loaded = load_sets(chosen, data, sets)
     encoders = [SciMult(merged, name=MERGED, device=device)]
     encoders += [SciMult.from_pretrained(path, device=device) for path in others]
+    unknown: list[str] = []
     for encoder in encoders:
         settings = {"fingerprint": encoder.fingerprint}
-        system = DenseSystem(encoder, settings, device=device or "cpu", show_progress=True)
-        evaluate(system, chosen, loaded, results, earlier="replace")
+        where = str(usable_device(device))
+        system = DenseSystem(encoder, settings, device=where, show_progress=True)
+        found = evaluate(system, chosen, loaded, results, earlier="replace")
+        unknown += [f"{encoder.name} on {name}: {why}" for name, why in found.failed.items()]
     print_table(score_table(update_table(results)))
+    if unknown:
+        fix = "mend what failed, or leave these sets out with --sets; nothing was written"
+        raise SciMultError(f"the gate has no score of {'; '.join(unknown)}", fix=fix)
     worse = []
     for encoder in encoders[1:]:
-        found = compare(results, Settings(baseline=encoder.name), [MERGED])
+        compared = compare(results, Settings(baseline=encoder.name), [MERGED])
+        tested = {row.name for row in compared.rows}
+        for name in loaded.keys() - tested:
+            echo(f"{name}: not tested against {encoder.name}: no scores per query", err=True)
         worse += [
             f"{row.name} ({100 * row.difference:+.2f} to {encoder.name}, p {row.p_holm:.3f})"
-            for row in found.rows
-            if row.difference < 0 and row.p_holm is not None and row.p_holm <= found.settings.level
+            for row in compared.rows
+            if row.difference < 0
+            and row.p_holm is not None
+            and row.p_holm <= compared.settings.level
         ]
     if worse:
         fix = "try other shares, or leave --not-worse-than out; nothing was written"

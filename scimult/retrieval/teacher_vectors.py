@@ -208,7 +208,7 @@ def _write(
     place: Callable[[int], str],
 ) -> None:
     """Write blocks of vectors as they come; ``place`` says where that of a text comes from."""
-    stored: FloatArray | None = None
+    stored: np.memmap[Any, Any] | None = None
     start = 0
     with (
         atomic_folder(folder, EMBEDDINGS if overwrite else None) as temporary,

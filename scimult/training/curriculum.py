@@ -14,6 +14,7 @@ from scimult.errors import ConfigError, SciMultError
 from scimult.files import read_json, sha256, write_json
 from scimult.progress import note
 from scimult.training import build
+from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import deepspeed_settings, resolve_precision
 from scimult.training.engine import process_group
 from scimult.training.folder import (
@@ -86,20 +87,47 @@ def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
     models: dict[str, Pretrained] = {}
     plans: dict[str, RunPlan] = {}
     for stage in stages:
-        config = stage.config
+        base = None if stage.after is None else models[stage.after]
         try:
-            plans[stage.name] = plan_run(config)
-            if stage.after is None:
-                first = build.build_model(config)
-                first.model.to("meta")
-                models[stage.name] = first
-            else:
-                models[stage.name] = build.rehearse_model(config, models[stage.after])
-            check_in_batch_negatives(config, plans[stage.name], models[stage.name].routes)
-            deepspeed_settings(config, resolve_precision(config.engine.precision, device))
+            plans[stage.name], models[stage.name] = rehearse(stage.config, base, device)
         except SciMultError as error:
             raise ConfigError(f"stage {stage.name!r}: {error}") from error
     return plans
+
+
+def rehearse(
+    config: PretrainConfig, base: Pretrained | None, device: torch.device
+) -> tuple[RunPlan, Pretrained]:
+    """Meet the contradictions of a run by building all of it but weights and engine.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        The run.
+    base : Pretrained or None
+        What a run before this one, which may not have begun, will save as ``model.base``.
+    device : device
+        Where it will run.
+
+    Returns
+    -------
+    tuple
+        The plan, and the model with shapes instead of weights.
+
+    Raises
+    ------
+    SciMultError
+        Whatever configuration, data and base do not allow.
+    """
+    plan = plan_run(config)
+    if base is None:
+        model = build.build_model(config)
+        model.model.to("meta")
+    else:
+        model = build.rehearse_model(config, base)
+    check_in_batch_negatives(config, plan, model.routes)
+    deepspeed_settings(config, resolve_precision(config.engine.precision, device))
+    return plan, model
 
 
 def _check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool) -> bool:

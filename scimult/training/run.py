@@ -82,7 +82,8 @@ def pretrain(
         config.engine.precision = precision
         settings = deepspeed_settings(config, precision)
         teacher = plan.embedding_teacher
-        run = RunFolder(config, data.fingerprint, settings, teacher and teacher.vectors.fingerprint)
+        vectors = None if teacher is None else teacher.vectors.fingerprint
+        run = RunFolder(config, data.fingerprint, settings, vectors)
         checkpoint = run.open(resume, pretrained.model, held)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)

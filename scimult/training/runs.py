@@ -16,7 +16,7 @@ from scimult.errors import DataError
 from scimult.files import read_json
 from scimult.training import record
 
-_CONFIG, _METRICS = "config.yaml", "metrics.jsonl"
+_CONFIG, METRICS = "config.yaml", "metrics.jsonl"
 # The loss of one step is that of one batch, often of one task.
 _LAST_STEPS = 20
 
@@ -88,7 +88,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 def _runs_below(path: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(path):
-        if _CONFIG in files and {_METRICS, record.FILE, "checkpoints", "model"} & {
+        if _CONFIG in files and {METRICS, record.FILE, "checkpoints", "model"} & {
             *files,
             *folders,
         }:
@@ -106,7 +106,7 @@ def summarise(folder: Path) -> RunSummary:
         written is left out.
     """
     config = read_yaml(folder / _CONFIG)
-    lines = read_metrics(folder / _METRICS)
+    lines = read_metrics(folder / METRICS)
     steps = [line for line in lines if line["step"] > 0]
     last = steps[-_LAST_STEPS:]
     seconds = sum(line["seconds"] for line in steps)
@@ -125,7 +125,7 @@ def summarise(folder: Path) -> RunSummary:
         loss=sum(line["loss"] for line in last) / len(last) if last else None,
         dev=_best(lines),
         tokens_per_second=sum(line["tokens"] for line in steps) / seconds if seconds else None,
-        updated=_written(folder / _METRICS),
+        updated=_written(folder / METRICS),
     )
 
 

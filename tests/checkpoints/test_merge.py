@@ -6,6 +6,7 @@ import math
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,9 @@ from scimult.checkpoints.merge import (
 )
 from scimult.cli.main import app
 from scimult.errors import SciMultError
+from scimult.evaluation import harness
+from scimult.evaluation.results import SetResult
+from scimult.evaluation.systems import System
 from scimult.types import FloatArray, Role
 from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
 from tests.tiny import save_tiny_model
@@ -245,3 +249,30 @@ def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> Non
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out").is_dir()
     assert (tmp_path / "results" / "table.md").is_file()
+
+
+def test_a_set_that_could_not_be_scored_lets_nothing_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluation goes on after a set that fails; its absence is no proof of anything."""
+    model = save_tiny_model(tmp_path / "model")
+    other = save_tiny_model(tmp_path / "other", seed=5)
+    suite = _suite_that_prefers(model, tmp_path / "data")
+    tree = yaml.safe_load(suite.read_text())
+    tree["benchmarks"]["broken"] = tree["benchmarks"]["own"]
+    suite.write_text(yaml.safe_dump(tree))
+    scored = harness._scored
+
+    def scored_but_one(system: System, name: str, *rest: Any) -> SetResult:
+        if name == "broken":
+            raise MemoryError("out of memory")
+        return scored(system, name, *rest)
+
+    monkeypatch.setattr(harness, "_scored", scored_but_one)
+    words = ["merge", str(model), str(other), "--share", "1", "--share", "0"]
+    words += ["--out", str(tmp_path / "out"), "--suite", str(suite)]
+    words += ["--data", str(tmp_path / "data"), "--results", str(tmp_path / "results")]
+    result = CliRunner().invoke(app, [*words, "--not-worse-than", str(model)])
+    assert result.exit_code == 1
+    assert "no score of merged on broken: out of memory" in result.output
+    assert not (tmp_path / "out").exists()

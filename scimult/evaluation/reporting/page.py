@@ -47,13 +47,13 @@ def to_html(chapters: Sequence[Chapter], written: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = _asset("report.js")
+    script = asset("report.js")
     # The page allows the script with this hash alone: a text that got past escaping cannot run.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
         chapters=chapters,
         written=written,
-        style=Markup(_asset("report.css")),
+        style=Markup(asset("report.css")),
         script=Markup(script),
         digest=digest,
         charts=charts,
@@ -62,7 +62,8 @@ def to_html(chapters: Sequence[Chapter], written: dict[str, Any]) -> str:
     )
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the text of a file beside the templates."""
     folder = resources.files(PACKAGE) / "templates"
     return (folder / name).read_text(encoding="utf-8")
 

@@ -185,7 +185,7 @@ def training_rounds(
         tokens,
         plan.known,
         max_length=config.data.max_length,
-        hard_negatives=config.data.hard_negatives,
+        hard_negatives=bool(config.data.hard_negatives),
         by_side=config.model.routing == "task_and_side",
         teacher=plan.teacher,
         seed=config.seed,

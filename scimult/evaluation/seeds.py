@@ -1,0 +1,162 @@
+"""Are runs of several seeds better than others? Chance of training and of queries in one interval.
+
+A score of a run is moved by two kinds of chance: which queries the set has, the same for all runs,
+and which seed a model was trained with. With J seeds of one run and K of another, all scored on
+the same Q queries, this is the design of studies in which readers (seeds) that are nested in a
+modality (run) all read the same cases (queries). Its analysis by Obuchowski and Rockette, with
+Hillis' degrees of freedom, gives
+
+    Var(mean - mean') = s2 (1/J + 1/K) + max(c + c' - 2 c*, 0)
+
+where s2 is the variance of scores between seeds, pooled over the runs of a study; c and c' are
+the covariances over queries of the scores of two seeds of the same run, and c* of seeds of
+different runs, all by the jackknife. The difference over its standard error is a t with
+``Var^2 / ((s2 (1/J + 1/K))^2 / df)`` degrees of freedom, df those of s2.
+
+A model that was not trained in the study has no seed: it adds its covariance, and nothing to s2.
+
+Sources: Obuchowski and Rockette, Communications in Statistics 24(2), 1995 (covariances); Hillis,
+Statistics in Medicine 26(3), 2007 (degrees of freedom), and 33(2), 2014 (readers that
+are nested in a modality); Efron and Stein, Annals of Statistics 9(3), 1981 (jackknife).
+
+Shape legend: Q queries, F terms of a query, N scored models, J and K seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from scimult.evaluation.metrics import Scores
+from scimult.evaluation.resampling import BLOCK, ROUNDING, Sample
+
+
+@dataclass(frozen=True)
+class SeedVariance:
+    """Variance of a score between the seeds of a run, and its degrees of freedom."""
+
+    value: float
+    degrees: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A difference of two means over seeds.
+
+    Attributes
+    ----------
+    difference, low, high : float
+        The difference and the ends of its interval.
+    p : float
+        Two-sided; 0 and 1 where nothing varies.
+    error, degrees : float
+        Standard error, and degrees of freedom of the t distribution; infinite where the only
+        chance is that of queries.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    error: float
+    degrees: float
+
+
+def seed_variance(runs: Sequence[Sequence[float]]) -> SeedVariance | None:
+    """Pool the variance between seeds over runs; None if no run has two.
+
+    Parameters
+    ----------
+    runs : sequence of sequence of float
+        The scores of the seeds of each run.
+    """
+    repeated = [np.asarray(scores_J, dtype=np.float64) for scores_J in runs if len(scores_J) > 1]
+    if not repeated:
+        return None
+    degrees = sum(len(scores_J) - 1 for scores_J in repeated)
+    squares = sum(float(((scores_J - scores_J.mean()) ** 2).sum()) for scores_J in repeated)
+    return SeedVariance(squares / degrees, degrees)
+
+
+def query_covariance(samples: Sequence[Sample]) -> Scores:
+    """Return how the first metric of N models varies over draws of queries, shape ``(N, N)``.
+
+    The jackknife: for a mean it is the covariance of scores per query over Q. Of one query
+    nothing is known; the result is 0.
+    """
+    queries = len(samples[0])
+    if queries < 2:
+        return np.zeros((len(samples), len(samples)))
+    left_NQ = np.stack([_left_out(sample) for sample in samples])
+    around_NQ = left_NQ - left_NQ.mean(axis=1, keepdims=True)
+    covariance_NN: Scores = (queries - 1) / queries * (around_NQ @ around_NQ.T)
+    return covariance_NN
+
+
+def _left_out(sample: Sample) -> Scores:
+    """Return the score without each query in turn, shape ``(Q,)``."""
+    queries = len(sample)
+    # The sums are scored as those of Q queries; a mean over Q - 1 is that much more.
+    total_F = (np.ones((1, queries)) @ sample.terms_QF)[0]
+    rows = max(1, BLOCK // max(len(total_F), 1))
+    parts = []
+    for start in range(0, queries, rows):
+        terms_RF = sample.terms_QF[start : start + rows]
+        dense_RF = terms_RF if isinstance(terms_RF, np.ndarray) else terms_RF.toarray()
+        parts.append(sample.score((total_F - dense_RF) * (queries / (queries - 1)))[:, 0])
+    return np.concatenate(parts)
+
+
+def compare_means(
+    scores_J: Scores,
+    baseline_K: Scores,
+    covariance_NN: Scores,
+    seeds: SeedVariance | None,
+    *,
+    trained: bool = True,
+    baseline_trained: bool = True,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate the difference of two means over seeds.
+
+    Parameters
+    ----------
+    scores_J, baseline_K : array
+        Score of each seed of a run, and of the baseline.
+    covariance_NN : array
+        `query_covariance` of the J models followed by the K, shape ``(J + K, J + K)``.
+    seeds : SeedVariance or None
+        `seed_variance` of the study; without it only queries are chance.
+    trained, baseline_trained : bool
+        Whether a seed moved these scores.
+    confidence : float
+        Of the interval.
+    """
+    difference = float(scores_J.mean() - baseline_K.mean())
+    count = len(scores_J)
+    between = (1 / count if trained else 0.0) + (1 / len(baseline_K) if baseline_trained else 0.0)
+    from_seeds = between * seeds.value if seeds is not None else 0.0
+    own = _shared(covariance_NN[:count, :count]) + _shared(covariance_NN[count:, count:])
+    from_queries = max(own - 2 * float(covariance_NN[:count, count:].mean()), 0.0)
+    variance = from_seeds + from_queries
+    error = float(np.sqrt(variance))
+    if error <= ROUNDING:
+        p = float(abs(difference) <= ROUNDING)
+        return Estimate(difference, difference, difference, p, 0.0, np.inf)
+    degrees = np.inf
+    if seeds is not None and from_seeds > 0:
+        degrees = variance**2 / (from_seeds**2 / seeds.degrees)
+    reach = float(stats.t.ppf((1 + confidence) / 2, degrees)) * error
+    p = 2 * float(stats.t.sf(abs(difference) / error, degrees))
+    return Estimate(difference, difference - reach, difference + reach, p, error, float(degrees))
+
+
+def _shared(covariance_JJ: Scores) -> float:
+    """Return the mean covariance of two seeds; of one seed its variance, which is no less."""
+    count = len(covariance_JJ)
+    if count == 1:
+        return float(covariance_JJ[0, 0])
+    return float((covariance_JJ.sum() - np.trace(covariance_JJ)) / (count * (count - 1)))

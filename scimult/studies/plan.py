@@ -1,0 +1,175 @@
+"""The plan of a study: its file, read and checked, with all trials and suites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from scimult.checkpoints import Pretrained
+from scimult.errors import ConfigError, DataError, SciMultError
+from scimult.evaluation.harness import missing_sets
+from scimult.evaluation.suites import Suite, load_suite
+from scimult.hardware import usable_device
+from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig, load_study, parents
+from scimult.studies.marks import Inputs, read_mark, weights_of
+from scimult.studies.trials import Trial, by_run, key_of, make_trials, on_one_line, refuse
+from scimult.training.curriculum import rehearse
+from scimult.training.folder import CONFIG_NAME, check_same_config
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A suite, and the section of the study that asks for it."""
+
+    section: EvaluationConfig
+    suite: Suite
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study does.
+
+    Attributes
+    ----------
+    study : StudyConfig
+        Its file.
+    trials : dict
+        By key, each after those that it is made of.
+    suites : dict
+        By the name of the suite.
+    """
+
+    study: StudyConfig
+    trials: Mapping[str, Trial]
+    suites: Mapping[str, Scored]
+
+    @property
+    def out(self) -> Path:
+        """The folder of all that is written."""
+        return Path(self.study.output)
+
+    @cached_property
+    def runs(self) -> dict[str, RunConfig]:
+        """The runs by name."""
+        return self.study.all_runs()
+
+    def run_of(self, trial: Trial) -> RunConfig:
+        """Return the run that a trial is of."""
+        return self.runs[trial.run]
+
+    def trial_of(self, name: str, seed: int | None) -> Trial:
+        """Return the trial of a run with a seed, or without one."""
+        return self.trials.get(key_of(name, seed)) or self.trials[name]
+
+    def parents(self, trial: Trial) -> list[Trial]:
+        """Return the trials whose models a trial is made of."""
+        return [self.trial_of(name, trial.seed) for name in parents(self.run_of(trial))]
+
+    def inputs(self, trial: Trial) -> Inputs:
+        """Return the weights that a trial is made of."""
+        return weights_of(self.parents(trial))
+
+    def options(self, trial: Trial) -> dict[str, str]:
+        """Return how a trial's model is evaluated."""
+        return {**self.study.options, **self.run_of(trial).options}
+
+    def system(self, trial: Trial) -> str:
+        """Return a trial's model as ``scimult evaluate --model`` takes it."""
+        options = [f"{key}={value}" for key, value in self.options(trial).items()]
+        return ",".join([f"{trial.key}={trial.model}", *options])
+
+    def results(self, suite: str) -> Path:
+        """Return the folder of the results of a suite."""
+        return self.out / "results" / suite
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the logs of all jobs."""
+        return self.out / "logs"
+
+
+def make_plan(path: Path | str, overrides: Sequence[str] = ()) -> Plan:
+    """Read the file of a study, and what it names.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If a key, a run, a suite or a set is unknown, or runs are the same.
+    DataError
+        If data of a suite are not there.
+    """
+    study = load_study(path, overrides)
+    return Plan(study, make_trials(study), _load_suites(study))
+
+
+def _load_suites(study: StudyConfig) -> dict[str, Scored]:
+    suites: dict[str, Scored] = {}
+    for section in study.evaluate:
+        suite = load_suite(section.suite, section.overrides)
+        if suite.name in suites:
+            fix = "list all its sets together"
+            raise ConfigError("a suite is evaluated twice", value=suite.name, fix=fix)
+        missing = missing_sets(suite, Path(section.data), section.sets)
+        if missing:
+            problem = f"suite {suite.name!r}: {len(missing)} sets have no data"
+            raise DataError(problem, path=section.data, value=list(missing), fix=suite.how_to_get)
+        suites[suite.name] = Scored(section, suite)
+    return suites
+
+
+def check_plan(plan: Plan) -> None:
+    """Build every run but its weights, and look at what its folder holds.
+
+    Raises
+    ------
+    ConfigError
+        Naming all runs that cannot start, and why.
+    """
+    models: dict[str, Pretrained] = {}
+    problems: list[str] = []
+    failed: set[str] = set()
+    for name, members in by_run(plan.trials).items():
+        if failed & set(parents(plan.runs[name])):
+            failed.add(name)
+            continue
+        try:
+            if plan.runs[name].is_trained:
+                # Its trials differ in the seed alone: the first speaks for all.
+                models[name] = _rehearse(members[0], models.get(plan.runs[name].after or ""))
+            for trial in members:
+                _check_folder(plan, trial)
+        except SciMultError as error:
+            failed.add(name)
+            problems.append(f"{name}: {on_one_line(error)}")
+    refuse(problems, len(plan.runs))
+
+
+def _rehearse(trial: Trial, base: Pretrained | None) -> Pretrained:
+    """Return what a trial will save, with shapes instead of weights."""
+    device = usable_device(None)
+    models: dict[str | None, Pretrained | None] = {None: base}
+    for stage in trial.stages:
+        _, model = rehearse(stage.config, models[stage.after], device)
+        models[stage.name] = model
+    return model
+
+
+def _check_folder(plan: Plan, trial: Trial) -> None:
+    """Refuse a folder in which another run, or one from another base, was trained."""
+    if plan.run_of(trial).model is not None and not trial.folder.exists():
+        raise ConfigError("model does not exist", path=trial.folder, fix="check the path")
+    started = False
+    for stage in trial.stages:
+        saved = Path(stage.config.output) / CONFIG_NAME
+        if saved.exists():
+            started = True
+            check_same_config(saved, stage.config)
+    made_of = plan.inputs(trial) if started else {}
+    if made_of and read_mark(plan.out, f"{trial.key}.train") != made_of:
+        raise ConfigError(
+            f"was not trained from the model that {', '.join(made_of)} has now",
+            path=trial.folder,
+            fix="remove this folder to train it again, or put the old model back",
+        )

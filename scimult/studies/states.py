@@ -1,0 +1,132 @@
+"""How far a study is: each trial's training and evaluation, and an estimate of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scimult.studies.costs import Cost, cost_of
+from scimult.studies.plan import Plan
+from scimult.studies.trials import Trial
+from scimult.studies.work import making_of, scored_sets
+from scimult.table import Table, label, number, texts
+from scimult.training import record
+from scimult.training.runs import summarise
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a trial is.
+
+    Attributes
+    ----------
+    key, model : str
+        The trial; and ``there``, ``missing``, or what its run folder says.
+    done, planned : int or None
+        Optimizer steps; ``planned`` is None if nothing says it.
+    scored, asked : int
+        Sets of all suites.
+    hours : float or None
+        Estimate of what is left, of one rank; None if nothing says it.
+    """
+
+    key: str
+    model: str
+    done: int
+    planned: int | None
+    scored: int
+    asked: int
+    hours: float | None
+
+
+def states(plan: Plan) -> list[State]:
+    """Return the state of every trial."""
+    costs = {key: cost_of(plan, trial) for key, trial in plan.trials.items()}
+    return [_state(plan, trial, costs) for trial in plan.trials.values()]
+
+
+def _state(plan: Plan, trial: Trial, costs: Mapping[str, Cost]) -> State:
+    making = making_of(plan, trial)
+    made = making is None or making.is_done()
+    scored = [s for suite in plan.suites for s in scored_sets(plan, trial, suite).values()]
+    planned = _planned(trial)
+    done = costs[trial.key].steps
+    return State(
+        key=trial.key,
+        model="there" if made else _told(trial),
+        done=done,
+        planned=planned,
+        scored=sum(scored) if made else 0,
+        asked=len(scored),
+        hours=_hours_left(plan, trial, costs, made, len(scored) - sum(scored)),
+    )
+
+
+def _told(trial: Trial) -> str:
+    """Return the state of the last stage that began."""
+    begun = [s for s in trial.stages if (Path(s.config.output) / record.FILE).is_file()]
+    if not begun:
+        return "missing"
+    summary = summarise(Path(begun[-1].config.output))
+    message = "" if summary.message is None else f": {summary.message.splitlines()[0]}"
+    return f"{summary.state}{message}"
+
+
+def _planned(trial: Trial) -> int | None:
+    steps = [stage.config.schedule.steps for stage in trial.stages]
+    known = [number for number in steps if number is not None]
+    return sum(known) if len(known) == len(steps) else None
+
+
+def _hours_left(
+    plan: Plan, trial: Trial, costs: Mapping[str, Cost], made: bool, sets: int
+) -> float | None:
+    """Estimate from trials of the same run, else of any: seconds a step and a set."""
+    same = [costs[key] for key, other in plan.trials.items() if other.run == trial.run]
+    seconds = 0.0
+    planned = _planned(trial)
+    if not made and trial.stages:
+        step = _ratio(same) or _ratio(list(costs.values()))
+        if planned is None or step is None:
+            return None
+        seconds += step * max(planned - costs[trial.key].steps, 0)
+    if sets:
+        each = _seconds_a_set(plan, costs)
+        if each is None:
+            return None
+        seconds += each * sets
+    return seconds / 3600
+
+
+def _ratio(costs: Sequence[Cost]) -> float | None:
+    steps = sum(cost.steps for cost in costs)
+    return sum(cost.training_seconds for cost in costs) / steps if steps else None
+
+
+def _seconds_a_set(plan: Plan, costs: Mapping[str, Cost]) -> float | None:
+    scored = sum(
+        done
+        for trial in plan.trials.values()
+        for suite in plan.suites
+        for done in scored_sets(plan, trial, suite).values()
+    )
+    return sum(cost.evaluation_seconds for cost in costs.values()) / scored if scored else None
+
+
+def state_table(plan: Plan, found: Sequence[State]) -> Table:
+    """Return what is there, what is missing, and how long that may take."""
+    rows = []
+    for state in found:
+        planned = "?" if state.planned is None else str(state.planned)
+        steps = f"{state.done}/{planned}" if state.planned != 0 or state.done else ""
+        scored = label(f"{state.scored}/{state.asked}")
+        left = number(state.hours, "{:.2f}")
+        rows.append([*texts(state.key, state.model), label(steps), scored, left])
+    known = [state.hours for state in found if state.hours is not None]
+    unknown = len(found) - len(known)
+    note = f"{sum(known):.2f} hours of one rank are left"
+    if unknown:
+        note += f", beside {unknown} models of which nothing is known yet"
+    headings = ["model", "state", "steps", "sets scored", "hours left"]
+    return Table(f"Study {plan.study.name}: {plan.out}", headings, 2, rows, [f"{note}."])

@@ -1,0 +1,190 @@
+"""Trials: each run of a study with each of its seeds, and what of it is on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scimult.checkpoints.weights import WEIGHTS_FILE
+from scimult.config import load_config
+from scimult.errors import ConfigError, SciMultError
+from scimult.files import read_json
+from scimult.studies.config import RunConfig, StudyConfig, ordered, seeds_of
+from scimult.training import record
+from scimult.training.config import PretrainConfig
+from scimult.training.folder import MODEL_NAME
+from scimult.training.stages import Stage, has_stages, load_stages, stages_up_to
+
+AFTER = 1000
+"""Added to the seed of a run for each one that it starts after: it must not see their batches."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run with one of its seeds.
+
+    Attributes
+    ----------
+    run, seed
+        What it is; a model that no seed made has None.
+    key : str
+        Its name in folders and tables.
+    folder : Path
+        Where it is written, or the model that is there.
+    stages : list of Stage
+        What is trained, in order; nothing unless the run is trained.
+    overrides : list of str
+        Of its training, those of the study and its own.
+    """
+
+    run: str
+    seed: int | None
+    key: str
+    folder: Path
+    stages: list[Stage]
+    overrides: list[str]
+
+    @property
+    def model(self) -> Path:
+        """The folder that is evaluated: that of the last stage."""
+        return Path(self.stages[-1].config.output) if self.stages else self.folder
+
+    @property
+    def weights(self) -> Path:
+        """The weights of the model, in a run's folder or that of a saved model."""
+        of_run = self.model / MODEL_NAME
+        return (of_run if self.stages or of_run.is_dir() else self.model) / WEIGHTS_FILE
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every stage says that it ended, and the model is there."""
+        states = [Path(stage.config.output) / record.FILE for stage in self.stages]
+        ended = all(path.is_file() and read_json(path)["state"] == "finished" for path in states)
+        return ended and self.weights.is_file()
+
+
+def make_trials(study: StudyConfig) -> dict[str, Trial]:
+    """Return all trials by key, each after those that it is made of.
+
+    Raises
+    ------
+    ConfigError
+        Naming every run whose configuration is not valid, and runs that are the same.
+    """
+    runs = study.all_runs()
+    trials: dict[str, Trial] = {}
+    problems: list[str] = []
+    for name in ordered(runs):
+        seeds: list[int | None] = [*seeds_of(study, name, runs)]
+        for seed in seeds or [None]:
+            try:
+                trial = _trial(study, name, runs[name], seed)
+            except ConfigError as error:
+                problems.append(f"{name}: {on_one_line(error)}")
+                break
+            if trial.key in trials:
+                raise ConfigError("two runs have the same name", value=trial.key, fix="rename one")
+            trials[trial.key] = trial
+    refuse(problems, len(runs))
+    _check_equal(runs, trials)
+    return trials
+
+
+def refuse(problems: Sequence[str], runs: int) -> None:
+    """Raise one error for all runs that cannot start, if there are any."""
+    if problems:
+        told = "\n  ".join(["not every run can start:", *problems])
+        told += f"\n{len(problems)} of {runs} runs cannot start"
+        raise ConfigError(told, fix="mend these; nothing was started")
+
+
+def on_one_line(error: SciMultError) -> str:
+    """Return an error to be listed with others."""
+    return str(error).replace(". Fix: ", "; ")
+
+
+def key_of(name: str, seed: int | None) -> str:
+    """Return the name of a run with a seed."""
+    return name if seed is None else f"{name}-seed{seed}"
+
+
+def by_run(trials: Mapping[str, Trial]) -> dict[str, list[Trial]]:
+    """Return the trials of each run."""
+    runs: dict[str, list[Trial]] = {}
+    for trial in trials.values():
+        runs.setdefault(trial.run, []).append(trial)
+    return runs
+
+
+def _trial(study: StudyConfig, name: str, run: RunConfig, seed: int | None) -> Trial:
+    key = key_of(name, seed)
+    if run.model is not None:
+        return Trial(name, None, key, Path(run.model), [], [])
+    folder = Path(study.output) / "runs" / key
+    if run.merge is not None:
+        return Trial(name, seed, key, folder, [], [])
+    overrides = [*study.overrides, *run.overrides, f"output={folder}"]
+    assert seed is not None, "trained runs have seeds"
+    overrides.append(f"seed={seed + AFTER * _depth(study, name)}")
+    if run.after is not None:
+        overrides += _from(study, run.after, seed)
+    path = config_of(study, run)
+    if not has_stages(path):
+        if run.stage is not None:
+            raise ConfigError("this config has no stages", path=path, fix="leave stage out")
+        stages = [Stage(key, load_config(PretrainConfig, path, overrides))]
+    else:
+        stages = load_stages(path, overrides)
+        stages = stages_up_to(stages, run.stage) if run.stage else stages
+    return Trial(name, seed, key, folder, stages, overrides)
+
+
+def config_of(study: StudyConfig, run: RunConfig) -> str:
+    """Return the configuration file of a trained run."""
+    path = run.config or study.config
+    assert path is not None, "checked with the study"
+    return path
+
+
+def _depth(study: StudyConfig, name: str) -> int:
+    """Return how many runs were trained before a run, one from another."""
+    runs = study.all_runs()
+    depth, before = 0, runs[name].after
+    while before is not None and runs[before].is_trained:
+        depth, before = depth + 1, runs[before].after
+    return depth
+
+
+def _from(study: StudyConfig, name: str, seed: int | None) -> list[str]:
+    """Return the overrides that let a run start from the model of another one."""
+    runs = study.all_runs()
+    of_base = seed if seeds_of(study, name, runs) else None
+    base = _trial(study, name, runs[name], of_base).model
+    return [f"model.base={base}", "model.tokenizer=null", "model.architecture=null"]
+
+
+def _check_equal(runs: Mapping[str, RunConfig], trials: Mapping[str, Trial]) -> None:
+    """Refuse two runs that differ in name and seeds alone."""
+    seen: dict[str, str] = {}
+    for name, (trial, *_) in by_run(trials).items():
+        run = runs[name]
+        if run.is_trained:
+            made = "\n".join(_without_seed(stage.config, trial) for stage in trial.stages)
+        else:
+            made = run.model_dump_json(include={"model", "merge"})
+        made += run.model_dump_json(include={"options"})
+        if made in seen:
+            fix = "leave one out; seeds are listed under seeds"
+            raise ConfigError("two runs are the same", value=[seen[made], name], fix=fix)
+        seen[made] = name
+
+
+def _without_seed(config: PretrainConfig, trial: Trial) -> str:
+    """Return a configuration without what the seed and the name of its run decide."""
+    tree = config.model_dump(mode="json")
+    # Seeds of stages are counted from that of the run; outputs and bases have the run's name.
+    assert trial.seed is not None
+    tree["seed"] -= trial.seed
+    return json.dumps(tree).replace(trial.key, "")

@@ -1,0 +1,160 @@
+"""Tables of a study from scores per query that are made up: averages, corrections, gaps, marks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scimult.evaluation.per_query import write_per_query
+from scimult.evaluation.resampling import holm
+from scimult.evaluation.results import Result, SetResult, save_result
+from scimult.evaluation.suites import Suite
+from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
+from scimult.studies.findings import Difference, SuiteFindings, find
+from scimult.studies.plan import Plan, Scored
+from scimult.studies.tables import score_table
+from scimult.studies.trials import Trial
+from tests.benchmark_sets import benchmark
+
+TASKS = {"cisi": "search", "cacm": "search", "links": "link_prediction", "years": "regression"}
+RNG = np.random.default_rng(0)
+BASE = {name: RNG.random(50) * 0.5 for name in TASKS}
+SEEDS = {"vanilla": [0, 1, 2], "good": [0, 1], "base": [None]}
+SCORES = {
+    (run, seed): {
+        name: BASE[name] + (run == "good") * 0.2 + RNG.normal(0, 0.005) + RNG.normal(0, 0.05, 50)
+        for name in TASKS
+    }
+    for run, seeds in SEEDS.items()
+    for seed in seeds
+}
+
+
+def _plan(folder: Path, names: list[str]) -> Plan:
+    """Return the plan of a study whose results are in a folder."""
+    runs = {name: RunConfig() for name in ("vanilla", "good")} | {"base": RunConfig(model="base")}
+    section = EvaluationConfig(suite="own", data="nowhere")
+    study = StudyConfig(
+        name="made up",
+        output=str(folder),
+        baseline="vanilla",
+        config="run.yaml",
+        runs=runs,
+        evaluate=[section],
+    )
+    trials = [
+        Trial(run, seed, run if seed is None else f"{run}-seed{seed}", folder, [], [])
+        for run, seeds in SEEDS.items()
+        for seed in seeds
+    ]
+    sets = {name: benchmark(name, "search", "search", ["ndcg@10"]) for name in names}
+    suite = Suite(name="own", description="Mine", how_to_get="x", benchmarks=sets)
+    return Plan(study, {trial.key: trial for trial in trials}, {"own": Scored(section, suite)})
+
+
+def _write(plan: Plan, names: list[str], untested: str = "") -> None:
+    """Write the results of every trial on some sets."""
+    out = plan.results("own")
+    for trial in plan.trials.values():
+        sets = {}
+        for name in names:
+            scores = SCORES[trial.run, trial.seed][name]
+            queries = [f"q{row}" for row in range(50)]
+            write_per_query(out, trial.key, name, queries, {"ndcg@10": scores.tolist()})
+            sets[name] = SetResult(
+                task=TASKS[name],
+                protocol="search",
+                mode="default",
+                main_metric="ndcg@10",
+                counts={"queries": 50},
+                left_out={},
+                files={f"{name}.tsv": "0"},
+                scores={"ndcg@10": float(scores.mean())},
+                resampled=[] if name == untested else ["ndcg@10"],
+                seconds=1.0,
+            )
+        suite = {"name": "own", "description": "Mine", "benchmarks": dict.fromkeys(names)}
+        result = Result(
+            system=trial.key, settings={}, suite=suite, sets=sets, averages={}, provenance={}
+        )
+        save_result(result, out)
+
+
+def _found(plan: Plan) -> SuiteFindings:
+    found = find(plan, "own")
+    assert found is not None
+    return found
+
+
+def _row(found: SuiteFindings, run: str, task: str, name: str) -> Difference:
+    return next(
+        row for row in found.differences if (row.run, row.task, row.name) == (run, task, name)
+    )
+
+
+def test_averages_are_those_of_sets_and_seeds(tmp_path: Path) -> None:
+    names = ["cisi", "cacm", "links"]
+    plan = _plan(tmp_path, names)
+    _write(plan, names)
+    found = _found(plan)
+    places = [(row.task, row.name) for row in found.scores if row.run == "good"]
+    # A task with one set has no average of its own.
+    assert places == [("all", "average"), ("search", "average"), *((TASKS[n], n) for n in names)]
+    by_seed = [
+        np.mean([SCORES["good", seed][name].mean() for name in names]) for seed in SEEDS["good"]
+    ]
+    average = next(row for row in found.scores if row.run == "good" and row.name == "average")
+    assert average.scores == pytest.approx(by_seed, rel=1e-12)
+    assert average.mean == pytest.approx(np.mean(by_seed), rel=1e-12)
+    assert average.sd == pytest.approx(np.std(by_seed, ddof=1), rel=1e-9)
+    # Degrees of freedom are those of all runs with seeds: 2 + 1, and more where queries matter.
+    row = _row(found, "good", "all", "average")
+    assert row.degrees is not None
+    assert row.degrees >= 3
+    assert row.seeds == (2, 3)
+
+
+def test_p_is_corrected_within_sets_and_within_averages(tmp_path: Path) -> None:
+    names = ["cisi", "cacm", "links"]
+    plan = _plan(tmp_path, names)
+    _write(plan, names)
+    found = _found(plan)
+    for rows in (
+        [row for row in found.differences if row.name != "average"],
+        [row for row in found.differences if (row.task, row.name) == ("all", "average")],
+    ):
+        corrected = holm([row.p for row in rows if row.p is not None])
+        assert [row.p_holm for row in rows] == corrected
+    table = score_table(plan, found)
+    marks = {row[0].text: row[2].mark for row in table.rows}
+    assert marks == {"vanilla": "", "good": "better", "base": ""}
+    assert [row[1].text for row in table.rows] == ["3", "2", "–"]
+    assert table.rows[1][2].bold
+
+
+def test_a_set_without_scores_per_query_has_no_test(tmp_path: Path) -> None:
+    names = ["cisi", "years"]
+    plan = _plan(tmp_path, names)
+    _write(plan, names, untested="years")
+    found = _found(plan)
+    for place in (("regression", "years"), ("all", "average")):
+        row = _row(found, "good", *place)
+        assert row.difference > 0.1
+        assert (row.low, row.high, row.p, row.p_holm) == (None, None, None, None)
+    assert _row(found, "good", "search", "cisi").p is not None
+    assert any("years: ndcg@10 is not a mean over queries" in note for note in found.notes)
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    names = ["cisi", "cacm"]
+    plan = _plan(tmp_path, names)
+    assert find(plan, "own") is None
+    _write(plan, names)
+    (plan.results("own") / "good-seed1" / "result.json").unlink()
+    (plan.results("own") / "base" / "result.json").unlink()
+    found = _found(plan)
+    assert "No result yet of good-seed1, base." in found.notes
+    assert _row(found, "good", "search", "cisi").seeds == (1, 3)
+    assert {row.run for row in found.scores} == {"vanilla", "good"}

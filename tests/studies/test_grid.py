@@ -1,0 +1,153 @@
+"""Files of studies: grids against a double loop, and everything that is refused before work."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.errors import ConfigError, SciMultError
+from scimult.studies.config import StudyConfig, expand, load_study, ordered, seeds_of
+from scimult.studies.trials import config_of
+from tests.conftest import REPOSITORY
+
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True)
+LINES = st.lists(st.from_regex(r"[a-z]{1,4}\.[a-z]{1,4}=[0-9]{1,3}", fullmatch=True), max_size=2)
+AXES = st.dictionaries(NAMES, LINES, min_size=1, max_size=4)
+GRIDS = st.dictionaries(NAMES, AXES, max_size=3)
+
+STUDY: dict[str, Any] = {
+    "name": "tiny",
+    "output": "out",
+    "baseline": "vanilla",
+    "config": "run.yaml",
+    "grid": {"variant": {"vanilla": [], "experts": ["model.variant=mha_expert"]}},
+    "evaluate": [{"suite": "demo", "data": "eval"}],
+}
+
+
+def study(folder: Path, **changes: Any) -> StudyConfig:
+    """Write a study with changed keys and read it."""
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, **changes}), encoding="utf-8")
+    return load_study(path)
+
+
+@given(GRIDS)
+def test_a_grid_has_every_combination_once(grid: dict[str, dict[str, list[str]]]) -> None:
+    runs = expand(grid)
+    sizes = [len(axis) for axis in grid.values()]
+    wanted = 0 if not sizes else 1
+    for size in sizes:
+        wanted *= size
+    assert len(runs) == wanted
+    combinations = product(*grid.values()) if grid else []
+    for chosen, (name, run) in zip(combinations, runs.items(), strict=True):
+        assert name == "-".join(chosen)
+        lines = [
+            line for axis, value in zip(grid, chosen, strict=True) for line in grid[axis][value]
+        ]
+        assert run.overrides == lines
+
+
+def test_a_dotted_key_is_an_axis_of_its_values() -> None:
+    runs = expand({"optimizer.lr": [1e-4, 0.001], "data.hard_negatives": [True, False, None, 1]})
+    assert list(runs)[:3] == [
+        "lr_0.0001-hard_negatives_true",
+        "lr_0.0001-hard_negatives_false",
+        "lr_0.0001-hard_negatives_null",
+    ]
+    assert runs["lr_0.001-hard_negatives_1"].overrides == [
+        "optimizer.lr=0.001",
+        "data.hard_negatives=1",
+    ]
+
+
+def test_names_that_meet_are_refused() -> None:
+    grid = {"a": {"x": [], "x-y": []}, "b": {"y-z": [], "z": []}}
+    with pytest.raises(ConfigError, match="the same name"):
+        expand(grid)
+
+
+def test_runs_come_after_those_that_they_are_made_of(tmp_path: Path) -> None:
+    half = {"merge": {"models": ["late", "base"]}}
+    late = {"after": "vanilla", "seeds": [3]}
+    runs = {"half": half, "late": late, "base": {"model": "there"}}
+    found = study(tmp_path, seeds=[3, 4], runs=runs)
+    every = found.all_runs()
+    order = ordered(every)
+    assert sorted(order) == ["base", "experts", "half", "late", "vanilla"]
+    assert order.index("vanilla") < order.index("late") < order.index("half")
+    assert {name: seeds_of(found, name, every) for name in order} == {
+        "vanilla": [3, 4],
+        "experts": [3, 4],
+        "late": [3],
+        "half": [3],
+        "base": [],
+    }
+
+
+def test_the_environment_stands_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOMEWHERE", "/data")
+    evaluate = [{"suite": "demo", "data": "$SOMEWHERE/eval"}]
+    assert study(tmp_path, evaluate=evaluate).evaluate[0].data == "/data/eval"
+    monkeypatch.delenv("SOMEWHERE")
+    with pytest.raises(ConfigError, match=r"variable is not set.*Fix: export SOMEWHERE="):
+        study(tmp_path, evaluate=evaluate)
+
+
+FILES = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.stem != "scholarly"], ids=lambda p: p.stem)
+def test_the_studies_that_we_ship(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their configurations exist; what those say is checked where there are data."""
+    monkeypatch.setenv("SCIMULT_DATA", "somewhere")
+    found = load_study(path)
+    runs = found.all_runs()
+    configs = {config_of(found, run) for run in runs.values() if run.is_trained}
+    assert all((REPOSITORY / config).is_file() for config in configs)
+    assert path.stem in found.output
+
+
+MERGE = {"models": ["vanilla", "experts"]}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"baselin": "x"}, "did you mean 'baseline'"),
+    ({"grid": {"variant": {}}}, "an axis of the grid has no value"),
+    ({"grid": {"model.dims": []}}, "an axis of the grid has no value"),
+    ({"grid": {"data.rates": [{"a": 1}]}}, "is no single value"),
+    ({"grid": {}}, "a study without runs"),
+    ({"baseline": "vanila"}, "the baseline is not a run.*vanilla"),
+    ({"seeds": []}, "seeds"),
+    ({"seeds": [1, 1]}, "seeds are listed once"),
+    ({"runs": {"vanilla": {}}}, "a run has the name of one of the grid"),
+    ({"runs": {"a/b": {}}}, "not a name of a run"),
+    ({"runs": {"a": {"model": "m", "overrides": ["seed=1"]}}}, "belongs to runs that are trained"),
+    ({"runs": {"a": {"model": "m", "merge": MERGE}}}, "not both"),
+    ({"runs": {"a": {"merge": {}}}}, "a merge has models, or experts"),
+    ({"runs": {"a": {"merge": {"models": ["vanilla", "nobody"]}}}}, "one that is not there"),
+    ({"runs": {"a": {"after": "nobody"}}}, "one that is not there"),
+    ({"runs": {"a": {"after": "b"}, "b": {"after": "a"}}}, "made of each other.*a <- b <- a"),
+    ({"runs": {"a": {"after": "vanilla", "seeds": [9]}}}, "has seeds that 'vanilla' has not"),
+    ({"runs": {"a": {"merge": MERGE}, "b": {"after": "a"}}}, "trained from a merged model"),
+    ({"runs": {"a": {"model": "x,y"}}}, "a comma ends the path"),
+    ({"overrides": ["seed=3"]}, "decides output and seed"),
+    ({"runs": {"a": {"overrides": ["output=elsewhere"]}}}, "decides output and seed"),
+    ({"config": None}, "has no configuration"),
+    ({"launch": {"devices": [0, 1], "parallel": 2}}, "not both"),
+    ({"launch": {"devices": [0, 0]}}, "each GPU once"),
+    ({"launch": {"devices": [0, 1, 2], "ranks": 2}}, "not a multiple"),
+    ({"evaluate": []}, "evaluate"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[m for _, m in REFUSED])
+def test_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SciMultError, match=f"(?s)study.yaml.*{message}") as caught:
+        study(tmp_path, **changes)
+    assert str(caught.value).count("Fix:") <= 1

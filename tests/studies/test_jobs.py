@@ -1,0 +1,154 @@
+"""Jobs: order, slots, failures, stops, and what a killed call left at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from scimult.studies.config import LaunchConfig
+from scimult.studies.jobs import Slot, is_at_work, log_of, run_jobs
+from scimult.studies.work import make_slots
+from scimult.training.stopping import StopRequest
+
+
+@dataclass(frozen=True)
+class Shell:
+    """A job of the shell that is done when its file is there."""
+
+    name: str
+    folder: Path
+    script: str = ""
+    needs: list[str] = field(default_factory=list)
+
+    def is_done(self) -> bool:
+        return (self.folder / self.name).exists()
+
+    def begin(self) -> None:
+        pass
+
+    def command(self, slot: Slot) -> list[str]:
+        return ["sh", "-c", f"cd {self.folder}; {self.script or f'touch {self.name}'}"]
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    """Wait until something is so, at most a minute."""
+    for _ in range(600):
+        if happened():
+            return
+        time.sleep(0.1)
+    raise TimeoutError
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    jobs = [Shell("a", tmp_path), Shell("b", tmp_path, needs=["a"])]
+    (tmp_path / "a").touch()
+    outcome = run_jobs(jobs, [Slot()], tmp_path / "logs", StopRequest())
+    assert outcome.done == ["a", "b"]
+    assert not outcome.failed
+    assert not log_of(tmp_path / "logs", "a").exists()
+    assert log_of(tmp_path / "logs", "b").read_text().startswith("$ sh -c")
+
+
+def test_a_failure_stops_what_needs_it_and_nothing_else(tmp_path: Path) -> None:
+    jobs = [
+        Shell("bad", tmp_path, "echo; echo 'error: no such thing' >&2; echo bye; exit 3"),
+        Shell("late", tmp_path, needs=["bad"]),
+        Shell("later", tmp_path, needs=["late"]),
+        Shell("good", tmp_path),
+        Shell("empty", tmp_path, "true"),
+    ]
+    logs = tmp_path / "logs"
+    outcome = run_jobs(jobs, [Slot()], logs, StopRequest())
+    assert outcome.done == ["good"]
+    assert outcome.failed == {
+        "bad": f"error: no such thing (log: {logs / 'bad.log'})",
+        "late": "needs bad, which failed",
+        "later": "needs late, which failed",
+        # It ended well and its file is not there.
+        "empty": f"$ sh -c 'cd {tmp_path}; true' (log: {logs / 'empty.log'})",
+    }
+    # The next call tries again, and adds to the log.
+    (tmp_path / "bad").touch()
+    assert run_jobs(jobs[:3], [Slot()], logs, StopRequest()).done == ["bad", "late", "later"]
+
+
+def test_as_many_at_once_as_there_are_slots(tmp_path: Path) -> None:
+    """Each waits for the other to begin: one slot would never end."""
+    wait = "for i in $(seq 600); do [ -e {1}.began ] && touch {0} && exit; sleep 0.1; done"
+    meet = f"touch {{0}}.began; {wait}"
+    jobs = [
+        Shell("a", tmp_path, meet.format("a", "b")),
+        Shell("b", tmp_path, meet.format("b", "a")),
+    ]
+    slots = make_slots(LaunchConfig(devices=[4, 7]))
+    assert run_jobs(jobs, slots, tmp_path / "logs", StopRequest()).done
+    assert {job.is_done() for job in jobs} == {True}
+
+
+def test_slots_of_devices_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    pairs = make_slots(LaunchConfig(devices=[3, 1, 0, 2], ranks=2))
+    assert [slot.environment for slot in pairs] == [
+        {"CUDA_VISIBLE_DEVICES": "3,1"},
+        {"CUDA_VISIBLE_DEVICES": "0,2"},
+    ]
+    shares = make_slots(LaunchConfig(parallel=2, ranks=2))
+    assert [slot.environment for slot in shares] == [{"OMP_NUM_THREADS": "2"}] * 2
+    # One job has the machine, whose cores its ranks divide.
+    assert [slot.environment for slot in make_slots(LaunchConfig())] == [{}]
+
+
+def test_a_signal_reaches_every_process_and_nothing_more_starts(tmp_path: Path) -> None:
+    """The job is asked like under a scheduler, and waited for while it writes its checkpoint."""
+    trap = "trap 'sleep 0.5; touch saved; exit 143' TERM; touch began; sleep 60 & wait"
+    jobs = [Shell("a", tmp_path, trap), Shell("b", tmp_path, needs=["a"]), Shell("c", tmp_path)]
+
+    def interrupt() -> None:
+        wait_for((tmp_path / "began").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with StopRequest().listening() as request:
+        outcome = run_jobs(jobs, [Slot()], tmp_path / "logs", request)
+    assert request.signal == signal.SIGINT
+    assert (tmp_path / "saved").exists()
+    assert not outcome.done
+    assert not outcome.failed
+    assert not is_at_work(tmp_path / "logs", "a")
+
+
+_CALL = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.studies.test_jobs import Shell
+from scimult.studies.jobs import Slot, run_jobs
+from scimult.training.stopping import StopRequest
+folder = Path({folder!r})
+run_jobs([Shell("a", folder, {script!r})], [Slot()], folder / "logs", StopRequest())
+"""
+
+
+def test_what_a_killed_call_left_at_work_is_waited_for(tmp_path: Path, repository: Path) -> None:
+    """Nothing is started beside it, and its result is taken."""
+    script = "echo x >> starts; touch began; while [ ! -e go ]; do sleep 0.1; done; touch a"
+    code = _CALL.format(root=str(repository), folder=str(tmp_path), script=script)
+    call = subprocess.Popen([sys.executable, "-c", code])
+    wait_for((tmp_path / "began").exists)
+    call.kill()
+    call.wait()
+    assert is_at_work(tmp_path / "logs", "a")
+    threading.Timer(1.0, (tmp_path / "go").touch).start()
+    job = Shell("a", tmp_path, script)
+    assert run_jobs([job], [Slot()], tmp_path / "logs", StopRequest()).done == ["a"]
+    assert (tmp_path / "starts").read_text() == "x\n"

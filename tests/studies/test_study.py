@@ -1,0 +1,314 @@
+"""A study through the command line, on real training: run, stopped, killed, continued, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scipy import stats
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from scimult.evaluation.per_query import read_per_query
+from scimult.evaluation.results import load_result
+from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
+from tests.training.corpus import WORDS, metrics, prepare_corpus, run_config
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with data, a base, a suite and a configuration of a run."""
+    path = tmp_path_factory.mktemp("study")
+    prepare_corpus(path)
+    config = run_config(path, "nowhere", schedule={"steps": 4}, checkpoint={"every": 2})
+    (path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    papers = [f"{a} {b}" for a in WORDS for b in WORDS[:3]]
+    queries = [f"{a} {b}" for a in WORDS for b in WORDS[3:5]]
+    write_jsonl(
+        path / "own/corpus.jsonl",
+        [{"_id": f"d{n}", "title": text, "text": ""} for n, text in enumerate(papers)],
+    )
+    write_jsonl(
+        path / "own/queries.jsonl", [{"_id": f"q{n}", "text": t} for n, t in enumerate(queries)]
+    )
+    judged = [
+        (f"q{n}", f"d{row}", 1)
+        for n, query in enumerate(queries)
+        for row, paper in enumerate(papers)
+        if query.split()[0] in paper
+    ]
+    write_rows(path / "own/qrels/test.tsv", [HEADER, *judged])
+    entry = benchmark("own", "search", "search", ["ndcg@10"]).model_dump(mode="json")
+    tree = {"name": "own", "description": "x", "how_to_get": "x", "benchmarks": {"own": entry}}
+    (path / "own.yaml").write_text(yaml.safe_dump(tree))
+    return path
+
+
+def write_study(folder: Path, name: str, **changes: Any) -> Path:
+    """Write the file of a study whose output is ``folder / name``."""
+    tree = {
+        "name": name,
+        "output": str(folder / name),
+        "baseline": "base",
+        "seeds": [0, 1],
+        "config": str(folder / "run.yaml"),
+        "runs": {"base": {"model": str(folder / "base")}, "experts": {}},
+        "launch": {"parallel": 2},
+        "evaluate": [{"suite": str(folder / "own.yaml"), "data": str(folder)}],
+        "options": {"dtype": "float32"},
+        **changes,
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def call(*words: str | Path) -> Any:
+    """Run ``scimult study`` in this process."""
+    return CliRunner().invoke(app, ["study", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def done(folder: Path) -> Path:
+    """Return the folder of a study that ran without a stop."""
+    result = call(write_study(folder, "whole"))
+    assert result.exit_code == 0, result.output
+    return folder / "whole"
+
+
+def test_the_table_is_that_of_the_scores_per_query(done: Path) -> None:
+    found = json.loads((done / "study.json").read_text())
+    (suite,) = found["suites"]
+    scores = {(row["run"], row["name"]): row for row in suite["scores"]}
+    results = done / "results" / "own"
+    keys = ["experts-seed0", "experts-seed1"]
+    per_query = {
+        key: read_per_query(results, key, "own").scores(["ndcg@10"])[:, 0]
+        for key in [*keys, "base"]
+    }
+    means = [float(per_query[key].mean()) for key in keys]
+    row = scores["experts", "own"]
+    assert row["scores"] == pytest.approx(means, rel=1e-9)
+    assert row["mean"] == pytest.approx(statistics.mean(means), rel=1e-9)
+    assert row["sd"] == pytest.approx(statistics.stdev(means), rel=1e-9)
+    assert scores["base", "own"]["sd"] is None
+    # The average of one set is that set.
+    assert scores["experts", "average"]["mean"] == row["mean"]
+
+    difference = next(row for row in suite["differences"] if row["name"] == "own")
+    first, second, base = (per_query[key] for key in [*keys, "base"])
+    queries = len(base)
+
+    def covariance(a: Any, b: Any) -> float:
+        return float(((a - a.mean()) * (b - b.mean())).sum() / (queries - 1) / queries)
+
+    seeds = statistics.variance(means) / 2
+    crossed = covariance(first, base) + covariance(second, base)
+    over_queries = max(covariance(first, second) + covariance(base, base) - crossed, 0)
+    degrees = (seeds + over_queries) ** 2 / seeds**2
+    t = (statistics.mean(means) - base.mean()) / (seeds + over_queries) ** 0.5
+    assert difference["p"] == pytest.approx(2 * stats.t.sf(abs(t), degrees), rel=1e-6)
+    assert difference["p_holm"] == difference["p"]
+    assert difference["degrees"] == pytest.approx(degrees, rel=1e-6)
+
+
+def test_everything_of_a_run_is_written_down(done: Path, folder: Path) -> None:
+    found = json.loads((done / "study.json").read_text())
+    trials = {trial["key"]: trial for trial in found["trials"]}
+    assert trials["experts-seed1"]["overrides"] == [
+        f"output={done}/runs/experts-seed1",
+        "seed=1",
+    ]
+    lines = metrics(done / "runs" / "experts-seed1")
+    cost = trials["experts-seed1"]["cost"]
+    assert cost["steps"] == 4
+    assert cost["tokens"] == sum(line["tokens"] for line in lines)
+    assert cost["flops"] == sum(line["usage"]["model_flops"] for line in lines)
+    assert cost["training_seconds"] == pytest.approx(sum(line["seconds"] for line in lines))
+    assert trials["base"]["cost"]["steps"] == 0
+    page = (done / "study.html").read_text()
+    assert "data:image/png;base64," in page
+    assert f"{folder / 'run.yaml'}" in page
+    table = (done / "table.md").read_text()
+    assert "| experts | 2 |" in table
+    assert "±" in table
+    logs = sorted(path.name for path in (done / "logs").iterdir())
+    assert logs == [
+        "base.evaluate.own.log",
+        *(f"experts-seed{n}.{job}.log" for n in (0, 1) for job in ("evaluate.own", "train")),
+    ]
+
+
+def test_a_second_call_and_a_dry_run_start_nothing(done: Path, folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (done / "logs").iterdir()}
+    table = (done / "table.md").read_bytes()
+    for words in ((), ("--dry-run",)):
+        result = call(folder / "whole.yaml", *words)
+        assert result.exit_code == 0, result.output
+    assert "experts-seed1 there 4/4 1/1 0.00" in " ".join(result.stdout.split())
+    assert "0.00 hours of one rank are left." in result.stdout
+    assert {path: path.stat().st_mtime_ns for path in (done / "logs").iterdir()} == before
+    assert (done / "table.md").read_bytes() == table
+
+
+def test_a_dry_run_tells_what_is_missing_by_what_is_known(done: Path, folder: Path) -> None:
+    result = call(folder / "whole.yaml", "seeds=[0, 1, 2]", "--list")
+    assert result.exit_code == 0, result.output
+    assert "experts-seed2 missing 0/4 0/1" in " ".join(result.stdout.split())
+    assert "nothing is known" not in result.stdout
+    assert not (done / "runs" / "experts-seed2").exists()
+
+
+def test_another_configuration_does_not_go_on_in_the_same_folder(done: Path, folder: Path) -> None:
+    result = call(folder / "whole.yaml", "overrides=[optimizer.lr=0.5]")
+    assert result.exit_code == 1
+    assert "1 of 2 runs cannot start. Fix: " in result.stderr
+    assert "started with a different optimizer" in result.stderr
+    result = call(folder / "whole.yaml", "name=other")
+    assert result.exit_code == 1
+    assert "the folder is of another study" in result.stderr
+
+
+def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
+    runs = {
+        "base": {"model": str(folder / "base")},
+        "typo": {"overrides": ["optimizer.lrr=1"]},
+        "gone": {"config": str(folder / "gone.yaml")},
+        "strange": {"overrides": ["model.variant=bert"]},
+    }
+    result = call(write_study(folder, "refused", runs=runs))
+    assert result.exit_code == 1
+    assert "2 of 4 runs cannot start. Fix: " in result.stderr
+    assert "typo: " in result.stderr
+    assert "lrr: unknown key (did you mean 'lr'?)" in result.stderr
+    assert "gone.yaml: file does not exist" in result.stderr
+    # What needs more than the file is met when the files are right, and still before any work.
+    del runs["typo"], runs["gone"]
+    runs |= {"on_it": {"after": "strange"}, "missing": {"model": "nowhere"}}
+    runs["no_data"] = {"overrides": ["data.prepared=nowhere"]}
+    result = call(write_study(folder, "refused", runs=runs))
+    assert result.exit_code == 1
+    assert "3 of 5 runs cannot start. Fix: " in result.stderr
+    for name in ("strange: ", "missing: ", "no_data: "):
+        assert f"\n  {name}" in result.stderr
+    assert result.stderr.count("Fix:") == 1
+    assert not (folder / "refused").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"runs": {"base": {}, "again": {"seeds": [5]}}}, "two runs are the same"),
+        ({"runs": {"base": {}, "base-seed0": {"model": "x"}}}, "two runs have the same name"),
+        ({"options": {"pool": "mean"}}, "unknown option of a system"),
+        ({"evaluate": [{"suite": "demo", "data": "nowhere"}]}, "5 sets have no data"),
+        ({"evaluate": [{"suite": "dem", "data": "x"}]}, "did you mean 'demo'"),
+    ],
+)
+def test_contradictions_are_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
+    result = call(write_study(folder, "refused", **changes), "--dry-run")
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    for _ in range(4000):
+        if happened():
+            return
+        time.sleep(0.1)
+    raise TimeoutError
+
+
+RUNS = {
+    "vanilla": {"overrides": ["model.variant=vanilla", "schedule.steps=30"]},
+    "experts": {"after": "vanilla"},
+    "halfway": {"merge": {"models": ["vanilla", "base"], "shares": [0.5, 0.5]}},
+}
+
+
+@pytest.mark.slow
+def test_a_study_that_was_stopped_and_killed_ends_as_one_that_was_not(folder: Path) -> None:
+    """SIGINT in a training run, SIGKILL of the study and of a training run, then to its end."""
+    changes = {"seeds": [0], "launch": {"parallel": 1}}
+    changes["runs"] = {"base": {"model": str(folder / "base")}, **RUNS}
+    result = call(write_study(folder, "unbroken", **changes))
+    assert result.exit_code == 0, result.output
+    broken = folder / "broken"
+    path = write_study(folder, "broken", **changes, name="unbroken")
+    vanilla = broken / "runs" / "vanilla-seed0"
+
+    def interrupt() -> None:
+        wait_for((vanilla / "metrics.jsonl").is_file)
+        wait_for(lambda: len((vanilla / "metrics.jsonl").read_text().splitlines()) > 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    result = call(path)
+    assert result.exit_code == 130, result.output
+    assert "the same command continues" in result.stderr
+    assert json.loads((vanilla / "run.json").read_text())["state"] == "stopped"
+
+    command = [sys.executable, "-m", "scimult.cli.main", "study", str(path)]
+    killed = subprocess.Popen(command, start_new_session=True)
+    experts = broken / "runs" / "experts-seed0" / "run.json"
+    wait_for(experts.is_file)
+    killed.kill()
+    killed.wait()
+    os.kill(json.loads(experts.read_text())["pid"], signal.SIGKILL)
+
+    result = call(path)
+    assert result.exit_code == 0, result.output
+    tables = [
+        (out / "table.md").read_text().replace(str(out), "")
+        for out in (folder / "unbroken", broken)
+    ]
+    assert tables[0] == tables[1]
+    for key in ("vanilla-seed0", "experts-seed0", "halfway-seed0", "base"):
+        one, other = (
+            load_result(out / "results" / "own" / key / "result.json").sets["own"].scores
+            for out in (folder / "unbroken", broken)
+        )
+        assert one == other
+    # A base that changes is not what the experts were trained from.
+    (broken / "runs" / "vanilla-seed0" / "model" / "model.safetensors").write_bytes(b"other")
+    result = call(path)
+    assert result.exit_code == 1
+    assert "was not trained from the model that vanilla-seed0 has now" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_failed_run_stops_no_other_and_is_tried_again(folder: Path) -> None:
+    """A learning rate that cannot be survived; with another one it would be another run."""
+    runs = {
+        "base": {"model": str(folder / "base")},
+        "wild": {"overrides": ["optimizer.lr=1e30", "optimizer.clip=0", "schedule.warmup=0"]},
+        "tame": {"overrides": ["model.variant=vanilla"]},
+    }
+    path = write_study(folder, "failing", runs=runs, seeds=[0])
+    result = call(path)
+    assert result.exit_code == 1
+    assert "2 of 5 jobs failed. Fix: " in result.stderr
+    assert "wild-seed0.train: error: " in result.stderr
+    assert "wild-seed0.evaluate.own: needs wild-seed0.train, which failed" in result.stderr
+    out = folder / "failing"
+    assert "No result yet of wild-seed0." in (out / "table.md").read_text()
+    assert "wild-seed0.train" in (out / "study.html").read_text()
+    assert (out / "results" / "own" / "tame-seed0" / "result.json").is_file()
+    log = out / "logs" / "wild-seed0.train.log"
+    assert log.read_text().count("$ ") == 1
+    assert call(path).exit_code == 1
+    assert log.read_text().count("$ ") == 2
