@@ -32,7 +32,7 @@ from scimult.training.interference.affinity import combinations_of, train_affini
 from scimult.training.interference.cosines import WHOLE, Estimate
 from scimult.training.interference.drift import linear_cka, measure_drift
 from scimult.training.interference.gradients import (
-    Objective,
+    LossesOfTasks,
     Place,
     place_of,
     training_objective,
@@ -66,7 +66,7 @@ def _rounds(count: int) -> list[list[list[Unit]]]:
     ]
 
 
-def _compare(model: Encoder, objective: Objective, count: int = 4) -> InterferenceMap:
+def _compare(model: Encoder, objective: LossesOfTasks, count: int = 4) -> InterferenceMap:
     rounds = list(measure(model, objective, TASKS, _routes(model), _rounds(count)))
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     places = [place_of(name, model.config.num_blocks) for name in names]
@@ -78,7 +78,7 @@ def _routes(model: Encoder) -> Any:
     return lambda task: (TASKS.index(task),) * 2 if routed else (0, 0)
 
 
-def _pull_apart(model: Encoder, chosen: Sequence[str], strength: float) -> Objective:
+def _pull_apart(model: Encoder, chosen: Sequence[str], strength: float) -> LossesOfTasks:
     """Return a loss that both tasks share, and opposed targets for the chosen parameters."""
     generator = torch.Generator().manual_seed(0)
     parameters = [(n, p) for n, p in model.named_parameters() if any(c in n for c in chosen)]
