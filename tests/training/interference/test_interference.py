@@ -152,9 +152,8 @@ def _cosine(one: list[Tensor | None], other: list[Tensor | None], rows: list[int
 
 def test_units_of_several_tasks_are_run_once(folder: Path) -> None:
     """Mixed batches: one forward pass, and for each task the gradient of its loss alone."""
-    config = run_config(
-        folder, "run", model={"variant": "vanilla", "dropout": 0.0}, batch={"mix": "in_batch"}
-    )
+    still = {"variant": "vanilla", "dropout": 0.0, "attention_dropout": 0.0}
+    config = run_config(folder, "run", model=still, batch={"mix": "in_batch"})
     plan, pretrained = plan_run(config), build_model(config)
     tasks = ["search", "link_prediction", "classification"]
     rounds = training_rounds(config, plan, pretrained, tasks, 2)
