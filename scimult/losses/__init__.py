@@ -1,6 +1,7 @@
 """Losses as pure functions of tensors."""
 
 from scimult.losses.distillation import listwise_kl, margin_mse, own_teacher_scores
+from scimult.losses.embeddings import cosine_distance, mean_over_pairs, relational_distance
 from scimult.losses.info_nce import InBatchScores, info_nce
 from scimult.losses.masks import (
     above_margin,
@@ -21,6 +22,7 @@ __all__ = [
     "TaskWeights",
     "Temperature",
     "above_margin",
+    "cosine_distance",
     "false_negatives",
     "foreign_negatives",
     "gradnorm_loss",
@@ -29,7 +31,9 @@ __all__ = [
     "known_pairs",
     "listwise_kl",
     "margin_mse",
+    "mean_over_pairs",
     "own_teacher_scores",
+    "relational_distance",
     "repeated_candidates",
     "similarity_matrix",
     "triplet_margin",

@@ -1,0 +1,89 @@
+"""Losses that follow the embeddings of a teacher, text by text.
+
+Shape legend: U distinct texts of a unit on this rank, K texts that they are compared with, D width
+of the model, E width of the teacher, B queries, C candidates and H hard negatives of this rank.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scimult.losses.similarity import similarity_matrix
+
+
+def cosine_distance(student_UE: Tensor, teacher_UE: Tensor) -> Tensor:
+    """Return 1 - cosine of each text's two embeddings.
+
+    Taken as half the squared distance of the two unit vectors, which is the same number, exact
+    near 0 and with a gradient of 0 where they agree.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(U,)``, float32, or float64 for embeddings in float64.
+    """
+    wide = torch.promote_types(student_UE.dtype, torch.float32)
+    student_UE, teacher_UE = (
+        F.normalize(x_UE.to(wide), dim=-1) for x_UE in (student_UE, teacher_UE)
+    )
+    return (student_UE - teacher_UE).square().sum(-1) / 2
+
+
+def relational_distance(
+    student_UD: Tensor, student_KD: Tensor, teacher_UE: Tensor, teacher_KE: Tensor
+) -> Tensor:
+    """Return each text's mean squared difference between the student's and teacher's cosines.
+
+    That is similarity-preserving distillation (Tung and Mori, 2019) of cosines, the similarity
+    loss of embedding models (Zhang et al., 2024, "Jasper and Stella", arXiv 2412.19048): widths
+    may differ, and a rotation costs nothing. Distances (Park et al., 2019) would have to be
+    scaled by their mean in the batch; cosines of both have one scale.
+
+    Parameters
+    ----------
+    student_UD, teacher_UE : Tensor
+        Embeddings of this rank's texts.
+    student_KD, teacher_KE : Tensor
+        Embeddings of the texts that each is compared with, in one order.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(U,)``, float32, or float64 for embeddings in float64.
+    """
+    ours_UK = similarity_matrix(student_UD, student_KD, "cosine")
+    theirs_UK = similarity_matrix(teacher_UE, teacher_KE, "cosine")
+    return (ours_UK - theirs_UK).square().mean(1)
+
+
+def mean_over_pairs(
+    losses_U: Tensor, query_B: Tensor, candidate_C: Tensor, negative_rows_H: Tensor
+) -> Tensor:
+    """Return, of each query, the mean loss over the texts of its pair.
+
+    Those are the query, its positive, and its hard negative if it has one. Their mean over queries
+    does not depend on which ranks the pairs are on, though each rank encodes a text once.
+
+    Parameters
+    ----------
+    losses_U : Tensor
+        Loss of each text.
+    query_B, candidate_C : Tensor of int
+        Places of queries and candidates among the texts, see `data.batches.Batch`.
+    negative_rows_H : Tensor of int
+        Query row of each hard negative.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(B,)``.
+    """
+    positives, negatives = candidate_C[: len(query_B)], candidate_C[len(query_B) :]
+    sums_B = losses_U[query_B] + losses_U[positives]
+    sums_B = sums_B.index_add(0, negative_rows_H, losses_U[negatives])
+    texts_B = torch.full_like(sums_B, 2.0).index_add(
+        0, negative_rows_H, torch.ones_like(losses_U[negatives])
+    )
+    return sums_B / texts_B
