@@ -38,6 +38,7 @@ from scimult.cli.report import report
 from scimult.cli.runs import runs
 from scimult.cli.search import search
 from scimult.cli.tag import tag
+from scimult.cli.teach import teach
 from scimult.cli.train_tokenizer import train_tokenizer
 from scimult.errors import SciMultError
 
@@ -92,6 +93,7 @@ VERBS = (
     train_tokenizer,
     prepare,
     mine,
+    teach,
     card,
     pretrain,
     runs,

@@ -220,6 +220,17 @@ def _folders(spec: Path) -> list[Path]:
     return [spec] if spec.exists() else [Path(part) for part in str(spec).split("+")]
 
 
+def model_folders(spec: str) -> list[Path]:
+    """Return the folders of the models that ``--model`` names.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        As `parse_system`.
+    """
+    return _folders(parse_system(spec, MODEL_OPTIONS).folder)
+
+
 def _encoder_specs(spec: str) -> tuple[str, list[EncoderSpec]]:
     """Read the encoders of ``NAME=PRESET[+PRESET][,key=value]``; the keys change all of them."""
     from scimult.inference.sentence_encoder import check_keys, load_spec

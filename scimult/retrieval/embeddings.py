@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 
 from scimult.errors import DataError
 from scimult.files import (
@@ -137,9 +138,13 @@ def fill_embeddings(
     """
     assert len(ids) == len(embeddings_ND), (len(ids), embeddings_ND.shape)
     check_finite(embeddings_ND, str(meta.get("model_name", "their model")))
-    facts: dict[str, Any] = {"rows": len(ids), "width": embeddings_ND.shape[1]}
     np.save(folder / MATRIX_FILE, embeddings_ND)
-    facts["sha256"] = sha256(folder / MATRIX_FILE)
+    describe_embeddings(folder, ids, embeddings_ND.shape[1], meta)
+
+
+def describe_embeddings(folder: Path, ids: Sequence[str], width: int, meta: dict[str, Any]) -> None:
+    """Write the ids and ``meta.json`` beside a matrix that is there already."""
+    facts = {"rows": len(ids), "width": width, "sha256": sha256(folder / MATRIX_FILE)}
     write_text(folder / IDS_FILE, "".join(f"{name}\n" for name in ids))
     write_json(folder / META_FILE, {"format": FORMAT, "version": VERSION, **facts, **meta})
 
@@ -154,6 +159,49 @@ def read_embeddings(folder: Path | str) -> StoredEmbeddings:
         occurs twice.
     """
     folder = Path(folder)
+    meta = read_meta(folder)
+    fix = f"write {MATRIX_FILE} with numpy.save and {IDS_FILE} with one id per line"
+    try:
+        ids = _read_ids(folder / IDS_FILE)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read embeddings: {error}", path=folder, fix=fix) from error
+    return _checked(folder, ids, map_matrix(folder / MATRIX_FILE), meta)
+
+
+def read_vector_file(path: Path | str, ids_path: Path | str) -> StoredEmbeddings:
+    """Read vectors that stand in one file, and their ids in another, one per line.
+
+    Parameters
+    ----------
+    path : path
+        ``.npy``, or ``.safetensors`` with a single tensor; one row per text.
+    ids_path : path
+        A text file, in the order of the rows.
+
+    Raises
+    ------
+    DataError
+        If a file is missing, damaged or of another type, the counts disagree, or an id occurs
+        twice.
+    """
+    path = Path(path)
+    try:
+        ids = _read_ids(Path(ids_path))
+    except (OSError, ValueError) as error:
+        fix = "write a text file with one id per line"
+        raise DataError(f"cannot read ids: {error}", path=ids_path, fix=fix) from error
+    matrix_ND = map_matrix(path) if path.suffix == ".npy" else _only_tensor(path)
+    return _checked(path, ids, matrix_ND, {})
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Return what ``meta.json`` of an embedding folder says; nothing where there is none.
+
+    Raises
+    ------
+    DataError
+        If the folder is missing, or the file is of another format.
+    """
     if not folder.is_dir():
         raise DataError("folder of embeddings does not exist", path=folder, fix="check the path")
     meta = read_json(folder / META_FILE) if (folder / META_FILE).exists() else {}
@@ -161,18 +209,56 @@ def read_embeddings(folder: Path | str) -> StoredEmbeddings:
     if meta and known != (FORMAT, VERSION):
         fix = "make the folder again with scimult encode"
         raise DataError(f"not embeddings of version {VERSION}", path=folder / META_FILE, fix=fix)
+    return dict(meta)
+
+
+def map_matrix(path: Path) -> FloatArray:
+    """Memory-map a file that ``numpy.save`` wrote.
+
+    Raises
+    ------
+    DataError
+        If there is none, or it is damaged.
+    """
     try:
-        ids = (folder / IDS_FILE).read_text(encoding="utf-8").split("\n")
-        embeddings_ND = np.load(folder / MATRIX_FILE, mmap_mode="r", allow_pickle=False)
+        matrix: FloatArray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        fix = f"write {MATRIX_FILE} with numpy.save and {IDS_FILE} with one id per line"
-        raise DataError(f"cannot read embeddings: {error}", path=folder, fix=fix) from error
-    if not ids[-1]:
-        ids.pop()
+        fix = "write it again with numpy.save"
+        raise DataError(f"cannot read embeddings: {error}", path=path, fix=fix) from error
+    return matrix
+
+
+def _only_tensor(path: Path) -> FloatArray:
+    """Return the tensor of a safetensors file, in float32 what numpy has no type for."""
+    if path.suffix != ".safetensors":
+        problem, fix = "not a .npy or .safetensors file", "convert it to one of the two"
+        raise DataError(problem, path=path, fix=fix)
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            tensor = file.get_tensor(names[0]) if len(names) == 1 else None
+    except (OSError, SafetensorError) as error:
+        fix = "write it again with safetensors"
+        raise DataError(f"cannot read vectors: {error}", path=path, fix=fix) from error
+    if tensor is None:
+        fix = "keep the one with the vectors"
+        raise DataError(f"{len(names)} tensors, not one", path=path, value=names[:3], fix=fix)
+    matrix: FloatArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return matrix
+
+
+def _read_ids(path: Path) -> list[str]:
+    ids = path.read_text(encoding="utf-8").split("\n")
+    return ids if ids[-1] else ids[:-1]
+
+
+def _checked(
+    path: Path, ids: list[str], embeddings_ND: FloatArray, meta: dict[str, Any]
+) -> StoredEmbeddings:
     if embeddings_ND.ndim != 2 or embeddings_ND.dtype.kind != "f" or len(ids) != len(embeddings_ND):
         shown = f"{embeddings_ND.dtype} of shape {embeddings_ND.shape}"
         fix = "write one row of floating point numbers per id"
-        raise DataError(f"{len(ids)} ids for {shown}", path=folder, fix=fix)
+        raise DataError(f"{len(ids)} ids for {shown}", path=path, fix=fix)
     if len(set(ids)) != len(ids):
-        raise DataError("an id occurs twice", path=folder, fix="keep one row per id")
-    return StoredEmbeddings(folder, ids, embeddings_ND, meta)
+        raise DataError("an id occurs twice", path=path, fix="keep one row per id")
+    return StoredEmbeddings(path, ids, embeddings_ND, meta)

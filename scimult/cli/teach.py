@@ -1,0 +1,146 @@
+"""``scimult teach``: a teacher's vector of every text of a prepared folder, for distillation."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from scimult.cli.common import Device, Overwrite
+from scimult.cli.output import echo
+from scimult.errors import ConfigError
+from scimult.files import check_replaceable
+
+if TYPE_CHECKING:
+    from scimult.evaluation.systems import DenseSystem
+    from scimult.retrieval.embeddings import StoredEmbeddings
+
+# Encoders that know no tasks are asked for this one.
+ANY_TASK = "any"
+
+
+def teach(
+    folder: Annotated[Path, typer.Argument(help="Folder that scimult prepare wrote.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    model: Annotated[
+        str | None,
+        typer.Option(help="NAME=FOLDER[,pooling=mean][,dtype=float32]: a model that encode reads."),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME=PRESET or NAME=FILE.yaml[,model=FOLDER]: any sentence-transformers model."
+        ),
+    ] = None,
+    vectors: Annotated[
+        Path | None,
+        typer.Option(help="Vectors made elsewhere: .npy, .safetensors, or a folder of encode."),
+    ] = None,
+    ids: Annotated[
+        Path | None, typer.Option(help="Of a file of --vectors: the text id of each row, by line.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Task to encode for, of a teacher that tells them apart.")
+    ] = None,
+    precision: Annotated[
+        Literal["float16", "float32"], typer.Option(help="Type of the numbers that are kept.")
+    ] = "float16",
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keeps what is encoded, for scimult evaluate too. Default: .OUT.unfinished, "
+            "until OUT is complete.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Device = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a teacher's vector of every text, which loss.embedding_teacher follows.
+
+    A call that was interrupted goes on where it stood.
+    """
+    if sum(given is not None for given in (model, encoder, vectors)) != 1:
+        fix = "give one of --model, --encoder and --vectors"
+        raise ConfigError("one teacher is needed", fix=fix)
+    if (vectors is not None and vectors.is_file()) != (ids is not None):
+        fix = "give both, or a folder that scimult encode wrote and no --ids"
+        raise ConfigError("a file of vectors and --ids go together", fix=fix)
+    if not overwrite:
+        check_replaceable(out)
+    from scimult.data.prepared import PreparedData
+    from scimult.retrieval.embeddings import EMBEDDINGS
+    from scimult.retrieval.teacher_vectors import write_encoded, write_imported
+
+    check_replaceable(out, EMBEDDINGS)
+    texts = PreparedData.open(folder).texts
+    if vectors is not None:
+        given = _read(vectors, ids)
+        written = write_imported(out, texts, given, precision=precision, overwrite=overwrite)
+    else:
+        kept = store or out.resolve().with_name(f".{out.resolve().name}.unfinished")
+        task = _task(model, task)
+        system = _system(model, encoder, device, kept, precision)
+        meta = system.describe()
+        written = write_encoded(
+            out,
+            texts,
+            system.encoder,
+            task=task,
+            meta=meta,
+            precision=precision,
+            overwrite=overwrite,
+        )
+        if store is None:
+            shutil.rmtree(kept, ignore_errors=True)
+    echo(f"{out}: {len(texts):,} vectors of width {written.width}, in {precision}")
+
+
+def _read(vectors: Path, ids: Path | None) -> StoredEmbeddings:
+    from scimult.retrieval.embeddings import read_embeddings, read_vector_file
+
+    return read_embeddings(vectors) if ids is None else read_vector_file(vectors, ids)
+
+
+def _task(model: str | None, task: str | None) -> str:
+    """Return the task to encode for; a model with a route per task must be told.
+
+    Raises
+    ------
+    ConfigError
+        If it was not.
+    """
+    from scimult.checkpoints import read_config
+    from scimult.cli.systems import model_folders
+
+    if task is not None or model is None:
+        return task or ANY_TASK
+    configs = {folder: read_config(folder) for folder in model_folders(model)}
+    for path, config in configs.items():
+        if config.encoder.is_routed and len(config.tasks) > 1:
+            raise ConfigError(
+                "this model encodes a text for each task in another way",
+                value=str(path),
+                fix=f"choose --task {' or '.join(task.name for task in config.tasks)}",
+            )
+    return next(iter(configs.values())).tasks[0].name
+
+
+def _system(
+    model: str | None,
+    encoder: str | None,
+    device: str | None,
+    store: Path,
+    precision: Literal["float16", "float32"],
+) -> DenseSystem:
+    from scimult.cli.systems import Store, make_systems
+    from scimult.evaluation.systems import DenseSystem
+
+    models, encoders = ([spec] if spec else [] for spec in (model, encoder))
+    makers = make_systems(False, [], models, encoders, device, Store(store, precision))
+    (make,) = makers.values()
+    system = make()
+    assert isinstance(system, DenseSystem)
+    return system

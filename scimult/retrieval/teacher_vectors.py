@@ -1,0 +1,238 @@
+"""A teacher's vector of every text of a prepared folder: written once, then memory-mapped.
+
+On disk that is an embedding folder (`retrieval.embeddings`) with the texts in the order of the
+text store, whose ``meta.json`` names the text store by its hash.
+
+Shape legend: N texts, B texts of a block, E width of the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from scimult import __version__
+from scimult.data.text_store import TextStore
+from scimult.errors import DataError
+from scimult.files import atomic_folder
+from scimult.progress import bar, note
+from scimult.retrieval.embeddings import (
+    EMBEDDINGS,
+    MATRIX_FILE,
+    StoredEmbeddings,
+    describe_embeddings,
+    map_matrix,
+    read_meta,
+)
+from scimult.types import FloatArray, IntArray, Role, Text, TextEncoder
+
+VectorPrecision = Literal["float16", "float32"]
+# Of ``meta.json``: the hash of the text store.
+TEXTS_KEY = "text_store"
+TEXTS_PER_BLOCK = 1 << 14
+
+
+@dataclass(frozen=True)
+class TeacherVectors:
+    """Vectors of all texts of a prepared folder, looked up by row.
+
+    Attributes
+    ----------
+    path : Path
+        Their folder.
+    vectors_NE : array
+        Memory-mapped, float16 or float32.
+    fingerprint : str
+        Hash of the vectors.
+    """
+
+    path: Path
+    vectors_NE: FloatArray
+    fingerprint: str
+
+    @classmethod
+    def open(cls, folder: Path | str, texts: TextStore) -> TeacherVectors:
+        """Open the vectors of exactly these texts.
+
+        Raises
+        ------
+        DataError
+            If a file is missing or damaged, or the vectors are those of other texts.
+        """
+        folder = Path(folder)
+        meta, vectors_NE = read_meta(folder), map_matrix(folder / MATRIX_FILE)
+        fix = f"run scimult teach {texts.folder} again with the same teacher"
+        if meta.get(TEXTS_KEY) != texts.fingerprint:
+            problem = f"these are not the vectors of the texts in {texts.folder}"
+            raise DataError(problem, path=folder, fix=fix)
+        if vectors_NE.ndim != 2 or len(vectors_NE) != len(texts):
+            problem = f"vectors of shape {vectors_NE.shape} for {len(texts):,} texts"
+            raise DataError(problem, path=folder, fix=fix)
+        return cls(folder, vectors_NE, str(meta.get("sha256")))
+
+    @property
+    def width(self) -> int:
+        """Number of dimensions."""
+        return int(self.vectors_NE.shape[1])
+
+    def __call__(self, rows_B: IntArray) -> FloatArray:
+        """Return the vectors of some texts, float32, shape ``(B, E)``.
+
+        Raises
+        ------
+        DataError
+            If one is not finite: the file was changed since it was written.
+        """
+        found_BE: FloatArray = self.vectors_NE[rows_B].astype(np.float32)
+        bad_B = np.logical_not(np.isfinite(found_BE).all(axis=1))
+        if bad_B.any():
+            row = int(rows_B[int(bad_B.argmax())])
+            fix = "run scimult teach again"
+            raise DataError("a vector is not finite", path=self.path, value=f"row {row}", fix=fix)
+        return found_BE
+
+
+def write_encoded(
+    folder: Path,
+    texts: TextStore,
+    encoder: TextEncoder,
+    *,
+    task: str,
+    meta: dict[str, Any],
+    precision: VectorPrecision = "float16",
+    overwrite: bool = False,
+) -> TeacherVectors:
+    """Write what an encoder makes of every text: of queries as queries, of others as candidates.
+
+    Parameters
+    ----------
+    folder : Path
+        Will hold the vectors, atomically.
+    texts : TextStore
+        The texts.
+    encoder : TextEncoder
+        The teacher. One that stores what it encodes (`retrieval.store`) lets an interrupted call
+        go on where it stood.
+    task : str
+        What the texts are encoded for.
+    meta : dict
+        What ``meta.json`` says of the teacher.
+    precision : {"float16", "float32"}
+        Type of the numbers on disk.
+    overwrite : bool
+        Whether other embeddings in ``folder`` are replaced.
+
+    Raises
+    ------
+    DataError
+        If a vector is not finite or of length 0.
+    StorageError
+        If something else is there, or the folder cannot be written.
+    """
+    blocks = (
+        _encode(encoder, texts.slice(start, start + TEXTS_PER_BLOCK), task)
+        for start in range(0, len(texts), TEXTS_PER_BLOCK)
+    )
+    described = {"model_name": encoder.name, "task": task, **meta}
+    _write(folder, texts, blocks, described, precision, overwrite, lambda row: f"text {row}")
+    return TeacherVectors.open(folder, texts)
+
+
+def write_imported(
+    folder: Path,
+    texts: TextStore,
+    given: StoredEmbeddings,
+    *,
+    precision: VectorPrecision = "float16",
+    overwrite: bool = False,
+) -> TeacherVectors:
+    """Write vectors that were made elsewhere, looked up by the ids of the texts.
+
+    Raises
+    ------
+    DataError
+        If a text has no vector, or one that is not finite or of length 0.
+    StorageError
+        As `write_encoded`.
+    """
+    places = {name: place for place, name in enumerate(given.ids)}
+    missing = [name for name in texts.ids if name not in places]
+    if missing:
+        raise DataError(
+            f"{len(missing):,} of {len(texts):,} texts in {texts.folder} have no vector",
+            path=given.path,
+            value=missing[:3],
+            fix="give every text of the prepared folder a vector, under its id there",
+        )
+    if unused := len(given.ids) - len(texts):
+        note(f"{given.path}: {unused:,} vectors are of no text here")
+    rows_N = np.array([places[name] for name in texts.ids], dtype=np.int64)
+
+    blocks = (
+        given.embeddings_ND[rows_N[start : start + TEXTS_PER_BLOCK]]
+        for start in range(0, len(texts), TEXTS_PER_BLOCK)
+    )
+    described = {"model_name": given.meta.get("model_name", given.path.name)}
+
+    def place(row: int) -> str:
+        return f"row {rows_N[row]} of {given.path}"
+
+    _write(folder, texts, blocks, described, precision, overwrite, place)
+    return TeacherVectors.open(folder, texts)
+
+
+def _encode(encoder: TextEncoder, block: list[Text], task: str) -> FloatArray:
+    """Return the vectors of a block, shape ``(B, E)``; each text is encoded for its role."""
+    encoded: dict[int, FloatArray] = {}
+    for role in get_args(Role):
+        rows = [
+            row for row, text in enumerate(block) if (text.kind == "query") == (role == "query")
+        ]
+        if rows:
+            of_role = encoder.encode([block[row] for row in rows], task=task, role=role)
+            encoded |= dict(zip(rows, of_role, strict=True))
+    return np.stack([encoded[row] for row in range(len(block))])
+
+
+def _write(
+    folder: Path,
+    texts: TextStore,
+    blocks: Iterator[FloatArray],
+    meta: dict[str, Any],
+    precision: VectorPrecision,
+    overwrite: bool,
+    place: Callable[[int], str],
+) -> None:
+    """Write blocks of vectors as they come; ``place`` says where that of a text comes from."""
+    stored: FloatArray | None = None
+    start = 0
+    with (
+        atomic_folder(folder, EMBEDDINGS if overwrite else None) as temporary,
+        bar("teach", total=len(texts), unit="text") as shown,
+    ):
+        for block_BE in blocks:
+            if stored is None:
+                shape = len(texts), block_BE.shape[1]
+                path = temporary / MATRIX_FILE
+                stored = np.lib.format.open_memmap(path, "w+", np.dtype(precision), shape)
+            with np.errstate(over="ignore"):
+                stored[start : start + len(block_BE)] = block_BE
+            kept_BE = stored[start : start + len(block_BE)].astype(np.float64)
+            lengths_B = np.linalg.norm(kept_BE, axis=1)
+            bad_B = ~np.isfinite(lengths_B) | (lengths_B == 0)
+            if bad_B.any():
+                raise DataError(
+                    f"the teacher's vector is of length 0 or not finite in {precision}",
+                    value=place(start + int(bad_B.argmax())),
+                    fix="check the teacher and this text; float16 holds numbers up to 65,504",
+                )
+            start += len(block_BE)
+            shown.update(len(block_BE))
+        assert stored is not None, "a prepared folder has texts"
+        stored.flush()
+        facts = {TEXTS_KEY: texts.fingerprint, "stored_as": precision, "scimult": __version__}
+        describe_embeddings(temporary, texts.ids, stored.shape[1], {**meta, **facts})
