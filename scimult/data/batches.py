@@ -7,7 +7,7 @@ B queries, flattened, U distinct texts of this rank, H its hard negatives, W ran
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -26,8 +26,10 @@ from scimult.data.teacher import TeacherScores
 from scimult.data.token_store import TokenStore
 from scimult.data.tokenization import cut
 from scimult.data.views import ViewName, view_pair
-from scimult.types import IntArray
+from scimult.types import FloatArray, IntArray
 
+# From rows of the text store to the vectors of a teacher, one per row.
+Vectors = Callable[[IntArray], FloatArray]
 # Views are cut from all that the token store has of a text.
 STORED_LENGTH = 1 << 20
 
@@ -44,7 +46,8 @@ class Batch:
     with the text rows that must not count as its negatives: its known positives, of any task, and
     itself.
     ``teacher_C`` is a teacher's score of each candidate for the query that it was drawn for,
-    NaN where unknown; there if the loss needs it. ``sizes_W`` are the queries and the hard
+    NaN where unknown; there if the loss needs it. ``vectors_UE`` are a teacher's vectors of the
+    encoded texts, there if the loss follows them. ``sizes_W`` are the queries and the hard
     negatives that each rank has of the part, where there are several.
     """
 
@@ -60,6 +63,7 @@ class Batch:
     known_rows_P: Tensor
     known_ids_P: Tensor
     teacher_C: Tensor | None = None
+    vectors_UE: Tensor | None = None
     sizes_W: Sequence[tuple[int, int]] = ()
 
     @property
@@ -133,6 +137,8 @@ class BatchBuilder:
         Encode a text that is both query and candidate once for each side.
     teacher : TeacherScores, optional
         Scores for the loss to follow.
+    vectors_of : callable
+        From a source of pairs to the vectors that its texts follow, or to None.
     seed : int
         Decides, with epoch and row, how the texts of self-supervised sources are cut.
     """
@@ -147,6 +153,7 @@ class BatchBuilder:
         hard_negatives: bool = True,
         by_side: bool = False,
         teacher: TeacherScores | None = None,
+        vectors_of: Callable[[PairFile], Vectors | None] = lambda source: None,
         seed: int = 0,
     ) -> None:
         self._sources = list(sources)
@@ -156,6 +163,7 @@ class BatchBuilder:
         self._hard_negatives = hard_negatives
         self._by_side = by_side
         self._teacher = teacher
+        self._vectors_of = vectors_of
         self._seed = seed
 
     def unit(self, planned: Sequence[PlannedPart], rank: int) -> Unit:
@@ -210,6 +218,7 @@ class BatchBuilder:
         else:  # its keys are those of queries and positives: it has no negatives
             epochs_U = np.tile(planned.epochs_R, 2)[first_U]
             rows = self._views(source.view, ids_U, sides_U, epochs_U)
+        vectors = self._vectors_of(source)
         known = [
             self._no_negatives(source.task, int(query), int(negative))
             for query, negative in zip(planned.queries_R, planned.negatives_R, strict=True)
@@ -229,6 +238,7 @@ class BatchBuilder:
             ),
             known_ids_P=torch.from_numpy(np.concatenate([planned.queries_R[:0], *known])),
             teacher_C=self._teacher_scores(planned.queries_R, negative_rows, candidates),
+            vectors_UE=None if vectors is None else torch.from_numpy(vectors(ids_U)),
             sizes_W=sizes_W,
         )
 

@@ -10,6 +10,7 @@ from scimult.losses.masks import (
     known_pairs,
     repeated_candidates,
 )
+from scimult.losses.projection import Projection, fitted_projection
 from scimult.losses.similarity import similarity_matrix
 from scimult.losses.supervised import head_losses
 from scimult.losses.temperature import Temperature
@@ -19,11 +20,13 @@ from scimult.losses.weighting import LogVariance, TaskWeights, gradnorm_loss, un
 __all__ = [
     "InBatchScores",
     "LogVariance",
+    "Projection",
     "TaskWeights",
     "Temperature",
     "above_margin",
     "cosine_distance",
     "false_negatives",
+    "fitted_projection",
     "foreign_negatives",
     "gradnorm_loss",
     "head_losses",

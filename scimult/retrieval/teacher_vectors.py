@@ -33,7 +33,7 @@ from scimult.types import FloatArray, IntArray, Role, Text, TextEncoder
 VectorPrecision = Literal["float16", "float32"]
 # Of ``meta.json``: the hash of the text store.
 TEXTS_KEY = "text_store"
-TEXTS_PER_BLOCK = 1 << 14
+TEXTS_PER_BLOCK = 1 << 11
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from scimult.training.task_losses import (
     TaskLoss,
     TripletConfig,
 )
+from scimult.training.teacher_config import EmbeddingTeacherConfig
 from scimult.types import Similarity
 
 # Fields of an encoder that the run decides, not its base.
@@ -153,6 +154,7 @@ class LossConfig(StrictConfig):
     )
     matryoshka: list[int] = Field(default_factory=list)
     distillation: DistillationConfig | None = None
+    embedding_teacher: EmbeddingTeacherConfig | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -67,7 +67,11 @@ class RunFolder:
     """The folder of one run: config, checkpoints, metrics, TensorBoard, model."""
 
     def __init__(
-        self, config: PretrainConfig, data_fingerprint: str, settings: dict[str, Any]
+        self,
+        config: PretrainConfig,
+        data_fingerprint: str,
+        settings: dict[str, Any],
+        teacher_fingerprint: str | None = None,
     ) -> None:
         self.path = Path(config.output)
         self.model = self.path / MODEL_NAME
@@ -79,6 +83,8 @@ class RunFolder:
             "ranks": distributed.world_size(),
             "zero_stage": settings.get("zero_optimization", {}).get("stage", 0),
         }
+        if teacher_fingerprint is not None:
+            self._state["embedding_teacher"] = teacher_fingerprint
 
     def open(self, resume: bool, model: Encoder, held: ExitStack) -> Checkpoint | None:
         """Create the folder or find the checkpoint to continue from; every rank must call it.

@@ -23,6 +23,7 @@ from scimult.training.task_losses import InfoNCEConfig
 
 MODULE = "learned"
 TEMPERATURE, HEAD, TASK_WEIGHTS = "temperature", "head", "task_weights"
+PROJECTION = "projection"
 Values = Mapping[str, Tensor]
 
 
@@ -116,6 +117,7 @@ def learned_parts(
     model: Encoder,
     tasks: Collection[str],
     outputs: Mapping[str, int] = {},
+    projection: LearnedPart | None = None,
 ) -> LearnedParts:
     """Give the model what the losses of a run train beside it.
 
@@ -129,6 +131,8 @@ def learned_parts(
         Those that the run trains.
     outputs : mapping of task to int
         What the heads have to give.
+    projection : LearnedPart, optional
+        The map to the vectors of a teacher, where one is learned.
     """
     parts: dict[str, LearnedPart] = {}
     for name, temperature in _temperatures(config.loss, tasks).items():
@@ -143,6 +147,8 @@ def learned_parts(
             parts[log_variance_name(task)] = LearnedPart(LogVariance(), frozenset({task}))
     if config.loss.weighting == "gradnorm":
         parts[TASK_WEIGHTS] = LearnedPart(TaskWeights(len(tasks)), frozenset(tasks))
+    if projection is not None:
+        parts[PROJECTION] = projection
     return LearnedParts(model, parts)
 
 

@@ -23,7 +23,7 @@ from scimult.training.learned import LearnedParts, Values
 from scimult.training.meter import Meter, Work, usage
 from scimult.training.metrics import Sums, add_sums, total
 from scimult.training.numbers import NumbersOnTheWay
-from scimult.training.objective import Objective, PartResult
+from scimult.training.objective import PartResult, PartsObjective
 from scimult.training.passes import (
     Graph,
     UnitTexts,
@@ -120,7 +120,7 @@ class Trainer:
     ----------
     engine : DeepSpeedEngine
         Holds model and optimizer.
-    objective : Objective
+    objective : callable
         Turns embeddings into a loss.
     unit_at : callable
         Returns what this rank does in a unit, purely by number.
@@ -155,7 +155,7 @@ class Trainer:
     def __init__(
         self,
         engine: DeepSpeedEngine,
-        objective: Objective,
+        objective: PartsObjective,
         unit_at: Callable[[int], Unit],
         routes_of_task: Callable[[str], Sequence[int]],
         *,

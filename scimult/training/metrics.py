@@ -27,7 +27,9 @@ _OF_TARGETS = (
     "squares",
     "errors",
 )
-STATISTICS = ("queries", "loss", *_OF_QUERIES, *_OF_TARGETS)
+# Of following a teacher's vectors, which `taught.TaughtObjective` adds.
+_OF_TAUGHT = ("taught", "teacher")
+STATISTICS = ("queries", "loss", *_OF_QUERIES, *_OF_TARGETS, *_OF_TAUGHT)
 # A mean of a report: its name, the sum and the count that it is made of.
 _MEANS = (
     ("loss", "loss", "queries"),
@@ -35,6 +37,7 @@ _MEANS = (
     ("margin", "margin", "compared"),
     ("hard_wins", "hard_wins", "with_hard"),
     ("class_accuracy", "right", "classified"),
+    ("teacher", "teacher", "taught"),
 )
 # What adds up over steps, not over tasks.
 _OF_ONE_TASK = ("class_accuracy", "micro_f1", "r2")
@@ -85,7 +88,7 @@ def query_statistics(
         (hard_B >= positive_B) & (hard_B > lowest),
     )
     stacked_BS = torch.stack([column.float() for column in columns], dim=1)
-    return F.pad(stacked_BS, (0, len(_OF_TARGETS)))
+    return F.pad(stacked_BS, (0, len(_OF_TARGETS) + len(_OF_TAUGHT)))
 
 
 @torch.no_grad()

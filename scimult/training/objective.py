@@ -7,7 +7,7 @@ on this rank, D width, R rows and K columns of a comparison, H hard negatives of
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 
@@ -75,6 +75,10 @@ def distilled(
     theirs_BC = teacher_BC / options.teacher_temperature
     follow_B = follow(scores, theirs_BC, options.temperature)
     return options.contrastive_weight * losses_B + options.weight * follow_B
+
+
+# As `Objective` is called.
+PartsObjective = Callable[[Sequence[Part], Tensor, Values], list[PartResult]]
 
 
 @dataclass(frozen=True)

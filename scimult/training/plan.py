@@ -36,6 +36,7 @@ from scimult.progress import note
 from scimult.tasks import TaskSet
 from scimult.training import dev
 from scimult.training.config import DataConfig, PretrainConfig
+from scimult.training.embedding_teacher import EmbeddingTeacher, open_embedding_teacher
 from scimult.training.task_losses import HeadConfig
 
 
@@ -56,6 +57,7 @@ class RunPlan:
     known: dict[str, KnownPositives]
     dev_sets: list[dev.DevSet]
     dev_targets: list[TargetFile]
+    embedding_teacher: EmbeddingTeacher | None
 
     @property
     def head_outputs(self) -> dict[str, int]:
@@ -107,6 +109,7 @@ def plan_run(config: PretrainConfig) -> RunPlan:
         teacher_scores(config, data, paired),
         known,
         *build_dev_sets(config, data, sources, known),
+        open_embedding_teacher(config, data, sources),
     )
 
 

@@ -19,22 +19,21 @@ from scimult.training import build, dev
 from scimult.training.ahead import UnitsAhead
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import deepspeed_settings, resolve_precision
-from scimult.training.engine import (
-    DeepSpeedEngine,
-    process_group,
-)
+from scimult.training.embedding_teacher import make_projection
+from scimult.training.engine import DeepSpeedEngine, process_group
 from scimult.training.failure import write_failure
 from scimult.training.folder import RunFolder
-from scimult.training.learned import LearnedParts, head_name, learned_parts
+from scimult.training.learned import LearnedPart, LearnedParts, head_name, learned_parts
 from scimult.training.loop import Trainer
 from scimult.training.meter import Meter, resolve_peak
 from scimult.training.negatives import check_in_batch_negatives, shared_negatives
-from scimult.training.objective import Objective
+from scimult.training.objective import Objective, PartsObjective
 from scimult.training.passes import resolve_chunk_tokens
 from scimult.training.plan import RunPlan, build_sampler, plan_run
 from scimult.training.record import recorded
 from scimult.training.selection import Selection
 from scimult.training.stopping import StopRequest
+from scimult.training.taught import TaughtObjective
 from scimult.training.trackers import open_tracker
 from scimult.training.watchdog import Watchdog
 from scimult.training.weighting import Weighting
@@ -81,11 +80,19 @@ def pretrain(
         config = config.model_copy(deep=True)
         config.engine.precision = precision
         settings = deepspeed_settings(config, precision)
-        run = RunFolder(config, data.fingerprint, settings)
+        teacher = plan.embedding_teacher
+        run = RunFolder(config, data.fingerprint, settings, teacher and teacher.vectors.fingerprint)
         checkpoint = run.open(resume, pretrained.model, held)
         tokens = data.tokens(pretrained.tokenizer, config.data.max_length)
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)
-        learned = learned_parts(config, pretrained.model, plan.loss_weights, plan.head_outputs)
+        pretrained.model.to(device)
+        learned = learned_parts(
+            config,
+            pretrained.model,
+            plan.loss_weights,
+            plan.head_outputs,
+            _projection(config, plan, tokens, pretrained, fit=checkpoint is None),
+        )
         optimizer, schedule = build.build_optimizer(
             config, pretrained.model, steps, plan.loss_weights, learned
         )
@@ -95,7 +102,7 @@ def pretrain(
         if config.engine.compile:
             compile_blocks(pretrained.model)
         engine = DeepSpeedEngine(
-            pretrained.model.to(device),
+            pretrained.model,
             optimizer,
             schedule,
             settings,
@@ -110,10 +117,9 @@ def pretrain(
             weighting.restore(checkpoint.info.get("weighting", {}))
         scores = _dev_scores(config, plan, tokens, pretrained, engine, learned)
         stop_request, watchdog = stop_request or StopRequest(), Watchdog(timeout)
-        group_of = shared_negatives(config.batch.negatives_across, pretrained.routes)
         trainer = Trainer(
             engine,
-            Objective(config.model.similarity, config.loss, device, group_of),
+            _objective(config, pretrained, device),
             _units(config, plan, sampler, tokens),
             pretrained.routes,
             weighting=weighting,
@@ -139,6 +145,29 @@ def pretrain(
         return run.model
 
 
+def _objective(
+    config: PretrainConfig, pretrained: Pretrained, device: torch.device
+) -> PartsObjective:
+    """Return what turns embeddings into a loss."""
+    section = config.loss
+    group_of = shared_negatives(config.batch.negatives_across, pretrained.routes)
+    objective = Objective(config.model.similarity, section, device, group_of)
+    if section.embedding_teacher is None:
+        return objective
+    return TaughtObjective(
+        objective, section.embedding_teacher, section.matryoshka, device, group_of
+    )
+
+
+def _projection(
+    config: PretrainConfig, plan: RunPlan, tokens: TokenStore, pretrained: Pretrained, *, fit: bool
+) -> LearnedPart | None:
+    """Return the map to a teacher's width, if the run learns one."""
+    teacher = plan.embedding_teacher
+    made = make_projection(config, teacher, plan.sources, tokens, pretrained, fit=fit)
+    return None if made is None or teacher is None else LearnedPart(made, teacher.tasks)
+
+
 def _meter(config: PretrainConfig, pretrained: Pretrained, device: torch.device) -> Meter:
     """Return what counts the run's work, by the device's peak if it is known."""
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -162,6 +191,7 @@ def _units(
         hard_negatives=config.data.hard_negatives,
         by_side=config.model.routing == "task_and_side",
         teacher=plan.teacher,
+        vectors_of=plan.embedding_teacher.of if plan.embedding_teacher else lambda source: None,
         seed=config.seed,
     )
     return UnitsAhead(
