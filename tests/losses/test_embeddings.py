@@ -9,11 +9,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
 from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from scimult import distributed
-from scimult.losses import cosine_distance, mean_over_pairs, relational_distance
+from scimult.losses import (
+    Projection,
+    cosine_distance,
+    fitted_projection,
+    mean_over_pairs,
+    relational_distance,
+)
+from scimult.losses import projection as projection_module
 from tests.ranks import run_ranks
 
 # Both sides compute in float64.
@@ -101,6 +110,28 @@ def test_a_query_has_the_mean_of_its_two_or_three_texts() -> None:
         losses, torch.tensor([0, 1]), torch.tensor([2, 2, 4]), torch.tensor([1])
     )
     assert found.tolist() == [2.5, pytest.approx(22 / 3)]
+
+
+@pytest.mark.parametrize("texts", [5, 200])  # fewer than dimensions, and more
+def test_the_fitted_map_is_ridge_regression(texts: int) -> None:
+    student, teacher = normal(0, texts, 8).numpy(), normal(1, texts, 11).numpy()
+    ridge = projection_module._RIDGE * texts / 8
+    expected = Ridge(alpha=ridge, fit_intercept=False).fit(normalize(student), normalize(teacher))
+    found = fitted_projection(5 * student, 3 * teacher)
+    assert found.shape == (11, 8)
+    assert found.is_contiguous()
+    # The result is rounded to float32.
+    np.testing.assert_allclose(found, expected.coef_, rtol=1e-6, atol=1e-7)
+
+
+def test_the_value_of_a_map_is_a_tensor_of_its_own() -> None:
+    """What is learned is a parameter, from which the embedding cache must be apart."""
+    projection = Projection(normal(0, 3, 2).float())
+    value = projection()
+    assert value.data_ptr() != projection.weight.data_ptr()
+    value.sum().backward()
+    assert projection.weight.grad is not None
+    assert projection.weight.grad.tolist() == [[1.0, 1.0]] * 3
 
 
 def of_this_rank() -> tuple[float, Tensor]:

@@ -111,7 +111,7 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
     if options.loss != "relational" and (options.projection or case.width != WIDTH):
         weight = torch.randn(case.width, WIDTH, generator=torch.Generator().manual_seed(0))
         projection = LearnedPart(Projection(weight), frozenset(followed))
-    learned = learned_parts(config, pretrained.model, TASKS, projection)
+    learned = learned_parts(config, pretrained.model, TASKS, projection=projection)
     pretrained.model.double()
     group_of = shared_negatives(config.batch.negatives_across, pretrained.routes)
     plain = Objective("cosine", section, group_of=group_of)
