@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult import products as module
-from scimult.products import FEW, products, products_at
+from scimult.products import FEW, multiplies_by_onednn, pack_linears, products, products_at
 
 
 def _rows(count: int, width: int, seed: int) -> torch.Tensor:
@@ -53,3 +53,30 @@ def test_nobody_hears_that_sparse_tensors_are_in_beta() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         products(_rows(4, 8, 8), _rows(1, 8, 9))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_packed_linears_multiply_as_before(dtype: torch.dtype, bias: bool) -> None:
+    linear = torch.nn.Linear(48, 33, bias=bias).to(dtype).requires_grad_(False)
+    before = {name: tensor.clone() for name, tensor in linear.state_dict().items()}
+    x_ND = _rows(29, 48, 10).to(dtype)
+    wanted_NM = linear(x_ND)
+    pack_linears(torch.nn.Sequential(linear))
+    for rows in (29, 1, 0):
+        found_NM = linear(x_ND[:rows])
+        assert found_NM.dtype == dtype
+        # Both are rounded to the type after a sum that may be taken in another order.
+        step = 2.0**-7 if dtype == torch.bfloat16 else 1e-6
+        torch.testing.assert_close(found_NM, wanted_NM[:rows], rtol=step, atol=step)
+    after = linear.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+@pytest.mark.skipif(not multiplies_by_onednn(), reason="this CPU has no AVX-512")
+def test_weights_are_packed_here_and_not_on_other_devices() -> None:
+    here, elsewhere = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8, device="meta")
+    pack_linears(torch.nn.ModuleList([here, elsewhere]))
+    assert "forward" in vars(here)
+    assert "forward" not in vars(elsewhere)
