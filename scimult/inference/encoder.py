@@ -28,6 +28,7 @@ from scimult.hardware import (
 from scimult.inference.texts import as_texts
 from scimult.models import embed_tokens_each
 from scimult.models.config import Pooling
+from scimult.products import pack_linears
 from scimult.progress import warn
 from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import ALL, TaskSet
@@ -136,7 +137,10 @@ class SciMult:
         pretrained = load_pretrained(
             path, pooling=pooling, similarity=similarity, normalise=normalise, dims=dims
         )
-        return cls(pretrained, name=name or Path(path).resolve().name, device=device, dtype=dtype)
+        found = cls(pretrained, name=name or Path(path).resolve().name, device=device, dtype=dtype)
+        # Nobody else holds this model, and could change its weights.
+        pack_linears(found._model)
+        return found
 
     def __repr__(self) -> str:
         lengths = ", unit vectors" if self.unit_vectors else ""

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
-from scimult.hardware import multiplies_bfloat16
+from scimult.hardware import keep_freed_memory, multiplies_bfloat16
+from scimult.products import FEW, products
 from scimult.progress import bar
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
@@ -41,23 +42,20 @@ from scimult.retrieval.selection import (
     lists_of,
     places_of_keys,
     scores_of,
+    sorted_keys,
 )
 from scimult.retrieval.vectors import Block, RoundedVectors, Vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
 FirstPass = Literal["auto", "bfloat16", "float32"]
 
-# Pairs of embeddings that are multiplied at once: few enough for a processor's cache.
-_PAIRS = 1 << 10
 # Queries whose lists grow together, in one pass over the candidates.
 _QUERIES = 1 << 14
 # Queries and candidates whose scores stay in a processor's cache, or fill a GPU.
 _CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
-# Columns that MKL multiplies fastest.
-_CPU_COLUMNS = 1 << 10
 _FEW_SCORES, _LONGEST_BLOCK = 1 << 19, 1 << 16
 # Two passes pay where there are so many numbers for each result, and so many candidates.
-_SPARED, _LEAST, _LEAST_WIDTH = 1 << 18, 1 << 13, 64
+_SPARED, _LEAST, _LEAST_WIDTH = 1 << 17, 1 << 13, 64
 _MOST_KEPT = 1 / 64
 
 
@@ -81,8 +79,8 @@ class ExactIndex:
     first_pass : {"auto", "bfloat16", "float32"}
         ``bfloat16`` takes the first of two passes in it, and keeps a copy of the candidates, half
         as large as in float32; ``float32`` takes one pass; ``auto`` takes two where bfloat16
-        products are fast, the candidates in memory and many (8,192, with 262,144 numbers for each
-        result: 34,000 of width 768 for the best 100).
+        products are fast, the candidates in memory and many (8,192, with 131,072 numbers for each
+        result: 17,000 of width 768 for the best 100).
     query_rows, block_rows : int, optional
         Size of the buffer of scores; by default what suits the device.
 
@@ -109,6 +107,8 @@ class ExactIndex:
                 fix="pass one row of equal width per id, and at least one",
             )
         self.ids, self.similarity, self.device = ids, similarity, torch.device(device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.order_C = id_order(ids)
         self.place_C = places_of(self.order_C)
         self._order_C = torch.from_numpy(self.order_C)
@@ -151,7 +151,9 @@ class ExactIndex:
         k = min(check_length(k), len(self.ids))
         queries = self._vectors.queries(queries_QD)
         excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
-        rounded = self._vectors.rounded if self._takes_two_passes(k) else None
+        # One pass for few queries: memory is the bound, and the numbers are the same.
+        few = len(queries) <= FEW and self.device.type == "cpu"
+        rounded = self._vectors.rounded if self._takes_two_passes(k) and not few else None
         rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
         scores_QK = np.full((len(queries), k), -np.inf, dtype=np.float32)
         starts = range(0, len(queries), _QUERIES)
@@ -176,18 +178,11 @@ class ExactIndex:
             If widths differ or an embedding or a product is not finite.
         """
         queries = self._vectors.queries(queries_QD)
-        query_P = lists.owners
-        # Written in place: small results between large ones would keep the heap from shrinking.
-        scores_P = np.empty(len(query_P), dtype=np.float32)
-        for start in range(0, len(query_P), _PAIRS):
-            pairs = slice(start, start + _PAIRS)
-            found = self._vectors.rows(lists.values[pairs])
-            queries_PD = queries[torch.from_numpy(query_P[pairs]).to(self.device)]
-            products_P = (found.vectors_BD * queries_PD).sum(dim=1)
-            products_P = products_P if found.bias_B is None else products_P + found.bias_B
-            scores_P[pairs] = products_P.cpu().numpy()
-        check_finite(torch.from_numpy(scores_P), "a product of two embeddings")
-        return ranking_of_pairs(query_P, lists.values, scores_P, len(lists), self.place_C)
+        pairs = (torch.from_numpy(x).to(self.device) for x in (lists.owners, lists.values))
+        scores_P = self._vectors.products_of(queries, *pairs)
+        check_finite(scores_P, "a product of two embeddings")
+        found_P = scores_P.cpu().numpy()
+        return ranking_of_pairs(lists.owners, lists.values, found_P, len(lists), self.place_C)
 
     def _takes_two_passes(self, k: int) -> bool:
         if self._first_pass != "auto":
@@ -231,14 +226,14 @@ class ExactIndex:
         places_C = torch.from_numpy(self.place_C).to("cpu" if on_host else self.device)
         step = self.block_rows(len(work.queries_QD))
         rows = min(self.query_rows, len(work.queries_QD))
-        products = _Products(rows * _whole_groups(step), self.device)
+        buffers = _Products(rows * _whole_groups(step), self.device)
         for first in range(0, len(self.ids), step):
             last = min(first + step, len(self.ids))
             block = (
                 self._vectors.block(first, last) if rounded is None else rounded.block(first, last)
             )
             for part, x_QD, best in zip(parts, queries, bests, strict=True):
-                scores_QB = products.of(x_QD, block)
+                scores_QB = buffers.of(x_QD, block)
                 _leave_out(scores_QB, work.excluded_Q[part] - first)
                 best.add(scores_QB.cpu() if on_host else scores_QB, places_C[first:last])
             advance(last - first)
@@ -248,7 +243,7 @@ class ExactIndex:
         return [
             None
             if keys_QW is None or error_Q is None
-            else self._settled(work.queries_QD[part], keys_QW, work.k, error_Q, rounded.rounding)
+            else self._settled(work.queries_QD[part], keys_QW, error_Q, rounded.rounding)
             for part, keys_QW, error_Q in zip(parts, found, errors, strict=True)
         ]
 
@@ -268,45 +263,22 @@ class ExactIndex:
         return ThresholdBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, most=most)
 
     def _settled(
-        self, queries_QD: Tensor, keys_QW: Tensor, k: int, error_Q: Tensor, rounding: float
+        self, queries_QD: Tensor, keys_QW: Tensor, error_Q: Tensor, rounding: float
     ) -> Tensor | None:
-        """Return keys of float32 products; None if the rounded ones were further off than said.
-
-        The best by rounded products go first: of the others only those are multiplied that could
-        still be better than the last of them.
-        """
-        if not keys_QW.numel():
-            return keys_QW
-        k, error_Q1 = min(k, keys_QW.shape[1]), error_Q[:, None]
-        exact_QK = self._exact_scores(queries_QD, keys_QW[:, -k:])
-        short_QK = (keys_QW[:, -k:] == NO_KEY).any(dim=1, keepdim=True)
-        last_Q1 = exact_QK.amin(dim=1, keepdim=True).masked_fill(short_QK, -torch.inf) - error_Q1
-        rough_QW, none_QW = scores_of(keys_QW), keys_QW == NO_KEY
-        possible_QW = (rough_QW >= last_Q1 - 2 * rounding * last_Q1.abs()) & ~none_QW
-        kept = slice(-max(int(possible_QW.sum(dim=1).max()), k), None)
-        keys_QW, rough_QW, none_QW = keys_QW[:, kept], rough_QW[:, kept], none_QW[:, kept]
-        exact_QW = torch.cat([self._exact_scores(queries_QD, keys_QW[:, :-k]), exact_QK], dim=1)
-        check_scores(exact_QW)
-        off_QW = (rough_QW - exact_QW).abs() > error_Q1 + 2 * rounding * rough_QW.abs()
-        if bool((off_QW & ~none_QW).any()):
+        """Return keys of float32 products; None if the rounded ones were further off than said."""
+        some_QW = keys_QW != NO_KEY
+        query_P = torch.arange(len(keys_QW), device=keys_QW.device).repeat_interleave(
+            some_QW.sum(dim=1)
+        )
+        keys_P = keys_QW[some_QW]
+        rough_P, places_P = scores_of(keys_P), places_of_keys(keys_P)
+        rows_P = self._order_C.to(places_P.device)[places_P]
+        exact_P = self._vectors.products_of(queries_QD, query_P, rows_P)
+        check_scores(exact_P)
+        off_P = (rough_P - exact_P).abs() > error_Q[query_P] + 2 * rounding * rough_P.abs()
+        if bool(off_P.any()):
             return None
-        found_QW = keys_of(exact_QW, places_of_keys(keys_QW)).masked_fill(none_QW, NO_KEY)
-        return found_QW.sort(dim=1).values
-
-    def _exact_scores(self, queries_QD: Tensor, keys_QW: Tensor) -> Tensor:
-        """Return the float32 products of the candidates that keys name, shape ``(Q, W)``."""
-        places_QW = places_of_keys(keys_QW).masked_fill(keys_QW == NO_KEY, 0)
-        rows_QW = self._order_C.to(places_QW.device)[places_QW]
-        scores_QW = torch.empty(keys_QW.shape, device=queries_QD.device)
-        step = max(1, _PAIRS // max(1, keys_QW.shape[1]))
-        for start in range(0, len(queries_QD) if keys_QW.numel() else 0, step):
-            some = slice(start, start + step)
-            found = self._vectors.rows(rows_QW[some].flatten())
-            x_QWD = found.vectors_BD.view(-1, keys_QW.shape[1], self._width)
-            torch.sum(x_QWD * queries_QD[some, None], dim=2, out=scores_QW[some])
-            if found.bias_B is not None:
-                scores_QW[some] += found.bias_B.view(len(x_QWD), -1)
-        return scores_QW
+        return sorted_keys(keys_QW.masked_scatter(some_QW, keys_of(exact_P, places_P)))
 
 
 @dataclass(frozen=True)
@@ -325,35 +297,43 @@ class _Work:
 
 
 class _Products:
-    """A buffer of scores that all blocks share."""
+    """Scores of one block after the other; those of bfloat16 and of a GPU in buffers."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self._scores = torch.empty(size, device=device)
-        self._rounded: Tensor | None = None
+        self._size, self._device = size, device
+        self._buffers: dict[torch.dtype, Tensor] = {}
 
     def of(self, queries_QD: Tensor, block: Block) -> Tensor:
-        """Multiply, in the type of the vectors, and return float32 scores, shape ``(Q, B)``."""
+        """Multiply, in the type of the vectors, and return float32 scores, shape ``(Q, B)``.
+
+        Columns are filled up to whole groups by -inf; on a host, those of one candidate lie
+        together.
+        """
         count, width = len(queries_QD), len(block.vectors_BD)
         padded = _whole_groups(width)
-        scores = self._scores[: count * padded]
-        if queries_QD.dtype == torch.float32:
-            scores_QB = scores.view(count, padded)
-            step = _CPU_COLUMNS if scores.device.type == "cpu" else width
-            for start in range(0, width, step):
-                some = slice(start, min(start + step, width))
-                torch.mm(queries_QD, block.vectors_BD[some].T, out=scores_QB[:, some])
+        if queries_QD.dtype == torch.float32 and self._device.type == "cpu":
+            scores_BQ = products(block.vectors_BD, queries_QD)
+            if padded > width:
+                scores_BQ = torch.nn.functional.pad(scores_BQ, (0, 0, 0, padded - width))
+            scores_QB = scores_BQ.T
+        elif queries_QD.dtype == torch.float32:
+            scores_QB = self._buffer(torch.float32, count, padded)
+            torch.mm(queries_QD, block.vectors_BD.T, out=scores_QB[:, :width])
         else:
-            if self._rounded is None:
-                self._rounded = torch.empty_like(self._scores, dtype=queries_QD.dtype)
             # This way round few queries are multiplied faster.
-            rounded_BQ = self._rounded[: count * width].view(width, count)
+            rounded_BQ = self._buffer(queries_QD.dtype, width, count)
             torch.mm(block.vectors_BD, queries_QD.T, out=rounded_BQ)
-            scores_QB = scores.view(padded, count).T
+            scores_QB = self._buffer(torch.float32, padded, count).T
             scores_QB[:, :width] = rounded_BQ.T
         if block.bias_B is not None:
             scores_QB[:, :width] += block.bias_B
         scores_QB[:, width:] = -torch.inf
         return scores_QB
+
+    def _buffer(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
+        if dtype not in self._buffers:
+            self._buffers[dtype] = torch.empty(self._size, dtype=dtype, device=self._device)
+        return self._buffers[dtype][: rows * columns].view(rows, columns)
 
 
 def _whole_groups(width: int) -> int:

@@ -16,11 +16,14 @@ import torch
 from torch import Tensor
 
 from scimult.errors import DataError
+from scimult.types import FloatArray, IntArray
 
 GROUP = 8
 """Columns of which only the largest score is compared at first."""
 
 _ROOM = 64
+# Candidates seen, for each result, from which on few of a block are among the best so far.
+_SPARSE = 128
 _LOW = 0xFFFFFFFF
 NO_KEY = torch.iinfo(torch.int64).min
 _LOWEST = torch.finfo(torch.float32).min
@@ -72,44 +75,53 @@ class ThresholdBest:
     ) -> None:
         self._k, self._most = check_length(k), most
         self._slack_Q, self._rounding = slack_Q, rounding
-        self._keys_QW = torch.empty(n_queries, 0, dtype=torch.long)
-        self._counts_Q = torch.zeros(n_queries, dtype=torch.long)
+        self._keys_QW = np.empty((n_queries, 0), dtype=np.int64)
+        self._counts_Q = np.zeros(n_queries, dtype=np.int64)
         self._cutoff_Q = torch.full((n_queries,), _LOWEST)
-        self._full, self._crowded = 3 * self._k + _ROOM, False
+        self._full, self._crowded, self._seen = self._k + self._spare, False, 0
+
+    @property
+    def _spare(self) -> int:
+        """Keys that a list may have too many: sorting them costs what a late cutoff costs."""
+        return self._k // 2 + _ROOM
 
     def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
         """Take the scores of one block; -inf is never listed."""
         if self._crowded or not self._k or not scores_QB.numel():
             return
-        peaks_QN = _peaks(scores_QB)
-        if not self._counts_Q.any():
+        # Queries side by side, as they come from products on the host.
+        scores_BQ = scores_QB.T.contiguous()
+        peaks_NQ = _peaks(scores_BQ, self._k)
+        if not self._counts_Q.any() and len(peaks_NQ) >= self._k:
             # As many groups reach their K-th largest peak as there are results: so do scores.
-            some = peaks_QN if peaks_QN.shape[1] >= 2 * self._k else scores_QB
-            if some.shape[1] >= self._k:
-                self._cutoff_Q = loosened(
-                    _kth_largest(some, self._k), self._slack_Q, self._rounding
-                )
-        rows_S, columns_S = _reaching(scores_QB, peaks_QN, self._cutoff_Q)
-        scores_S = _at(scores_QB, rows_S, columns_S)
-        check_scores(scores_S)
-        self._append(rows_S, keys_of(scores_S, places_B[columns_S]))
+            kth_Q = _kth_largest(peaks_NQ.T, self._k)
+            self._cutoff_Q = loosened(kth_Q, self._slack_Q, self._rounding)
+        self._seen += len(places_B)
+        # Of few candidates many are among the best so far: looking at groups first saves nothing.
+        first = scores_BQ if self._seen < _SPARSE * self._k else peaks_NQ
+        rows_S, columns_S, scores_S = _reaching(
+            scores_BQ.numpy(), first.numpy(), self._cutoff_Q.numpy()
+        )
+        found_S = torch.from_numpy(scores_S)
+        check_scores(found_S)
+        self._append(rows_S, keys_of(found_S, places_B[columns_S]).numpy())
 
     def keys(self) -> Tensor | None:
         """Return ascending keys, shape ``(Q, W)``; None if more than ``most`` had to be kept."""
         self._compact()
-        return None if self._crowded else self._keys_QW
+        return None if self._crowded else torch.from_numpy(self._keys_QW)
 
-    def _append(self, rows_S: Tensor, keys_S: Tensor) -> None:
+    def _append(self, rows_S: IntArray, keys_S: IntArray) -> None:
         """Write keys, sorted by row, behind those that the rows hold."""
-        added_Q = torch.bincount(rows_S, minlength=len(self._counts_Q))
-        before_Q = self._counts_Q - (added_Q.cumsum(0) - added_Q)
+        added_Q = np.bincount(rows_S, minlength=len(self._counts_Q))
+        before_Q = self._counts_Q - (added_Q.cumsum() - added_Q)
         counts_Q = self._counts_Q + added_Q
         missing = int(counts_Q.max()) - self._keys_QW.shape[1]
         if missing > 0:
-            spare_width = max(missing, self._full - self._keys_QW.shape[1]) + _ROOM
-            spare = self._keys_QW.new_full((len(counts_Q), spare_width), NO_KEY)
-            self._keys_QW = torch.cat([self._keys_QW, spare], dim=1)
-        self._keys_QW[rows_S, torch.arange(len(rows_S)) + before_Q[rows_S]] = keys_S
+            spare_width = max(missing, self._full - self._keys_QW.shape[1])
+            spare = np.full((len(counts_Q), spare_width), NO_KEY)
+            self._keys_QW = np.concatenate([self._keys_QW, spare], axis=1)
+        self._keys_QW[rows_S, np.arange(len(rows_S)) + before_Q[rows_S]] = keys_S
         self._counts_Q = counts_Q
         if int(counts_Q.max()) > self._full:
             self._compact()
@@ -117,19 +129,19 @@ class ThresholdBest:
     def _compact(self) -> None:
         """Sort, find the K-th best, and drop what it rules out."""
         used = int(self._counts_Q.max()) if len(self._counts_Q) else 0
-        keys_QW = self._keys_QW[:, :used].sort(dim=1).values
+        keys_QW = np.sort(self._keys_QW[:, :used], axis=1)
         if keys_QW.shape[1] > self._k > 0:
-            kth_Q = keys_QW[:, -self._k]
+            kth_Q = torch.from_numpy(keys_QW[:, -self._k].copy())
             known_Q = kth_Q != NO_KEY
             cutoff_Q = loosened(scores_of(kth_Q), self._slack_Q, self._rounding)
             self._cutoff_Q = torch.where(known_Q, cutoff_Q, self._cutoff_Q)
             lowest_Q = kth_Q if self._slack_Q is None else _ordered(self._cutoff_Q) << 32
-            kept = int((keys_QW >= lowest_Q[:, None]).sum(dim=1).max())
+            kept = int((keys_QW >= lowest_Q.numpy()[:, None]).sum(axis=1).max())
             keys_QW = keys_QW[:, -max(kept, self._k) :]
             self._crowded = self._most is not None and kept > self._most
         self._keys_QW = keys_QW
-        self._counts_Q.fill_(keys_QW.shape[1])
-        self._full = 2 * keys_QW.shape[1] + self._k + _ROOM
+        self._counts_Q.fill(keys_QW.shape[1])
+        self._full = keys_QW.shape[1] + self._spare
 
 
 class FixedBest:
@@ -163,12 +175,14 @@ class FixedBest:
 
     def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
         """Take the scores of one block; -inf is never listed."""
-        peaks_QN = _peaks(scores_QB)
-        columns_QW = torch.arange(scores_QB.shape[1], device=scores_QB.device)[None]
-        if self._kept < peaks_QN.shape[1] < scores_QB.shape[1]:
+        queries, columns = scores_QB.shape
+        columns_QW = torch.arange(columns, device=scores_QB.device)[None]
+        groups, left = divmod(columns, GROUP)
+        if self._kept < groups and not left:
+            peaks_QN = scores_QB.reshape(queries, GROUP, groups).amax(dim=1)
             groups_QW = peaks_QN.topk(self._kept, dim=1, sorted=False).indices
-            columns_QW = groups_QW[:, None, :] + _first_columns(scores_QB, peaks_QN)[:, None]
-            columns_QW = columns_QW.flatten(1)
+            first_G = torch.arange(0, columns, groups, device=scores_QB.device)
+            columns_QW = (groups_QW[:, None, :] + first_G[:, None]).flatten(1)
             scores_QB = scores_QB.gather(1, columns_QW)
         keys_QB = keys_of(scores_QB, places_B[columns_QW.clamp(max=len(places_B) - 1)])
         keys_QB = torch.where(scores_QB.isneginf(), NO_KEY, keys_QB)
@@ -177,7 +191,7 @@ class FixedBest:
 
     def keys(self) -> Tensor | None:
         """Return ascending keys, shape ``(Q, W)``; None if others could be among the best."""
-        keys_QW = self._keys_QW.sort(dim=1).values
+        keys_QW = sorted_keys(self._keys_QW)
         found_QW = scores_of(keys_QW)
         check_scores(found_QW[keys_QW != NO_KEY])
         if not self._k:
@@ -193,11 +207,18 @@ def lists_of(keys_QW: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     A list that is shorter ends in -inf and -1.
     """
-    best_QK = keys_QW.flip(1)[:, :k]
+    best_QK = keys_QW[:, max(0, keys_QW.shape[1] - k) :].flip(1)
     best_QK = torch.nn.functional.pad(best_QK, (0, k - best_QK.shape[1]), value=NO_KEY)
     none_QK = best_QK == NO_KEY
     scores_QK = scores_of(best_QK).masked_fill(none_QK, -torch.inf)
     return scores_QK, places_of_keys(best_QK).masked_fill(none_QK, -1)
+
+
+def sorted_keys(keys_QW: Tensor) -> Tensor:
+    """Sort the keys of each query; on the host by numpy, nine times as fast."""
+    if keys_QW.device.type == "cpu":
+        return torch.from_numpy(np.sort(keys_QW.numpy(), axis=1))
+    return keys_QW.sort(dim=1).values
 
 
 def keys_of(scores: Tensor, places: Tensor) -> Tensor:
@@ -273,58 +294,47 @@ def check_length(k: int) -> int:
     return k
 
 
-def _peaks(scores_QB: Tensor) -> Tensor:
-    """Return the largest score of each group, which is every N-th column, or one column."""
-    if scores_QB.shape[1] % GROUP:
-        return scores_QB
-    queries, columns = scores_QB.shape
-    if scores_QB.stride(1) == 1:
-        return scores_QB.view(queries, GROUP, columns // GROUP).amax(dim=1)
-    # Of a transposed matrix, in the order in which it lies in memory.
-    return scores_QB.T.view(GROUP, columns // GROUP, queries).amax(dim=0).T.contiguous()
+def _peaks(scores_BQ: Tensor, k: int) -> Tensor:
+    """Return the largest score of each group, which is every N-th row, shape ``(N, Q)``.
 
-
-def _first_columns(scores_QB: Tensor, peaks_QN: Tensor) -> Tensor:
-    """Return what is added to a group's number for each of its columns, shape ``(G,)``."""
-    step = peaks_QN.shape[1]
-    return torch.arange(0, scores_QB.shape[1], step, device=scores_QB.device)
-
-
-def _reaching(scores_QB: Tensor, peaks_QN: Tensor, cutoff_Q: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows and columns of the scores that reach their row's cutoff, sorted by row.
-
-    NaN reaches every cutoff.
+    Groups are smaller where few would not hold one of the best each.
     """
-    rows_S, groups_S = _places((peaks_QN < cutoff_Q[:, None]).logical_not_())
-    if peaks_QN.shape[1] == scores_QB.shape[1]:
-        return rows_S, groups_S
-    columns_SG = groups_S[:, None] + _first_columns(scores_QB, peaks_QN)
-    found_SG = _at(scores_QB, rows_S[:, None], columns_SG) < cutoff_Q[rows_S, None]
-    places_S, members_S = _places(found_SG.logical_not_())
-    return rows_S[places_S], columns_SG[places_S, members_S]
+    rows, queries = scores_BQ.shape
+    group = GROUP
+    while group > 1 and (rows % group or rows < 2 * k * group):
+        group //= 2
+    if group == 1:
+        return scores_BQ
+    return scores_BQ.view(group, rows // group, queries).amax(dim=0)
 
 
-def _places(mask_QB: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows and columns of what is true, sorted by row; by numpy, six times as fast."""
-    flat = torch.from_numpy(np.flatnonzero(mask_QB.numpy()))
-    rows = flat.div(mask_QB.shape[1], rounding_mode="floor")
-    return rows, flat - rows * mask_QB.shape[1]
+def _reaching(
+    scores_BQ: FloatArray, peaks_NQ: FloatArray, cutoff_Q: FloatArray
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Return queries, columns and scores of what reaches its query's cutoff, sorted by query.
 
-
-def _at(scores_QB: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return ``scores_QB[rows, columns]``, in half the time."""
-    by_row, by_column = scores_QB.stride()
-    flat = (scores_QB if by_column == 1 else scores_QB.T).reshape(-1)
-    places = rows * by_row + columns * by_column
-    return flat.index_select(0, places.flatten()).view(places.shape)
+    NaN reaches every cutoff. ``peaks_NQ`` may be the scores themselves.
+    """
+    groups, queries = peaks_NQ.shape
+    at_S = np.flatnonzero(~(peaks_NQ < cutoff_Q))
+    columns_S, rows_S = np.divmod(at_S, queries)
+    if groups == len(scores_BQ):
+        scores_S = scores_BQ.reshape(-1).take(at_S)
+    else:
+        scores_GS = scores_BQ.reshape(len(scores_BQ) // groups, -1).take(at_S, axis=1)
+        found_S = np.flatnonzero(~(scores_GS < cutoff_Q[rows_S]))
+        members_S, hits_S = np.divmod(found_S, max(1, len(at_S)))
+        rows_S, columns_S = rows_S[hits_S], columns_S[hits_S] + groups * members_S
+        scores_S = scores_GS.reshape(-1).take(found_S)
+    # Numbers of 16 bits are sorted in two passes.
+    order_S = np.argsort(rows_S.astype(np.min_scalar_type(queries)), kind="stable")
+    return rows_S[order_S], columns_S[order_S], scores_S[order_S]
 
 
 def _kth_largest(values_QB: Tensor, k: int) -> Tensor:
-    if values_QB.device.type == "cpu":
-        # Many times as fast as torch's own selection.
-        place = values_QB.shape[1] - k
-        return torch.from_numpy(np.partition(values_QB.numpy(), place, axis=1)[:, place].copy())
-    return values_QB.topk(k, dim=1).values[:, -1]
+    """By numpy, many times as fast as torch's own selection."""
+    place = values_QB.shape[1] - k
+    return torch.from_numpy(np.partition(values_QB.numpy(), place, axis=1)[:, place].copy())
 
 
 def _ordered(scores: Tensor) -> Tensor:

@@ -13,11 +13,14 @@ import torch
 from torch import Tensor
 
 from scimult.errors import DataError
+from scimult.products import products_at
 from scimult.retrieval.selection import check_finite
 from scimult.types import FloatArray, IntArray, Similarity
 
 _CENTRED = 1 << 12
 _BLOCK = 1 << 12
+# Pairs, or candidates of pairs, that are gathered at once: few enough for a processor's cache.
+_GATHERED = 1 << 10
 _SHARE_OF_MEMORY = 0.7
 # Unit roundoffs of bfloat16 and float32.
 _HALF, _SINGLE = 2.0**-8, 2.0**-24
@@ -159,6 +162,60 @@ class Vectors:
             check_finite(x_PD, "a candidate embedding")
         return self._as_block(x_PD)
 
+    def products_of(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
+        """Return the float32 products of listed queries and candidates, shape ``(P,)``.
+
+        Each depends on its two vectors alone, whatever else is listed.
+
+        Raises
+        ------
+        DataError
+            If a number is not finite.
+        """
+        if self._device.type != "cpu":
+            return self._gathered_products(queries_QD, query_P, rows_P)
+        # Candidates are read in the order in which they lie.
+        order_P = rows_P.argsort()
+        sorted_P, query_P = rows_P[order_P], query_P[order_P]
+        if self._whole is not None:
+            starts = _starts(torch.bincount(sorted_P, minlength=len(self._whole)))
+            found_P = products_at(self._whole, queries_QD, starts, query_P)
+        else:
+            rows_U, counts_U = torch.unique_consecutive(sorted_P, return_counts=True)
+            found_P = torch.empty(len(rows_P))
+            first = 0
+            for some_U, some in zip(
+                rows_U.split(_GATHERED), counts_U.split(_GATHERED), strict=True
+            ):
+                found, starts = self.rows(some_U), _starts(some)
+                pairs = slice(first, first + int(starts[-1]))
+                vectors_UD = found.vectors_BD
+                found_P[pairs] = products_at(vectors_UD, queries_QD, starts, query_P[pairs])
+                if found.bias_B is not None:
+                    found_P[pairs] += found.bias_B.repeat_interleave(some)
+                first = pairs.stop
+        scores_P = torch.empty(len(rows_P))
+        scores_P[order_P] = found_P
+        return scores_P
+
+    @property
+    def _whole(self) -> Tensor | None:
+        """All candidates, where they are products' factors as they lie, and were looked at."""
+        matrix_CD, seen = self._matrix_CD, self._checked == len(self._embeddings_CD)
+        if matrix_CD is None or matrix_CD.dtype != torch.float32 or not seen:
+            return None
+        return matrix_CD if self._similarity == "dot" else None
+
+    def _gathered_products(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
+        scores_P = torch.empty(len(rows_P), device=self._device)
+        for start in range(0, len(rows_P), _GATHERED):
+            pairs = slice(start, start + _GATHERED)
+            found = self.rows(rows_P[pairs])
+            products_P = (found.vectors_BD * queries_QD[query_P[pairs]]).sum(dim=1)
+            biased = found.bias_B is not None
+            scores_P[pairs] = products_P + found.bias_B if biased else products_P
+        return scores_P
+
     @cached_property
     def rounded(self) -> RoundedVectors:
         """All candidates in bfloat16, made at first use.
@@ -238,3 +295,8 @@ def _is_mapped(array: FloatArray) -> bool:
     while isinstance(part, np.ndarray) and not isinstance(part, np.memmap):
         part = part.base
     return isinstance(part, np.memmap)
+
+
+def _starts(counts: Tensor) -> Tensor:
+    """Return where each of several runs begins, and where the last one ends."""
+    return torch.nn.functional.pad(counts.cumsum(0), (1, 0))

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scimult.retrieval import vectors
+from scimult.retrieval import exact, vectors
 from scimult.retrieval.exact import ExactIndex
-from scimult.retrieval.vectors import Vectors
+from scimult.retrieval.vectors import Block, Vectors
 from scimult.types import FloatArray, Similarity
 
 
@@ -61,18 +61,23 @@ def test_lists_are_those_of_float64(kind: str, similarity: Similarity) -> None:
     assert all(len(set(rows)) == 20 for rows in ranking.rows_QK.tolist())
 
 
-def test_lists_do_not_depend_on_blocks_nor_on_the_other_queries() -> None:
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
+def test_lists_do_not_depend_on_blocks_nor_on_the_other_queries(similarity: Similarity) -> None:
+    """A few queries take another way, in one pass: to the same numbers."""
     queries_QD = _embeddings("plain", 70, 64, 3)
     candidates_CD = _embeddings("with copies", 6000, 64, 4)
     ids = [f"{row:05}" for row in np.random.default_rng(5).permutation(6000)]
-    whole = ExactIndex(ids, candidates_CD, "dot", first_pass="bfloat16").search(queries_QD, 9)
-    cut = ExactIndex(ids, candidates_CD, "dot", first_pass="bfloat16", query_rows=7, block_rows=101)
+    whole = ExactIndex(ids, candidates_CD, similarity, first_pass="bfloat16").search(queries_QD, 9)
+    cut = ExactIndex(
+        ids, candidates_CD, similarity, first_pass="bfloat16", query_rows=7, block_rows=101
+    )
     again = cut.search(queries_QD, 9)
     assert np.array_equal(whole.rows_QK, again.rows_QK)
     assert np.array_equal(whole.scores_QK, again.scores_QK)
-    alone = cut.search(queries_QD[3:4], 9)
-    assert np.array_equal(alone.rows_QK[0], again.rows_QK[3])
-    assert np.array_equal(alone.scores_QK[0], again.scores_QK[3])
+    for count in (1, 2, 3, 4):
+        alone = cut.search(queries_QD[3 : 3 + count], 9)
+        assert np.array_equal(alone.rows_QK, again.rows_QK[3 : 3 + count])
+        assert np.array_equal(alone.scores_QK, again.scores_QK[3 : 3 + count])
 
 
 def test_faiss_finds_the_same() -> None:
@@ -117,24 +122,24 @@ def test_two_passes_are_taken_where_they_pay(
 ) -> None:
     candidates_CD = _embeddings("plain", 9000, 64, 8)
     ids = [f"{row:05}" for row in range(9000)]
-    queries_QD = candidates_CD[:3]
 
-    def types(x_CD: FloatArray, k: int) -> set[torch.dtype]:
+    def types(x_CD: FloatArray, k: int, queries: int = 4) -> set[torch.dtype]:
         seen: set[torch.dtype] = set()
-        product = torch.mm
+        product = exact._Products.of
 
-        def noted(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-            seen.add(left.dtype)
-            return product(left, right, out=out)
+        def noted(buffers: exact._Products, queries_QD: torch.Tensor, block: Block) -> torch.Tensor:
+            seen.add(queries_QD.dtype)
+            return product(buffers, queries_QD, block)
 
         with monkeypatch.context() as patched:
-            patched.setattr(torch, "mm", noted)
-            ExactIndex(ids, x_CD, "dot").search(queries_QD, k)
+            patched.setattr(exact._Products, "of", noted)
+            ExactIndex(ids, x_CD, "dot").search(candidates_CD[:queries], k)
         return seen
 
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: True)
-    assert types(candidates_CD, 2) == {torch.bfloat16}
-    assert types(candidates_CD, 3) == {torch.float32}
+    assert types(candidates_CD, 4) == {torch.bfloat16}
+    assert types(candidates_CD, 5) == {torch.float32}
+    assert types(candidates_CD, 2, queries=3) == {torch.float32}
     np.save(tmp_path / "x.npy", candidates_CD)
     assert types(np.load(tmp_path / "x.npy", mmap_mode="r"), 2) == {torch.float32}
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: False)

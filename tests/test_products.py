@@ -1,0 +1,82 @@
+"""Products by the fastest kernels. Legend: N, M rows, D width, P pairs."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scimult import products as module
+from scimult.products import FEW, multiplies_by_onednn, pack_linears, products, products_at
+
+
+def _rows(count: int, width: int, seed: int) -> torch.Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(0, 70), m=st.integers(0, 40), width=st.integers(1, 200))
+def test_products_are_those_of_float64(n: int, m: int, width: int) -> None:
+    x_ND, y_MD = _rows(n, width, 1), _rows(m, width, 2)
+    found_NM = products(x_ND, y_MD)
+    wanted_NM = x_ND.double() @ y_MD.double().T
+    # A sum of D products, each rounded, is off by D u |x|·|y| at most (u = 2**-24).
+    allowed_NM = width * 2.0**-24 * (x_ND.double().abs() @ y_MD.double().abs().T)
+    assert found_NM.shape == (n, m)
+    assert found_NM.is_contiguous()
+    assert ((found_NM - wanted_NM).abs() <= allowed_NM).all()
+
+
+@pytest.mark.parametrize("few", range(1, FEW + 1))
+def test_few_rows_have_the_products_of_listed_pairs(few: int) -> None:
+    x_ND, y_MD = _rows(50, 33, 3), _rows(few, 33, 4)
+    whole_NM = products(x_ND, y_MD)
+    counts_N = torch.from_numpy(np.random.default_rng(5).integers(0, few + 1, 50))
+    starts = torch.nn.functional.pad(counts_N.cumsum(0), (1, 0))
+    columns_P = torch.cat([torch.randperm(few)[:count] for count in counts_N.tolist()])
+    rows_P = torch.arange(50).repeat_interleave(counts_N)
+    found_P = products_at(x_ND, y_MD, starts, columns_P)
+    assert torch.equal(found_P, whole_NM[rows_P, columns_P])
+
+
+def test_without_onednn_torch_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    x_ND, y_MD = _rows(20, 16, 6), _rows(9, 16, 7)
+    monkeypatch.setattr(module, "multiplies_by_onednn", lambda: False)
+    assert torch.equal(products(x_ND, y_MD), torch.mm(x_ND, y_MD.T))
+
+
+def test_nobody_hears_that_sparse_tensors_are_in_beta() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        products(_rows(4, 8, 8), _rows(1, 8, 9))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_packed_linears_multiply_as_before(dtype: torch.dtype, bias: bool) -> None:
+    linear = torch.nn.Linear(48, 33, bias=bias).to(dtype).requires_grad_(False)
+    before = {name: tensor.clone() for name, tensor in linear.state_dict().items()}
+    x_ND = _rows(29, 48, 10).to(dtype)
+    wanted_NM = linear(x_ND)
+    pack_linears(torch.nn.Sequential(linear))
+    for rows in (29, 1, 0):
+        found_NM = linear(x_ND[:rows])
+        assert found_NM.dtype == dtype
+        # Both are rounded to the type after a sum that may be taken in another order.
+        step = 2.0**-7 if dtype == torch.bfloat16 else 1e-6
+        torch.testing.assert_close(found_NM, wanted_NM[:rows], rtol=step, atol=step)
+    after = linear.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+@pytest.mark.skipif(not multiplies_by_onednn(), reason="this CPU has no AVX-512")
+def test_weights_are_packed_here_and_not_on_other_devices() -> None:
+    here, elsewhere = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8, device="meta")
+    pack_linears(torch.nn.ModuleList([here, elsewhere]))
+    assert "forward" in vars(here)
+    assert "forward" not in vars(elsewhere)
