@@ -40,7 +40,7 @@ def draw_curves(plan: Plan) -> bytes | None:
     colours = pyplot.get_cmap("tab20" if len(trained) > 10 else "tab10")
     for number, (name, members) in enumerate(trained.items()):
         for place, trial in enumerate(members):
-            style = {"color": colours(number % colours.N), "linewidth": 1.2}
+            style: dict[str, Any] = {"color": colours(number % colours.N), "linewidth": 1.2}
             style["label"] = name if place == 0 else None
             style["linestyle"] = ("-", "--", ":", "-.")[place % 4]
             steps, values = _losses(trial)
