@@ -15,12 +15,11 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
-from scimult.config import load_config, save_config
+from scimult.config import save_config
 from scimult.data.batches import Batch, Unit
 from scimult.errors import ConfigError, StorageError
 from scimult.models import Encoder, pack
 from scimult.training.build import build_model
-from scimult.training.config import PretrainConfig
 from scimult.training.interference import (
     InterferenceMap,
     RoundProducts,
@@ -28,7 +27,6 @@ from scimult.training.interference import (
     measure,
     suggest_layout,
 )
-from scimult.training.interference.affinity import combinations_of, train_affinity
 from scimult.training.interference.cosines import WHOLE, Estimate
 from scimult.training.interference.drift import linear_cka, measure_drift
 from scimult.training.interference.gradients import (
@@ -46,7 +44,6 @@ from tests.training.corpus import (
     ALL_TASKS,
     KINDS,
     TARGETS,
-    metrics,
     prepare_corpus,
     run_config,
 )
@@ -383,32 +380,3 @@ def test_drift_sees_what_moved(folder: Path) -> None:
         assert 0 < drift.cosine < 0.999
         assert 0 < drift.cka < 0.999
         assert drift.texts > 5
-
-
-def test_affinity_trains_each_pair_and_all() -> None:
-    assert combinations_of(["a", "b"]) == [("a",), ("b",), ("a", "b")]
-    four = combinations_of(["a", "b", "c", "d"])
-    # The eleven rows of the paper's table.
-    assert len(four) == 11
-    assert four[-1] == ("a", "b", "c", "d")
-
-
-def test_affinity_rows_are_runs(folder: Path) -> None:
-    rates = {"search": 2.0, "classification": 1.0}
-    sources = ["world.search", "world.classification"]
-    section = {"sampling": "explicit", "rates": rates, "sources": sources}
-    config = run_config(folder, "run", model={"variant": "vanilla"}, data=section)
-    tasks = ["search", "classification"]
-    rows = train_affinity(config, plan_run(config), tasks, 2, folder / "runs")
-    assert [row.trained_on for row in rows] == [(), *combinations_of(tasks)]
-    for row in rows:
-        assert set(row.scores) == set(tasks)
-        assert all(0 < score <= 1 for score in row.scores.values())
-    alone = load_config(PretrainConfig, folder / "runs" / "search" / "config.yaml")
-    assert alone.data.sources == ["world.search"]
-    assert alone.data.rates == {"search": 2.0}
-    assert alone.schedule.steps == 2
-    lines = [len(metrics(path)) for path in sorted((folder / "runs").iterdir())]
-    again = train_affinity(config, plan_run(config), tasks, 2, folder / "runs")
-    assert [row.scores for row in again] == [row.scores for row in rows]
-    assert lines == [len(metrics(path)) for path in sorted((folder / "runs").iterdir())]
