@@ -317,7 +317,10 @@ def compare_search(
         list[int] | None,
         typer.Option(min=1, help="Queries of a search; may come again. Default: 1, 32, 1024."),
     ] = None,
-    candidates: Annotated[int, typer.Option(min=1)] = 200_000,
+    candidates: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Candidates of an index; may come again. Default: 200,000."),
+    ] = None,
     width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 768,
     k: Annotated[int, typer.Option(min=1, help="Length of the lists.")] = 100,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; all ways take turns.")] = 5,
@@ -334,8 +337,12 @@ def compare_search(
     from scimult.hardware import keep_freed_memory
 
     keep_freed_memory()
-    rows = list(search_beside(queries or [1, 32, 1024], candidates, width, k, rounds, clock))
-    title = f"best {k} of {candidates:,} candidates of width {width}, {clock} seconds"
+    rows = [
+        row
+        for count in candidates or [200_000]
+        for row in search_beside(queries or [1, 32, 1024], count, width, k, rounds, clock)
+    ]
+    title = f"best {k} of candidates of width {width}, {clock} seconds"
     print_table(search_beside_table(rows, title))
     report = {
         "benchmark": "compare-search",

@@ -91,11 +91,13 @@ def search_beside_table(rows: Sequence[SearchBeside], title: str) -> Table:
         seconds = [f"{1e3 * row.seconds[name]:,.1f}" for name in names]
         faster = "–" if row.faster is None else str(row.faster)
         load = f"{row.load[0]:.1f}, {row.load[1]:.1f}"
-        cells.append(texts(f"{row.queries:,}", *seconds, faster, f"{row.recall:.4f}", load))
+        sizes = f"{row.candidates:,}", f"{row.queries:,}"
+        cells.append(texts(*sizes, *seconds, faster, f"{row.recall:.4f}", load))
     notes = ["milliseconds; faster: faiss at its better setting over ours; recall: of float64's"]
     if rows[0].faster is None:
         notes.append("faiss is not installed: pip install faiss-cpu")
-    return Table(title, ["queries", *names, "faster", "recall", "load"], 1, cells, notes)
+    headings = ["candidates", "queries", *names, "faster", "recall", "load"]
+    return Table(title, headings, 1, cells, notes)
 
 
 def encoding_beside_table(rows: Sequence[EncodingBeside], title: str, missing: list[str]) -> Table:

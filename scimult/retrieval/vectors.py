@@ -212,8 +212,7 @@ class Vectors:
             pairs = slice(start, start + _GATHERED)
             found = self.rows(rows_P[pairs])
             products_P = (found.vectors_BD * queries_QD[query_P[pairs]]).sum(dim=1)
-            biased = found.bias_B is not None
-            scores_P[pairs] = products_P + found.bias_B if biased else products_P
+            scores_P[pairs] = products_P if found.bias_B is None else products_P + found.bias_B
         return scores_P
 
     @cached_property

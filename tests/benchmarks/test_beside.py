@@ -18,12 +18,24 @@ def test_recall_counts_what_was_found() -> None:
 
 
 def test_search_beside_faiss_finds_what_float64_finds() -> None:
-    options = ["--candidates", "9000", "--width", "64", "--k", "2", "--rounds", "1"]
+    options = [
+        "--candidates",
+        "9000",
+        "--candidates",
+        "500",
+        "--width",
+        "64",
+        "--k",
+        "2",
+        "--rounds",
+        "1",
+    ]
     chosen = ["compare-search", "--queries", "1", "--queries", "300", *options]
     result = CliRunner().invoke(app, chosen)
     assert result.exit_code == 0, result.output
     report = json.loads(result.output.splitlines()[-1])
-    assert [row["queries"] for row in report["rows"]] == [1, 300]
+    sizes = [(row["candidates"], row["queries"]) for row in report["rows"]]
+    assert sizes == [(9000, 1), (9000, 300), (500, 1), (500, 300)]
     for row in report["rows"]:
         assert row["recall"] == 1.0
         assert {OURS, OURS_ONE_PASS} <= set(row["seconds"])
