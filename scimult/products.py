@@ -67,7 +67,7 @@ def multiplies_by_onednn() -> bool:
     op = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     return bool(
         op is not None
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
     )
 
