@@ -94,7 +94,7 @@ def test_folded_is_bit_equal_for_us_and_close_elsewhere(
 def test_other_tasks_of_a_folded_model_are_unknown(tmp_path: Path) -> None:
     model = load_pretrained(save_tiny_model(tmp_path / "m"))
     export_folded(tmp_path / "f", model, "search")
-    with pytest.raises(UnknownNameError, match="use one of search"):
+    with pytest.raises(UnknownNameError, match="use one of all, search"):
         ours(load_pretrained(tmp_path / "f"), "classification")
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
         export_folded(tmp_path / "g", model, "serach")

@@ -27,7 +27,7 @@ from tests.models.variants import (
 from tests.operators import NoBlockingCopies
 
 META = torch.device("meta")
-INSTRUCTED = ("instruction", "prefix")
+INSTRUCTED = ("instruction", "prefix", "experts, instructions")
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

@@ -218,7 +218,7 @@ CONTRADICTIONS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda s: (s.pop("labels"), s.update(tasks={"labels": "classification"})), "has no labels"),
     (lambda s: s.update(name="a/b"), r"sources\.0\.name"),
     (lambda s: s.update(paper="x"), "did you mean 'papers'"),
-    (lambda s: [s.pop(k) for k in list(s) if k not in ("name", "papers")], "nothing to pair"),
+    (lambda s: [s.pop(k) for k in list(s) if k not in ("name", "papers")], "nothing to train on"),
 ]
 
 

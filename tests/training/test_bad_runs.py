@@ -90,7 +90,10 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"data": {"prepared": "nowhere"}}, "nowhere: not a prepared folder.*scimult prepare"),
+        (
+            {"data": {"prepared": "nowhere"}},
+            "nowhere: data.prepared does not exist.*make this one",
+        ),
         ({"data": {"sources": ["wold"]}}, "unknown source in data.sources.*did you mean 'world'"),
         ({"data": {"max_length": 65}}, "beyond the model's 64 positions"),
         ({"model": {"variant": "moe"}}, "unknown model variant.*mha_expert"),

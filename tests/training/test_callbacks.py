@@ -15,12 +15,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from scimult.errors import ConfigError
 from scimult.training.callbacks import Console, MetricsFile, TensorBoard
 from scimult.training.loop import Callback, StepReport
+from scimult.training.metrics import STATISTICS
 from scimult.training.summary import Window
 from scimult.training.trackers import Tracker, open_tracker
 
 
 def report(step: int, task: str, loss: float, **changes: Any) -> StepReport:
     """Return a step of one task: four queries, one of them with a hard negative that wins."""
+    found = {"queries": 4, "ranked": 4, "loss": 4 * loss, "correct": 2}
+    found |= {"compared": 4, "margin": 6, "with_hard": 2, "hard_wins": 1}
+    assert found.keys() <= set(STATISTICS)
     values: dict[str, Any] = {
         "step": step,
         "tasks": [task],
@@ -32,7 +36,7 @@ def report(step: int, task: str, loss: float, **changes: Any) -> StepReport:
         "seconds": 0.5 * step,
         "lr": 0.1 / step,
         "gradient_norm": float(step),
-        "sums": {task: [4, 4 * loss, 2, 4, 6, 2, 1]},
+        "sums": {task: [found.get(name, 0) for name in STATISTICS]},
         "usage": {
             "padding_if_padded": 0.1 * step,
             "padding_in_attention": 0.01,
