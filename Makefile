@@ -10,8 +10,8 @@ READY  := $(VENV)/.installed
 demo: $(READY)
 	$(BIN)/scimult demo
 
-# Two workers overlap the waiting for processes; a file's tests stay together for its fixtures.
-WORKERS ?= 2
+# More workers than two cores overlap the waiting for processes; a file's tests stay together for its fixtures.
+WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 check: $(READY)
