@@ -10,10 +10,9 @@ READY  := $(VENV)/.installed
 demo: $(READY)
 	$(BIN)/scimult demo
 
-# More workers than two cores overlap the waiting for processes. A file's tests stay together for its fixtures, in the
-# order of tests/conftest.py: the long files first.
+# More workers than two cores overlap the waiting for processes; a file's tests stay together for its fixtures.
 WORKERS ?= 3
-PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 check: $(READY)
 	$(PYTEST) -m 'not slow and not ranks'

@@ -221,7 +221,10 @@ def test_a_signal_during_the_last_step_of_a_stage_stops_before_the_next(
     ("own", "message"),
     [
         ({"data": {"sources": ["wold"]}}, "stage 'search': unknown source.*'world'"),
-        ({"data": {"prepared": "nowhere"}}, "stage 'search': nowhere: data.prepared does not exist"),
+        (
+            {"data": {"prepared": "nowhere"}},
+            "stage 'search': nowhere: data.prepared does not exist",
+        ),
         ({"model": {"variant": "moe"}}, "stage 'search': unknown model variant"),
         ({"model": {"variant": "vanilla"}}, "stage 'search'.*experts.*that the model does not"),
         ({"model": {"variant": "fusion"}}, "stage 'search'.*mixes trained adapters"),

@@ -79,7 +79,7 @@ def test_a_job_of_two_ranks_has_many_groups_and_two_runs(
     script = "tests/training/two_runs.py"
     paths = [str(folder / f"{name}.yaml") for name in names]
     completed = run(
-        [*command, "--master_port", str(free_port()), script, *paths], repository, timeout=120
+        [*command, "--master_port", str(free_port()), script, *paths], repository, timeout=280
     )
     assert completed.returncode == 0, completed.stdout + completed.stderr
     first, second = ([line["loss"] for line in metrics(folder / name)] for name in names)
