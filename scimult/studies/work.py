@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import scimult
 from scimult.distributed import free_port
@@ -59,29 +60,39 @@ def making_of(plan: Plan, trial: Trial) -> Training | Merging | None:
 
 
 @dataclass(frozen=True)
-class Training:
-    """Trains a trial as users do: in one process, or under ``deepspeed``."""
+class _Making:
+    """Makes the model of a trial, of the base or the models that its run names."""
 
     plan: Plan
     trial: Trial
+    verb: ClassVar[str]
 
     @property
     def name(self) -> str:
         """Its name."""
-        return f"{self.trial.key}.train"
+        return f"{self.trial.key}.{self.verb}"
 
     @property
     def needs(self) -> list[str]:
-        """The training of its base."""
-        return _made_by(self.plan, self.trial)
+        """What makes the models that it starts from."""
+        made = [making_of(self.plan, parent) for parent in self.plan.parents(self.trial)]
+        return [making.name for making in made if making is not None]
 
     def is_done(self) -> bool:
-        """Return whether the model is there, from the base that is there."""
-        return _is_made(self.plan, self.trial, self.name)
+        """Return whether the model is there, of the models that are there."""
+        inputs = self.plan.inputs(self.trial)
+        return self.trial.is_whole and (not inputs or read_mark(self.plan.out, self.name) == inputs)
 
     def begin(self) -> None:
-        """Note the base."""
+        """Note the models that it starts from."""
         write_mark(self.plan.out, self.name, self.plan.inputs(self.trial))
+
+
+@dataclass(frozen=True)
+class Training(_Making):
+    """Trains a trial as users do: in one process, or under ``deepspeed``."""
+
+    verb = "train"
 
     def command(self, slot: Slot) -> list[str]:
         """Return the launcher's command."""
@@ -100,30 +111,11 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Merging:
+class Merging(_Making):
     """Merges other trials' models."""
 
-    plan: Plan
-    trial: Trial
     merge: MergeConfig
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return f"{self.trial.key}.merge"
-
-    @property
-    def needs(self) -> list[str]:
-        """What makes the models that it is merged of."""
-        return _made_by(self.plan, self.trial)
-
-    def is_done(self) -> bool:
-        """Return whether the model is there, of the models that are there."""
-        return _is_made(self.plan, self.trial, self.name)
-
-    def begin(self) -> None:
-        """Note the models."""
-        write_mark(self.plan.out, self.name, self.plan.inputs(self.trial))
+    verb = "merge"
 
     def command(self, slot: Slot) -> list[str]:
         """Return the command of ``scimult merge``."""
@@ -206,13 +198,3 @@ def scored_sets(plan: Plan, trial: Trial, suite: str) -> dict[str, bool]:
         and result.suite["benchmarks"][name] == benchmark.model_dump(mode="json")
         for name, benchmark in wanted.items()
     }
-
-
-def _made_by(plan: Plan, trial: Trial) -> list[str]:
-    made = [making_of(plan, parent) for parent in plan.parents(trial)]
-    return [making.name for making in made if making is not None]
-
-
-def _is_made(plan: Plan, trial: Trial, job: str) -> bool:
-    inputs = plan.inputs(trial)
-    return trial.is_whole and (not inputs or read_mark(plan.out, job) == inputs)
