@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from scimult.data.importers.columns import TABLES, is_expression
 from scimult.data.importers.files import Format, delimiter_of, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, make_paper
 from scimult.data.importers.prepared import read_prepared
@@ -88,7 +89,7 @@ def _read_group(
 ) -> Iterator[Record]:
     """Yield the records of files of one format, with fields under our names."""
     container, shape = found
-    if container in ("json", "csv", "tsv", "parquet"):
+    if container in TABLES:
         from scimult.data.importers import engine
 
         first = next(_records(paths[0], container, Rejects(skip_bad=True)), None)
@@ -96,7 +97,7 @@ def _read_group(
         expressions = {
             name: column
             for name, column in columns.items()
-            if column is not None and engine.is_expression(column, known)
+            if column is not None and is_expression(column, known)
         }
         if expressions:
             if shape != "plain" and format_named:
@@ -106,7 +107,7 @@ def _read_group(
                     value=expressions,
                     fix=fix,
                 )
-            records = engine.select(paths, container, expressions)
+            records = engine.select(paths, container, expressions.values())
             yield from _shaped(records, "plain", columns, rejects)
             return
         if shape == "s2ag" and container == "json" and engine.has_split_tables(paths):

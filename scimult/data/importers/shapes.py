@@ -50,7 +50,7 @@ def semantic_scholar(paper: Fields) -> dict[str, Any]:
         "id": first(paper, "corpusid", "paperId", "corpusId", "paper_id", "id"),
         "title": paper.get("title"),
         "abstract": first(paper, "abstract", "paperAbstract"),
-        "authors": [_person(author) for author in paper.get("authors") or ()],
+        "authors": [person(author) for author in paper.get("authors") or ()],
         "venue": venues,
         "year": first(paper, "year", "publicationdate", "publicationDate"),
         "doi": first(ids, "DOI", "doi") or paper.get("doi"),
@@ -71,7 +71,7 @@ def aminer(paper: Fields) -> dict[str, Any]:
         "id": first(paper, "id", "_id"),
         "title": paper.get("title"),
         "abstract": abstract,
-        "authors": [_person(author) for author in paper.get("authors") or ()],
+        "authors": [person(author) for author in paper.get("authors") or ()],
         "venue": venue,
         "year": paper.get("year"),
         "doi": paper.get("doi"),
@@ -94,7 +94,7 @@ def crossref(work: Fields) -> dict[str, Any]:
         "id": first(work, "id") or short_doi(doi or ""),
         "title": plain_text(_joined(work.get("title"))),
         "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
-        "authors": [_person(author) for author in work.get("author") or ()],
+        "authors": [person(author) for author in work.get("author") or ()],
         "venue": plain_text(venue[0] if isinstance(venue, list) and venue else venue or ""),
         "year": year if year is not None else literal,
         "doi": doi,
@@ -141,7 +141,7 @@ def at(value: Any, path: str) -> Any:
     return at(inner, rest) if rest else inner
 
 
-def _person(author: Any) -> str | None:
+def person(author: Any) -> str | None:
     """Return the name of an author, who is a string or an object."""
     if not isinstance(author, Mapping):
         return author if isinstance(author, str) else None
