@@ -17,6 +17,7 @@ from scimult.data.importers.paper import first, plain_text, short_doi
 
 Fields = Mapping[str, Any]
 Shape = Callable[[Fields], dict[str, Any]]
+_VERSION = re.compile(r"v\d+$")
 _OPENALEX_ID = re.compile(r"https?://(?:api\.)?openalex\.org/(?:works/)?", re.I)
 
 
@@ -108,7 +109,6 @@ def arxiv(paper: Fields) -> dict[str, Any]:
     inside = paper.get("metadata")
     meta = inside if isinstance(inside, Mapping) else paper
     names = meta.get("authors_parsed") or ()
-    cited = (at(entry, "ids.arxiv_id") for entry in (paper.get("bib_entries") or {}).values())
     versions = at(meta, "versions.created")
     return {
         "id": first(meta, "id") or paper.get("paper_id"),
@@ -118,9 +118,20 @@ def arxiv(paper: Fields) -> dict[str, Any]:
         "venue": meta.get("journal-ref"),
         "year": versions[0] if versions else meta.get("update_date"),
         "doi": meta.get("doi"),
-        "references": list(filter(None, cited)),
+        "references": list(cited_arxiv_ids(paper).values()),
         "labels": (meta.get("categories") or "").split(),
     }
+
+
+def cited_arxiv_ids(paper: Fields) -> dict[str, str]:
+    """Return the arXiv ids of the references of a paper of unarXive, by their key in its text."""
+    found = {}
+    for key, entry in (paper.get("bib_entries") or {}).items():
+        written = at(entry, "contained_arXiv_ids.id") or [""]
+        name = at(entry, "ids.arxiv_id") or written[0]
+        if name:
+            found[key] = _VERSION.sub("", name)
+    return found
 
 
 def at(value: Any, path: str) -> Any:
