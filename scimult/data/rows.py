@@ -6,9 +6,6 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from scimult.data.lines import Record, Rejects, empty_file, read_jsonl, read_lines
 from scimult.data.tables import FIELD_LIMIT
 from scimult.errors import DataError
@@ -132,6 +129,9 @@ def _check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> 
 
 def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
     """Yield the rows of a Parquet file that must have ``columns``; see ``read_rows``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     if not path.is_file():
         raise DataError("file does not exist", path=path, fix="check the path")
     try:

@@ -28,7 +28,6 @@ _LISTS = ("authors", "references", "labels")
 _YEAR = re.compile(r"(?<!\d)(1[4-9]\d\d|20\d\d)(?!\d)")
 _DOI = re.compile(r"10\.\d{3,9}/\S+")
 _MARKUP = re.compile(r"</?(?:jats:)?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>")
-_SPACE = re.compile(r"\s+")
 
 
 class Place(NamedTuple):
@@ -131,7 +130,7 @@ def plain_text(text: str) -> str:
         text = _MARKUP.sub(" ", text)
     if "&" in text:
         text = html.unescape(text)
-    return _SPACE.sub(" ", text).strip()
+    return " ".join(text.split())
 
 
 def _line(record: Record, name: str) -> str:
@@ -141,7 +140,7 @@ def _line(record: Record, name: str) -> str:
         return ""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    return _SPACE.sub(" ", _checked(record, name, value).text(name)).strip()
+    return " ".join(_checked(record, name, value).text(name).split())
 
 
 def _checked(record: Record, name: str, value: Any) -> Record:
@@ -172,7 +171,7 @@ def _list(record: Record, name: str, separator: str) -> list[str]:
     if isinstance(value, list):
         value = [item for item in value if item is not None]
     items = _checked(record, name, value).identifiers(name)
-    return [text for item in items if (text := _SPACE.sub(" ", item).strip())]
+    return [text for item in items if (text := " ".join(item.split()))]
 
 
 def _year(record: Record) -> int | None:
