@@ -28,6 +28,7 @@ from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
 from scimult.cli.import_ import import_
 from scimult.cli.interference import interference
+from scimult.cli.match_reviewers import match_reviewers
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
 from scimult.cli.output import echo, show_messages
@@ -112,6 +113,7 @@ VERBS = (
     search,
     recommend,
     tag,
+    match_reviewers,
     import_,
     export,
 )
