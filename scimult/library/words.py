@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import bm25s
 import numpy as np
 
 from scimult.errors import StorageError
@@ -18,6 +18,9 @@ from scimult.retrieval.bm25 import K1, B, tokenise
 from scimult.types import BoolArray, IntArray
 
 FOLDER = "words"
+if TYPE_CHECKING:
+    import bm25s
+
 _ROWS = "rows.npy"
 _KIND = FolderKind("an index of words", lambda folder: (folder / _ROWS).is_file())
 
@@ -44,6 +47,8 @@ class WordIndex:
             self._model = self._made(rows)
             self._keep(folder, rows)
         else:
+            import bm25s  # it loads scipy, which a dense search never needs
+
             self._model = bm25s.BM25.load(folder, mmap=True)
         self._rows = rows
 
@@ -57,6 +62,8 @@ class WordIndex:
         return ranked(self._rows[chosen], scores_C[chosen], self._state.papers.ids_of, k)
 
     def _made(self, rows: IntArray) -> bm25s.BM25:
+        import bm25s
+
         note(f"BM25 reads {len(rows):,} papers")
         tokens = []
         for start in range(0, len(rows), 1 << 14):

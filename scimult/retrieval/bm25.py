@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import bm25s
 import numpy as np
 import torch
 
@@ -52,6 +51,8 @@ class BM25Index:
         tokens = tokenise([texts[row] for row in self.order_C])
         if not any(tokens):
             raise DataError("no candidate has a token of two word characters", fix="add texts")
+        import bm25s  # it loads scipy, which a dense search never needs
+
         self._model = bm25s.BM25(method="lucene", k1=K1, b=B)
         self._model.index(tokens, show_progress=False)
 
@@ -117,6 +118,8 @@ class BM25Index:
 
 def tokenise(texts: Sequence[str]) -> list[list[str]]:
     """Return the tokens of each text."""
+    import bm25s
+
     tokens: list[list[str]] = bm25s.tokenize(
         list(texts),
         lower=True,
