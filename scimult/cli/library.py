@@ -153,6 +153,32 @@ def remove(
 
 
 @library.command()
+def index(
+    folder: Folder,
+    task: Annotated[str, typer.Option(help="Task whose search is to be quicker.")] = "search",
+    kind: Annotated[
+        Literal["rabitq", "pq", "hnsw"],
+        typer.Option(help="Codes of one bit a number, of one bit by clusters, or a graph."),
+    ] = "rabitq",
+    target_recall: Annotated[
+        float, typer.Option(help="Share of the exact best 10 that it has to find.")
+    ] = 0.95,
+    model: OtherModel = None,
+    device: Device = None,
+) -> None:
+    """Make the approximate index of a task, for libraries of more than 20,000 papers."""
+    from scimult.library import Library
+
+    opened = Library.open(folder, model=model, device=device)
+    facts = opened.index(task=task, kind=kind, target_recall=target_recall)
+    told = f"recall {facts.recall:.3f} of the best 10 on {facts.queries} queries"
+    settings = f"{facts.effort} lists, {facts.candidates} candidates for a result"
+    echo(f"{folder}: {kind} of {facts.papers:,} papers, {told} ({settings})")
+    if facts.recall < target_recall:
+        echo(f"{target_recall} was not reached; --kind hnsw may", err=True)
+
+
+@library.command()
 def info(folder: Folder, as_json: AsJson = False) -> None:
     """Say what a library holds and what made it."""
     from scimult.library import Library

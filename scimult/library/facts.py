@@ -28,6 +28,11 @@ def facts_of(state: State) -> dict[str, Any]:
         "made by": made_by,
         "tasks": {task: f"papers are the {role}" for task, role in manifest.sides.items()},
         "vectors": f"width {space.width}, {space.similarity}, {space.dtype}",
+        "approximate indexes": {
+            task: f"{facts['kind']}: recall {facts['recall']:.3f} of the best 10 on "
+            f"{facts['queries']} queries, of {facts['papers']:,} papers"
+            for task, facts in manifest.indexes.items()
+        },
         "segments": len(manifest.segments),
         "bytes": _bytes(state.folder),
         "generation": manifest.generation,

@@ -6,18 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from scimult.errors import DataError
+from scimult.errors import DataError, one_of
 from scimult.files import only_writer
 from scimult.inference import SciMult
+from scimult.library.approximate import IndexFacts, Kind
 from scimult.library.compaction import compact
 from scimult.library.creation import create_library
 from scimult.library.encoding import open_model
 from scimult.library.facts import facts_of
 from scimult.library.filters import Where
+from scimult.library.indexing import make_index
 from scimult.library.records import Paper, as_papers
 from scimult.library.request import Method, Request
 from scimult.library.results import Hits, Tagged
@@ -310,6 +312,33 @@ class Library:
                 raise DataError("no paper is left: sync would empty the library", fix=fix)
             writer.remove_others(ids)
         return writer.changes
+
+    def index(
+        self, *, task: str = "search", kind: Kind = "rabitq", target_recall: float = 0.95
+    ) -> IndexFacts:
+        """Make the approximate index of a task, tuned on titles or papers of the library.
+
+        Parameters
+        ----------
+        task : str
+            Whose vectors.
+        kind : {"rabitq", "pq", "hnsw"}
+            See :mod:`scimult.library.approximate`.
+        target_recall : float
+            Share of the exact best 10 that it has to find on the sample.
+
+        Raises
+        ------
+        ConfigError
+            If there are too few papers, or faiss is not installed.
+        """
+        one_of("kind of index", kind, get_args(Kind))
+        self.searcher(task)
+        model = self.model
+        with only_writer(self.path):
+            facts = make_index(State(self.path), model, task, kind, target_recall)
+        self.refresh()
+        return facts
 
     def ids(self, *, where: Where | None = None) -> list[str]:
         """Return the ids of all papers, or of those that a filter lets through."""

@@ -11,10 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
-from scimult.errors import DataError, UnknownNameError, suggest
+from scimult.errors import ConfigError, DataError, UnknownNameError, suggest
 from scimult.inference import SciMult
+from scimult.library.approximate import ApproximateSearch, IndexFacts
 from scimult.library.exact import ExactSearch, Found
 from scimult.library.fusing import fused, reranked
+from scimult.library.manifest import INDEXES
 from scimult.library.request import Request
 from scimult.library.results import SCORES, Hit, Hits
 from scimult.library.state import State
@@ -24,6 +26,8 @@ from scimult.types import BoolArray, FloatArray, IntArray
 FUSED = 1000
 """How many results of each list are fused."""
 _SAMPLE = 10_000
+# Papers that are searched exactly in less time than an index takes to be as good.
+_FEW = 20_000
 _NEAR = 1000
 
 
@@ -97,8 +101,32 @@ class Searcher:
     def vectors(
         self, queries_QD: FloatArray, k: int, allowed_N: BoolArray, method: str = "auto"
     ) -> tuple[list[Found], bool]:
-        """Return the best rows of every query, and whether every allowed one was looked at."""
-        return self.exact.best(queries_QD, k, allowed_N), True
+        """Return the best rows of every query, and whether every allowed one was looked at.
+
+        Raises
+        ------
+        ConfigError
+            If the approximate index is asked for and there is none.
+        """
+        index = self.approximate
+        if index is None and method == "approximate":
+            fix = "make one with scimult library index, or search exactly"
+            raise ConfigError("the library has no approximate index", value=self._task, fix=fix)
+        few = allowed_N[: index.facts.rows].sum() < _FEW if index else True
+        if index is None or method == "exact" or (few and method == "auto"):
+            return self.exact.best(queries_QD, k, allowed_N), True
+        return index.best(queries_QD, k, allowed_N), False
+
+    @cached_property
+    def approximate(self) -> ApproximateSearch | None:
+        """The approximate index, if there is one."""
+        facts = self._state.manifest.indexes.get(self._task)
+        if facts is None:
+            return None
+        known = IndexFacts(**facts)
+        path = self._state.folder / INDEXES / known.file
+        ids_of = self._state.papers.ids_of
+        return ApproximateSearch(path, known, self._shards, self.exact, ids_of)
 
     def _allowed(self, request: Request, seeds: IntArray) -> BoolArray:
         """Return which rows may be found."""

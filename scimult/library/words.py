@@ -17,10 +17,10 @@ from scimult.progress import note, warn
 from scimult.retrieval.bm25 import K1, B, tokenise
 from scimult.types import BoolArray, IntArray
 
-FOLDER = "words"
 if TYPE_CHECKING:
     import bm25s
 
+FOLDER = "words"
 _ROWS = "rows.npy"
 _KIND = FolderKind("an index of words", lambda folder: (folder / _ROWS).is_file())
 
