@@ -7,13 +7,12 @@ shows warnings and hides the rest. The command line shows all of them.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from tqdm import tqdm
-
-from scimult import distributed
 
 T = TypeVar("T")
 LOGGER = logging.getLogger("scimult")
@@ -44,11 +43,17 @@ def bar(
         desc=what,
         total=total,
         unit=unit,
-        disable=not (show and distributed.is_main() and is_watched()),
+        disable=not (show and _is_main() and is_watched()),
         initial=initial,
         dynamic_ncols=True,
         unit_scale=True,
     )
+
+
+def _is_main() -> bool:
+    """Return whether this process prints; without torch loaded there is no group to ask."""
+    loaded = sys.modules.get("scimult.distributed")
+    return bool(loaded.is_main()) if loaded else int(os.environ.get("RANK", "0")) == 0
 
 
 def _kind() -> Any:
@@ -75,11 +80,11 @@ def in_notebook() -> bool:
 
 def note(message: str) -> None:
     """Log what a reader may want to know, on the main rank only."""
-    if distributed.is_main():
+    if _is_main():
         LOGGER.info(message)
 
 
 def warn(message: str) -> None:
     """Log what a reader should know, on the main rank only."""
-    if distributed.is_main():
+    if _is_main():
         LOGGER.warning(message)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from scimult.cli.output import echo, print_table
-from scimult.data.prepared import PreparedData
 from scimult.table import Table, texts
 
 if TYPE_CHECKING:
+    from scimult.data.prepared import PreparedData
     from scimult.preparation.sources import PublicSource
 
 

@@ -23,6 +23,10 @@ _AFTER = re.compile(r"\s*(?:,\s*(?=\S)|(?=\]))")
 # What stands before the objects of a JSON file that is no JSON lines.
 ARRAY = re.compile(r"\s*\[(?=\s*(?:\{|\]|\Z))")
 OPENALEX_PAGE = re.compile(r'\s*\{\s*"meta"\s*:\s*\{.*?"results"\s*:\s*\[', re.DOTALL)
+# Crossref: an answer to a query, or a file of its yearly dump.
+CROSSREF_PAGE = re.compile(
+    r'\s*\{\s*(?:"status"\s*:.*?"message"\s*:\s*\{.*?)?"items"\s*:\s*\[', re.DOTALL
+)
 # How files that are not text start, what they are, and what to do with them.
 _BINARY = {
     b"\x1f\x8b": ("gzip", "end its name in .gz"),
@@ -57,6 +61,7 @@ _COLUMN_WORDS = {
     "title": {"title"},
     "abstract": {"abstract", "summary"},
 }
+_NUMBER_CALL = re.compile(r"Number(?:Int|Long)\((-?\d+)\)")
 _INDEX = "abstract_inverted_index"
 
 
@@ -84,7 +89,7 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
     Returns
     -------
     pattern or None
-        ``ARRAY``, ``OPENALEX_PAGE`` or ``None``.
+        ``ARRAY``, ``OPENALEX_PAGE``, ``CROSSREF_PAGE`` or ``None``.
 
     Raises
     ------
@@ -96,8 +101,9 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
     if text.startswith("["):
         return ARRAY if ARRAY.match(text) else None
     if text.startswith("{"):
-        if OPENALEX_PAGE.match(text):
-            return OPENALEX_PAGE
+        for page in (OPENALEX_PAGE, CROSSREF_PAGE):
+            if page.match(text):
+                return page
         if re.match(r'\{[ \t]*\r?\n\s*"', text):
             fix = f"jq -c . {_quoted(path)} > {_quoted(path.with_suffix('.jsonl'))}"
             raise _foreign(path, "JSON objects over several lines each", text, fix)
@@ -114,7 +120,7 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
     return None
 
 
-def read_elements(text: TextIO, opening: re.Pattern[str]) -> Iterator[Any]:
+def read_elements(text: TextIO | PlainNumbers, opening: re.Pattern[str]) -> Iterator[Any]:
     """Yield the elements of the array that starts after ``opening``, one at a time.
 
     Only the element that is read is held in memory, with a block of the text after it.
@@ -147,6 +153,23 @@ def read_elements(text: TextIO, opening: re.Pattern[str]) -> Iterator[Any]:
         raise ValueError("more after the end of the array")
 
 
+class PlainNumbers:
+    """Text of a JSON file that a database wrote, ``NumberInt(2000)`` being 2000.
+
+    AMiner's DBLP network v13 is such a file. Its numbers stand on lines of their own.
+    """
+
+    MARK = b"NumberInt("
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+
+    def read(self, size: int) -> str:
+        """Return about ``size`` characters, up to the end of a line."""
+        block = self._text.read(size) + self._text.readline()
+        return _NUMBER_CALL.sub(r"\1", block)
+
+
 def restore_abstract(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a work of OpenAlex with its abstract in words; any other record as it is.
 
@@ -156,11 +179,17 @@ def restore_abstract(fields: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(index, dict) or fields.get("abstract") is not None:
         return fields
     try:
-        places = sorted((place, word) for word, places in index.items() for place in places)
+        abstract = words_in_place(index)
     except TypeError:
         return fields
     rest = {name: value for name, value in fields.items() if name != _INDEX}
-    return {**rest, "abstract": " ".join(word for _, word in places)}
+    return {**rest, "abstract": abstract}
+
+
+def words_in_place(index: dict[str, list[int]]) -> str:
+    """Return the text of an inverted index: each word with its places."""
+    places = sorted((place, word) for word, found in index.items() for place in found)
+    return " ".join(word for _, word in places)
 
 
 def _refuse_table(path: Path, text: str) -> None:

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from scimult.data.formats import (
     HEAD_BYTES,
+    PlainNumbers,
     json_form,
     read_elements,
     refuse_binary,
@@ -305,8 +306,10 @@ def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> It
     number = 0
     try:
         with open_binary(path) as file:
+            calls = PlainNumbers.MARK in file.peek(HEAD_BYTES)
             text = io.TextIOWrapper(file, encoding="utf-8-sig")
-            for number, value in enumerate(read_elements(text, opening), start=1):
+            elements = read_elements(PlainNumbers(text) if calls else text, opening)
+            for number, value in enumerate(elements, start=1):
                 if isinstance(value, dict):
                     yield Record(path, number, restore_abstract(value))
                     continue
@@ -362,7 +365,7 @@ def read_lines(
         raise DataError(problem, path=path, fix="check the disk and its permissions") from error
 
 
-def open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
+def open_binary(path: Path) -> io.BufferedReader | gzip.GzipFile:
     """Open a file for reading bytes; ``.gz`` is decompressed.
 
     Raises

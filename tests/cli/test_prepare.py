@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,6 +168,18 @@ def test_the_list_names_every_source() -> None:
     code, output = _run("prepare", "--list")
     assert code == 0
     assert all(f"{name}: {SOURCES[name].title}" in output for name in SOURCES)
+
+
+def test_the_list_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from scimult.cli.main import app;"
+        "app(['prepare', '--list'], standalone_mode=False); print(*sys.modules)"
+    )
+    listed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    heavy = {"torch", "transformers", "deepspeed", "datasets", "pyarrow", "duckdb", "scipy"}
+    assert heavy & set(listed.stdout.splitlines()[-1].split()) == set()
 
 
 @pytest.mark.parametrize(

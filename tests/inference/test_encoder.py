@@ -203,9 +203,7 @@ def test_a_generator_is_read_a_block_at_a_time(model: SciMult) -> None:
     first_BD = next(blocks)
     assert taken == [0, 1, 2]
     found_ND = np.concatenate([first_BD, *blocks])
-    alone_ND = np.concatenate(
-        [model.encode([title], task=LINK, role="candidate") for title in titles()]
-    )
+    alone = [model.encode([title], task=LINK, role="candidate") for title in titles()]
     np.testing.assert_allclose(found_ND, np.concatenate(alone), atol=1e-5)
     assert model.encode(iter([]), task=LINK).shape == (0, model.width)
     with pytest.raises(DataError, match="text 4 .paper. is empty"):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from scimult.data.lines import Record, Rejects, open_binary
+from scimult.data.rows import read_rows
 from scimult.errors import DataError
-from scimult.preparation.sources.readers import read_rows
 
 
 class Definition(NamedTuple):

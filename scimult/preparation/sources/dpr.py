@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, Rejects
+from scimult.data.rows import read_rows
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import RawSource, text_id
-from scimult.preparation.sources.readers import read_rows
 from scimult.preparation.sources.triples import inner_list
 from scimult.progress import progress
 

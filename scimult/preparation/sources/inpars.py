@@ -9,12 +9,12 @@ from typing import Annotated
 from pydantic import Field
 
 from scimult.data.lines import Record
+from scimult.data.rows import read_rows
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.beir import write_corpus
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import RawSource, text_id
-from scimult.preparation.sources.readers import read_rows
 from scimult.progress import progress
 
 QUERY_FIELDS = ("query", "question")

@@ -7,8 +7,9 @@ from math import isfinite
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, read_lines
+from scimult.data.rows import read_delimited
 from scimult.preparation.sources.raw import RawSource
-from scimult.preparation.sources.readers import read_delimited, renamed
+from scimult.preparation.sources.readers import renamed
 
 QRELS_COLUMNS = {"query-id": "query-id", "paper-id": "corpus-id", "score": "score"}
 # Layouts without a header, by their number of values: BEIR's own, and TREC's.

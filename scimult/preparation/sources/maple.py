@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.rows import read_delimited
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.definitions import Definition, read_definitions
 from scimult.preparation.sources.raw import RawSource, distinct
-from scimult.preparation.sources.readers import read_delimited
 from scimult.progress import progress
 
 MESH_SUFFIX = "_MeSH"

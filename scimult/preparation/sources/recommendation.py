@@ -7,11 +7,11 @@ from typing import Annotated
 from pydantic import Field
 
 from scimult.data.lines import Record
+from scimult.data.rows import read_delimited, read_rows
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.pair_tables import Dangling, PairTable
 from scimult.preparation.sources.raw import RawSource
-from scimult.preparation.sources.readers import read_delimited, read_rows
 
 RESULTS = "user_study_results.tsv"
 BRING_TEXTS = (

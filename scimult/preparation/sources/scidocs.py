@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from scimult.data.lines import Record
+from scimult.data.rows import read_delimited, read_rows
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import RawSource
-from scimult.preparation.sources.readers import read_delimited, read_rows
 
 Classes = Literal["mag", "mesh"]
 Links = Literal["cite", "cocite", "coread", "coview"]

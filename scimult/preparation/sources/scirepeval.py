@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, Rejects
+from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import Makes, RawSource, distinct, text_id
-from scimult.preparation.sources.readers import read_hub, read_rows
+from scimult.preparation.sources.readers import read_hub
 from scimult.preparation.sources.triples import (
     paper_id,
     scored_papers,

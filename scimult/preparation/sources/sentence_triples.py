@@ -10,11 +10,11 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.rows import read_rows
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import Makes, RawSource, distinct, split_text, text_id
-from scimult.preparation.sources.readers import read_rows
 from scimult.progress import progress
 
 # What columns are called; arrays have positions instead.

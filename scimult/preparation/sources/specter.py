@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, read_lines
+from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import RawSource
-from scimult.preparation.sources.readers import read_rows
 from scimult.preparation.sources.triples import write_triple
 
 GRAPH = "data.json"

@@ -11,13 +11,14 @@ from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig
 from scimult.data.lines import Record, Rejects
+from scimult.data.rows import read_rows
 from scimult.errors import ConfigError, DataError
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.judged import answered_queries, write_judgments
 from scimult.preparation.sources.raw import Makes, RawSource, distinct
-from scimult.preparation.sources.readers import read_rows, renamed
+from scimult.preparation.sources.readers import renamed
 
 # Our name of each column, and whether a table must have it.
 COLUMNS: Mapping[str, Mapping[str, bool]] = {

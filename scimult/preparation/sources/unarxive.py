@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, read_jsonl
+from scimult.data.rows import read_delimited
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import Makes, RawSource, distinct, text_id
-from scimult.preparation.sources.readers import read_delimited
 
 COLLECTION = "collection.tsv"
 CONTEXTS = "contexts.jsonl"

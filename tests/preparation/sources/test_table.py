@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.data.lines import Rejects
+from scimult.data.rows import read_rows
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
-from scimult.preparation.sources.readers import read_rows
 from tests.public import Content, run, table, write_files
 
 COLUMNS = {"id": "PMID", "title": "Title", "abstract": "Abstract", "labels": "Terms"}

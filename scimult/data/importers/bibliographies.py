@@ -1,0 +1,227 @@
+"""Exports of reference managers: BibTeX by bibtexparser, RIS by rispy, PubMed's XML."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from scimult.data.importers.paper import first, plain_text
+from scimult.data.lines import Record, Rejects, empty_file, open_binary, read_lines
+from scimult.errors import DataError
+
+_LATEX = re.compile(r"[\\{}~$]|--|``|''")
+_KEYWORDS = re.compile(r"\s*[;,]\s*")
+_RIS_LINE = re.compile(r"([A-Z][A-Z0-9])\s{0,2}-(?:\s|$)")
+
+
+def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
+    """Yield the entries of a BibTeX or BibLaTeX file, with accents and commands decoded.
+
+    Raises
+    ------
+    DataError
+        Through ``rejects``: an entry that cannot be parsed, or whose key came before.
+    """
+    import bibtexparser
+    from bibtexparser.model import DuplicateBlockKeyBlock
+
+    logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # we say it with the place
+    lines = dict(read_lines(path, rejects, keep_blank=True))
+    text = "\n".join(lines.get(number, "") for number in range(1, max(lines, default=0) + 1))
+    library = bibtexparser.parse_string(text)
+    decode = _latex_decoder()
+    for block in library.blocks:
+        number = (block.start_line or 0) + 1
+        if block in library.failed_blocks:
+            if isinstance(block, DuplicateBlockKeyBlock):
+                problem, fix = "key occurs twice in one file", "give one of them another key"
+                value: Any = block.key
+            else:
+                problem, fix = "entry is not valid BibTeX", "close its braces and put the commas"
+                value = getattr(block.error, "abort_reason", str(block.error))
+            rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix))
+    found = False
+    for entry in library.entries:
+        found = True
+        number = (entry.start_line or 0) + 1
+        fields = {field.key.lower(): str(field.value) for field in entry.fields}
+        record = Record(path, number, {"key": entry.key, **fields})
+        try:
+            yield Record(path, number, {**record.fields, **_bibtex_paper(record, decode)})
+        except ValueError as error:
+            problem, fix = "entry cannot be decoded", "write its LaTeX out in plain letters"
+            rejects.reject(record.error(problem, value=str(error), fix=fix))
+    if not found and not library.failed_blocks:
+        rejects.reject(empty_file(path))
+
+
+def _bibtex_paper(record: Record, decode: Callable[[str], str]) -> dict[str, Any]:
+    from bibtexparser.middlewares.names import (
+        parse_single_name_into_parts,
+        split_multiple_persons_names,
+    )
+
+    fields = record.fields
+    persons = split_multiple_persons_names(first(fields, "author", "editor") or "")
+    parts = [parse_single_name_into_parts(person, strict=False) for person in persons]
+    keywords = decode(first(fields, "keywords", "keyword", "mendeley-tags") or "")
+    return {
+        "id": fields["key"],
+        "title": decode(fields.get("title", "")),
+        "abstract": decode(fields.get("abstract", "")),
+        "authors": [decode(name.merge_first_name_first) for name in parts],
+        "venue": decode(first(fields, "journal", "journaltitle", "booktitle", "school") or ""),
+        "year": first(fields, "year", "date"),
+        "doi": first(fields, "doi", "url"),
+        "labels": [word for word in _KEYWORDS.split(keywords) if word],
+    }
+
+
+def _latex_decoder() -> Callable[[str], str]:
+    """Return what decodes LaTeX; a text without any is passed by, for decoding takes 1 ms."""
+    from pylatexenc.latex2text import LatexNodes2Text
+
+    decoder = LatexNodes2Text(math_mode="verbatim")
+    return lambda text: decoder.latex_to_text(text) if _LATEX.search(text) else text
+
+
+def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
+    """Yield the references of a RIS file.
+
+    Raises
+    ------
+    DataError
+        Through ``rejects``: a reference without its end, or lines outside of one.
+    """
+    import rispy
+
+    held: list[str] = []
+    start = 0
+    found = False
+    for number, line in read_lines(path, rejects):
+        tag = _RIS_LINE.match(line)
+        if tag and tag[1] == "TY":
+            found = True
+            if held:
+                rejects.reject(_ris_error(path, start, held, "reference has no end"))
+            held, start = [], number
+        elif not start:
+            rejects.reject(_ris_error(path, number, [line], "line stands outside of a reference"))
+            continue
+        # Some exports have one space, or none after the dash: rispy wants two and one.
+        held.append(f"{tag[1]}  - {line[tag.end() :].strip()}" if tag else line)
+        if tag and tag[1] == "ER":
+            yield from (
+                Record(path, start, {**fields, **_ris_paper(fields)})
+                for fields in rispy.loads("\n".join(held) + "\n")
+            )
+            held, start = [], 0
+    if held:
+        rejects.reject(_ris_error(path, start, held, "reference has no end"))
+    if not found:
+        rejects.reject(empty_file(path))
+
+
+def _ris_error(path: Path, line: int, held: list[str], problem: str) -> DataError:
+    fix = "start every reference with 'TY  - ' and end it with 'ER  - '; the file may be cut off"
+    return DataError(problem, path=path, line=line, value=held[0], fix=fix)
+
+
+def _ris_paper(fields: dict[str, Any]) -> dict[str, Any]:
+    names = first(fields, "authors", "first_authors", "secondary_authors") or ()
+    venues = ("journal_name", "secondary_title", "alternate_title1", "alternate_title3")
+    return {
+        "id": first(fields, "id", "accession_number"),
+        "title": plain_text(first(fields, "title", "primary_title", "translated_title") or ""),
+        "abstract": plain_text(first(fields, "abstract", "notes_abstract") or ""),
+        "authors": [_first_name_first(name) for name in names],
+        "venue": first(fields, *venues),
+        "year": first(fields, "year", "publication_year", "date"),
+        "doi": fields.get("doi"),
+        "labels": fields.get("keywords"),
+    }
+
+
+def _first_name_first(name: str) -> str:
+    """Return ``Given Family`` of ``Family, Given``; another form as it is."""
+    family, _, given = (part.strip() for part in name.partition(","))
+    return f"{given.replace(',', '')} {family}".strip()
+
+
+def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
+    """Yield the articles of PubMed's XML; the "line" is the number of the article.
+
+    Raises
+    ------
+    DataError
+        Through ``rejects``, if the file is cut off or no XML, or has no article.
+    """
+    number = 0
+    try:
+        with open_binary(path) as file:
+            for _, element in ElementTree.iterparse(file):
+                if element.tag != "PubmedArticle":
+                    continue
+                number += 1
+                yield Record(path, number, _pubmed_paper(element))
+                element.clear()
+    except (ElementTree.ParseError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        problem, fix = "XML file is cut off or damaged", "download the file again"
+        rejects.reject(DataError(problem, path=path, line=number + 1, value=str(error), fix=fix))
+        return
+    if not number:
+        fix = "use PubMed's XML, whose articles are <PubmedArticle>"
+        rejects.reject(DataError("XML file has no article of PubMed", path=path, fix=fix))
+
+
+def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
+    citation = element.find("MedlineCitation")
+    citation = element if citation is None else citation
+    article = citation.find("Article")
+    article = citation if article is None else article
+    parts = [_abstract_part(part) for part in article.iterfind("Abstract/AbstractText")]
+    date = article.find("Journal/JournalIssue/PubDate")
+    dois = [
+        *(item for item in article.iterfind("ELocationID") if item.get("EIdType") == "doi"),
+        *(
+            item
+            for item in element.iterfind("PubmedData/ArticleIdList/ArticleId")
+            if item.get("IdType") == "doi"
+        ),
+    ]
+    cited = element.iterfind("PubmedData/ReferenceList//Reference/ArticleIdList/ArticleId")
+    return {
+        "id": citation.findtext("PMID"),
+        "title": _text(article.find("ArticleTitle")) or _text(article.find("VernacularTitle")),
+        "abstract": " ".join(part for part in parts if part),
+        "authors": [_name(item) for item in article.iterfind("AuthorList/Author")],
+        "venue": _text(article.find("Journal/Title")),
+        "year": date.findtext("Year") or date.findtext("MedlineDate") if date is not None else None,
+        "doi": _text(dois[0]) if dois else None,
+        "references": [_text(item) for item in cited if item.get("IdType") == "pubmed"],
+        "labels": [
+            _text(item) for item in citation.iterfind("MeshHeadingList/MeshHeading/DescriptorName")
+        ],
+    }
+
+
+def _abstract_part(part: ElementTree.Element) -> str:
+    label, text = part.get("Label"), _text(part)
+    return f"{label}: {text}" if label and text else text
+
+
+def _name(author: ElementTree.Element) -> str:
+    whole = author.findtext("CollectiveName")
+    given = author.findtext("ForeName") or author.findtext("Initials")
+    return whole or " ".join(part for part in (given, author.findtext("LastName")) if part)
+
+
+def _text(element: ElementTree.Element | None) -> str:
+    """Return all text of an element on one line; formulas and italics keep their text."""
+    return "" if element is None else " ".join("".join(element.itertext()).split())

@@ -1,0 +1,156 @@
+"""Which files are meant, and which format each of them has."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import re
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from scimult.data.formats import HEAD_BYTES
+from scimult.data.importers.prepared import is_prepared
+from scimult.data.importers.shapes import guess_shape
+from scimult.data.lines import Rejects, open_binary, read_jsonl
+from scimult.data.rows import read_parquet
+from scimult.data.text_files import find_file
+from scimult.errors import DataError, one_of
+
+
+class Format(NamedTuple):
+    """How the records of a file are read, and how a paper stands in them."""
+
+    container: str
+    shape: str
+
+
+# What the user may say. A dump may be JSON or Parquet: the file says which.
+FORMATS: dict[str, Format] = {
+    "jsonl": Format("json", "plain"),
+    "csv": Format("csv", "plain"),
+    "tsv": Format("tsv", "plain"),
+    "parquet": Format("parquet", "plain"),
+    "bibtex": Format("bibtex", ""),
+    "ris": Format("ris", ""),
+    "zotero": Format("csv", "plain"),
+    "openalex": Format("", "openalex"),
+    "s2ag": Format("", "s2ag"),
+    "crossref": Format("", "crossref"),
+    "aminer": Format("", "aminer"),
+    "arxiv": Format("", "arxiv"),
+    "pubmed": Format("pubmed", ""),
+    "prepared": Format("prepared", ""),
+}
+_SUFFIXES = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".bib": "bibtex",
+    ".bibtex": "bibtex",
+    ".ris": "ris",
+    ".xml": "pubmed",
+}
+_STARTS = {
+    "bibtex": re.compile(r"(?:\s*%[^\n]*\n)*\s*@\w+\s*[{(]"),
+    "ris": re.compile(r"\s*TY\s+-"),
+    "pubmed": re.compile(r"\s*<(?:\?xml|!DOCTYPE Pubmed|Pubmed)"),
+    "json": re.compile(r"\s*[\[{]"),
+}
+
+
+def find_files(files: Sequence[Path | str]) -> list[Path]:
+    """Return the files that are meant: globs spelled out, a folder's file of papers found.
+
+    Raises
+    ------
+    DataError
+        If one does not exist, or a glob meets nothing.
+    """
+    if not files:
+        raise DataError("no file of papers", fix="name at least one")
+    return list(chain.from_iterable(_found(Path(file)) for file in files))
+
+
+def _found(path: Path) -> list[Path]:
+    if path.is_dir():
+        return [path if is_prepared(path) else find_file(path, "paper")]
+    if path.exists():
+        return [path]
+    if glob.has_magic(str(path)):
+        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+        found = [file for file in found if file.is_file()]
+        if found:
+            return found
+        raise DataError("no file has such a name", path=path, fix="correct the pattern")
+    raise DataError("file does not exist", path=path, fix="check the path")
+
+
+def guess_format(path: Path, named: str | None = None) -> Format:
+    """Return the format of a file, by what the user says, by its name and by its start.
+
+    Raises
+    ------
+    DataError
+        If it is of no known format.
+    UnknownNameError
+        If ``named`` is none of ``FORMATS``.
+    """
+    said = Format("", "") if named is None else FORMATS[one_of("format of papers", named, FORMATS)]
+    container = said.container or _container(path)
+    if said.shape or container not in ("json", "parquet", "csv", "tsv"):
+        return Format(container, said.shape)
+    if container in ("json", "parquet"):
+        return Format(container, _shape(path, container) or "plain")
+    return Format(container, "plain")
+
+
+def _container(path: Path) -> str:
+    if path.is_dir():
+        return "prepared"
+    name = path.name.removesuffix(".gz")
+    by_name = _SUFFIXES.get(Path(name).suffix.lower())
+    if by_name is not None:
+        return by_name
+    start = read_start(path)
+    if start.startswith(b"PAR1"):
+        return "parquet"
+    text = start.decode("utf-8-sig", errors="replace")
+    for container, pattern in _STARTS.items():
+        if pattern.match(text):
+            return container
+    header = text.partition("\n")[0]
+    if "\t" in header or "," in header:
+        return "tsv" if header.count("\t") >= header.count(",") else "csv"
+    problem, fix = "file is of no known format", f"say which with one of {', '.join(FORMATS)}"
+    raise DataError(problem, path=path, value=header[:60], fix=fix)
+
+
+def _shape(path: Path, container: str) -> str | None:
+    """Return the shape of the first record that can be read."""
+    skipping = Rejects(skip_bad=True)
+    is_json = container == "json"
+    rows = read_jsonl(path, skipping) if is_json else read_parquet(path, (), skipping)
+    record = next(rows, None)
+    return None if record is None else guess_shape(record.fields)
+
+
+def read_start(path: Path) -> bytes:
+    """Return the first bytes of a file, decompressed."""
+    try:
+        with open_binary(path) as file:
+            return file.read(HEAD_BYTES)
+    except (EOFError, OSError) as error:
+        problem = "gzip file is cut off or damaged"
+        raise DataError(problem, path=path, value=str(error), fix="download it again") from error
+
+
+def delimiter_of(path: Path) -> str:
+    """Return what separates the columns of a ``.csv`` file: a comma, semicolon or tab."""
+    header = read_start(path).decode("utf-8-sig", errors="replace").partition("\n")[0]
+    counts = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in ",;\t"}
+    return max(counts, key=lambda mark: counts[mark])

@@ -1,0 +1,202 @@
+"""One paper as an importer hands it on, made of fields under our names."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from scimult.data.lines import Record
+from scimult.errors import DataError
+
+FIELDS = (
+    "id",
+    "title",
+    "abstract",
+    "authors",
+    "venue",
+    "year",
+    "doi",
+    "references",
+    "labels",
+)
+_LISTS = ("authors", "references", "labels")
+_YEAR = re.compile(r"(?<!\d)(1[4-9]\d\d|20\d\d)(?!\d)")
+_DOI = re.compile(r"10\.\d{3,9}/\S+")
+_MARKUP = re.compile(r"</?(?:jats:)?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>")
+
+
+class Place(NamedTuple):
+    """Where a paper stands: the file, and its line or the number of its row or element."""
+
+    file: Path
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedPaper:
+    """One paper of a user's file.
+
+    Parameters
+    ----------
+    id : str
+        Id in the file; its DOI, or a hash of title and abstract, where there is none.
+    title, abstract : str
+        One line each; not both empty.
+    authors : list of str
+        Names in the order of the paper.
+    venue : str
+        Empty if unknown, as ``doi``.
+    year : int or None
+        Year, taken out of a date if need be.
+    doi : str
+        Lower case, without ``https://doi.org/``.
+    references : list of str
+        Ids of cited papers, in the file's own ids; without repeats.
+    labels : list of str
+        Names of subjects, keywords or tags; without repeats.
+    extra : dict
+        Other columns that were asked for.
+    place : Place
+        File and line.
+    id_from : str
+        Where the id comes from.
+    """
+
+    id: str
+    title: str
+    abstract: str
+    authors: list[str]
+    venue: str
+    year: int | None
+    doi: str
+    references: list[str]
+    labels: list[str]
+    extra: dict[str, Any]
+    place: Place
+    id_from: Literal["record", "doi", "text"] = "record"
+
+
+def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
+    """Return the paper of a record whose fields have our names; others become ``extra``.
+
+    Lists may be lists or strings split at ``separator``.
+
+    Raises
+    ------
+    DataError
+        If a field is of the wrong type, a year holds no year, or title and abstract are empty.
+    """
+    fields = record.fields
+    title, abstract, venue = (_line(record, name) for name in ("title", "abstract", "venue"))
+    if not title and not abstract:
+        raise record.error(
+            "title and abstract are both empty",
+            value=fields.get("id"),
+            fix="give it a text, remove it, or say which columns hold title and abstract",
+        )
+    doi = short_doi(_line(record, "doi"))
+    identifier, source = _identifier(record, doi, title, abstract)
+    authors, references, labels = (_list(record, name, separator) for name in _LISTS)
+    return ImportedPaper(
+        identifier,
+        title,
+        abstract,
+        authors,
+        venue,
+        _year(record),
+        doi,
+        list(dict.fromkeys(references)),
+        list(dict.fromkeys(labels)),
+        {name: value for name, value in fields.items() if name not in FIELDS},
+        Place(record.path, record.line),
+        source,
+    )
+
+
+def short_doi(text: str) -> str:
+    """Return the DOI in ``text`` in lower case, without its resolver; empty if there is none."""
+    found = _DOI.search(text)
+    return found[0].rstrip(".,;").lower() if found else ""
+
+
+def plain_text(text: str) -> str:
+    """Return ``text`` on one line, without tags of HTML or JATS and with its entities decoded."""
+    if "<" in text:
+        text = _MARKUP.sub(" ", text)
+    if "&" in text:
+        text = html.unescape(text)
+    return " ".join(text.split())
+
+
+def _line(record: Record, name: str) -> str:
+    """Return a string field on one line; an absent one is empty."""
+    value = record.fields.get(name)
+    if value is None:
+        return ""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return " ".join(_checked(record, name, value).text(name).split())
+
+
+def _checked(record: Record, name: str, value: Any) -> Record:
+    return Record(record.path, record.line, {name: value})
+
+
+def _identifier(
+    record: Record, doi: str, title: str, abstract: str
+) -> tuple[str, Literal["record", "doi", "text"]]:
+    value = record.fields.get("id")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if value not in (None, ""):
+        return _checked(record, "id", value).identifier("id"), "record"
+    if doi:
+        return doi, "doi"
+    digest = hashlib.blake2b(f"{title}\x00{abstract}".encode(), digest_size=10)
+    return digest.hexdigest(), "text"
+
+
+def _list(record: Record, name: str, separator: str) -> list[str]:
+    """Return a list that stands in a field as it is or in one string."""
+    value = record.fields.get(name)
+    if isinstance(value, str):
+        value = value.split(separator)
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, list):
+        value = [item for item in value if item is not None]
+    items = _checked(record, name, value).identifiers(name)
+    return [text for item in items if (text := " ".join(item.split()))]
+
+
+def _year(record: Record) -> int | None:
+    value = record.fields.get("year")
+    if value is None or (isinstance(value, float) and value != value):
+        return None
+    text = str(value).strip()
+    found = _YEAR.search(text)
+    if found:
+        return int(found[0])
+    if not text or text == "0":
+        return None
+    raise DataError(
+        "no year in the field 'year'",
+        path=record.path,
+        line=record.line,
+        value=value,
+        fix="name the column that holds the year or a date, or none: columns.year=null",
+    )
+
+
+def first(fields: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of these fields that is not empty, or ``None``."""
+    for name in names:
+        value = fields.get(name)
+        if value not in (None, "", [], {}):
+            return value
+    return None

@@ -1,0 +1,230 @@
+"""How papers stand in the JSON records of public dumps: each function gives fields under our names.
+
+References, checked against the layouts of November 2026: OpenAlex works
+(https://docs.openalex.org), Semantic Scholar's API, datasets and S2ORC
+(https://api.semanticscholar.org), AMiner's DBLP citation network v10 to v14
+(https://www.aminer.org/citation), Crossref's REST API and CSL JSON, unarXive 2022.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scimult.data.formats import restore_abstract, words_in_place
+from scimult.data.importers.paper import first, plain_text, short_doi
+
+Fields = Mapping[str, Any]
+Shape = Callable[[Fields], dict[str, Any]]
+_OPENALEX_ID = re.compile(r"https?://(?:api\.)?openalex\.org/(?:works/)?", re.I)
+
+
+def openalex(work: Fields) -> dict[str, Any]:
+    """Return a work of OpenAlex: short ids, the abstract in words, topics as labels."""
+    work = restore_abstract(dict(work))
+    source = at(work, "primary_location.source.display_name")
+    return {
+        "id": _OPENALEX_ID.sub("", work.get("id") or ""),
+        "title": plain_text(first(work, "title", "display_name") or ""),
+        "abstract": plain_text(work.get("abstract") or ""),
+        "authors": at(work, "authorships.author.display_name"),
+        "venue": source or at(work, "host_venue.display_name"),
+        "year": first(work, "publication_year", "publication_date"),
+        "doi": work.get("doi"),
+        "references": [_OPENALEX_ID.sub("", cited) for cited in work.get("referenced_works") or ()],
+        "labels": at(work, "topics.display_name"),
+    }
+
+
+def semantic_scholar(paper: Fields) -> dict[str, Any]:
+    """Return a paper of Semantic Scholar's datasets or API, S2ORC or the Open Research Corpus."""
+    ids = first(paper, "externalids", "externalIds") or {}
+    cited = first(paper, "outbound_citations", "outCitations")
+    if cited is None:
+        kind = "paperId" if paper.get("paperId") else "corpusId"
+        cited = at(paper, f"references.{kind}")
+    fields = first(paper, "fieldsOfStudy", "mag_field_of_study")
+    venues = first(paper, "venue", "journalName") or at(paper, "journal.name")
+    return {
+        "id": first(paper, "corpusid", "paperId", "corpusId", "paper_id", "id"),
+        "title": paper.get("title"),
+        "abstract": first(paper, "abstract", "paperAbstract"),
+        "authors": [_person(author) for author in paper.get("authors") or ()],
+        "venue": venues,
+        "year": first(paper, "year", "publicationdate", "publicationDate"),
+        "doi": first(ids, "DOI", "doi") or paper.get("doi"),
+        "references": cited,
+        "labels": fields or at(first(paper, "s2fieldsofstudy", "s2FieldsOfStudy"), "category"),
+    }
+
+
+def aminer(paper: Fields) -> dict[str, Any]:
+    """Return a paper of AMiner's DBLP citation network, references inside the record."""
+    venue, abstract = paper.get("venue"), paper.get("abstract")
+    if isinstance(venue, Mapping):
+        venue = first(venue, "raw", "name_d", "name", "sid")
+    index = paper.get("indexed_abstract")
+    if not abstract and index:
+        abstract = words_in_place(index.get("InvertedIndex") or {})
+    return {
+        "id": first(paper, "id", "_id"),
+        "title": paper.get("title"),
+        "abstract": abstract,
+        "authors": [_person(author) for author in paper.get("authors") or ()],
+        "venue": venue,
+        "year": paper.get("year"),
+        "doi": paper.get("doi"),
+        "references": paper.get("references"),
+        "labels": at(paper, "fos.name") or paper.get("keywords"),
+    }
+
+
+def crossref(work: Fields) -> dict[str, Any]:
+    """Return a work of Crossref or of CSL JSON; cited works are known by their DOI."""
+    work = work["message"] if isinstance(work.get("message"), Mapping) else work
+    parts = (at(work, f"{name}.date-parts") for name in ("issued", "published", "created"))
+    dates = [date[0] for date in parts if date and date[0] not in (None, [None])]
+    year = dates[0][0] if dates and isinstance(dates[0], list) else dates[0] if dates else None
+    doi = work.get("DOI")
+    cited = [short_doi(doi) for doi in at(work, "reference.DOI") or ()]
+    literal = at(work, "issued.literal") or at(work, "issued.raw")
+    venue = work.get("container-title")
+    return {
+        "id": first(work, "id") or short_doi(doi or ""),
+        "title": plain_text(_joined(work.get("title"))),
+        "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
+        "authors": [_person(author) for author in work.get("author") or ()],
+        "venue": plain_text(venue[0] if isinstance(venue, list) and venue else venue or ""),
+        "year": year if year is not None else literal,
+        "doi": doi,
+        "references": cited,
+        "labels": first(work, "subject", "keyword"),
+    }
+
+
+def arxiv(paper: Fields) -> dict[str, Any]:
+    """Return a line of arXiv's metadata snapshot, or a paper of unarXive, which has it inside."""
+    inside = paper.get("metadata")
+    meta = inside if isinstance(inside, Mapping) else paper
+    names = meta.get("authors_parsed") or ()
+    cited = (at(entry, "ids.arxiv_id") for entry in (paper.get("bib_entries") or {}).values())
+    versions = at(meta, "versions.created")
+    return {
+        "id": first(meta, "id") or paper.get("paper_id"),
+        "title": meta.get("title"),
+        "abstract": meta.get("abstract"),
+        "authors": [" ".join(filter(None, (*name[1:2], name[0]))) for name in names],
+        "venue": meta.get("journal-ref"),
+        "year": versions[0] if versions else meta.get("update_date"),
+        "doi": meta.get("doi"),
+        "references": list(filter(None, cited)),
+        "labels": (meta.get("categories") or "").split(),
+    }
+
+
+def at(value: Any, path: str) -> Any:
+    """Return what stands at a dotted path; of each item where there is a list on the way.
+
+    >>> at({"authorships": [{"author": {"display_name": "A"}}]}, "authorships.author.display_name")
+    ['A']
+    """
+    name, _, rest = path.partition(".")
+    if isinstance(value, list):
+        found = [at(item, path) for item in value]
+        return [item for item in found if item is not None]
+    if not isinstance(value, Mapping):
+        return None
+    if path in value:
+        return value[path]
+    inner = value.get(name)
+    return at(inner, rest) if rest else inner
+
+
+def _person(author: Any) -> str | None:
+    """Return the name of an author, who is a string or an object."""
+    if not isinstance(author, Mapping):
+        return author if isinstance(author, str) else None
+    middle = author.get("middle")
+    middle = " ".join(middle) if isinstance(middle, list) else middle
+    parts = (first(author, "given", "first"), middle, author.get("non-dropping-particle"))
+    last = (first(author, "family", "last"), author.get("suffix"))
+    whole = first(author, "name", "literal")
+    return whole or " ".join(part for part in (*parts, *last) if part) or None
+
+
+def _joined(value: Any) -> str:
+    return ": ".join(value) if isinstance(value, list) else value or ""
+
+
+def _without_heading(abstract: str) -> str:
+    """Return a JATS abstract without the heading that many start with."""
+    return re.sub(r"^(?:Abstract|Summary)\s+(?=[A-Z])", "", abstract)
+
+
+# What the columns of plain tables are called, in the order of preference.
+_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "_id", "key", "paper_id", "paper-id", "pmid", "eid", "ut"),
+    "title": ("title", "article title", "display_name"),
+    "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
+    "authors": ("authors", "author", "author full names"),
+    "venue": (
+        "venue",
+        "journal",
+        "publication title",
+        "source title",
+        "journal/book",
+        "container-title",
+        "booktitle",
+    ),
+    "year": ("year", "publication year", "publication_year", "pubyear", "date"),
+    "doi": ("doi",),
+    "references": ("references", "referenced_works", "citations"),
+    "labels": ("labels", "keywords", "author keywords", "manual tags", "tags"),
+}
+
+
+def plain(record: Fields) -> dict[str, Any]:
+    """Return a row of somebody's table, whose columns have common names, in any case.
+
+    References are taken from lists alone: in tables they are prose more often than ids.
+    """
+    lower = {name.casefold().strip(): value for name, value in record.items()}
+    fields = {name: first(lower, *found) for name, found in _SYNONYMS.items()}
+    if not isinstance(fields["references"], list):
+        fields["references"] = None
+    return fields
+
+
+SHAPES: Mapping[str, Shape] = {
+    "openalex": openalex,
+    "s2ag": semantic_scholar,
+    "aminer": aminer,
+    "crossref": crossref,
+    "arxiv": arxiv,
+    "plain": plain,
+}
+
+
+def guess_shape(fields: Fields) -> str | None:
+    """Return the name of the shape that a record has; ``None`` if it is none of these."""
+    names = fields.keys()
+    message = fields.get("message")
+    identifier = fields.get("id")
+    if isinstance(message, Mapping) and "DOI" in message:
+        return "crossref"
+    if isinstance(identifier, str) and _OPENALEX_ID.match(identifier):
+        return "openalex"
+    if names & {"referenced_works", "abstract_inverted_index", "authorships"}:
+        return "openalex"
+    if names & {"corpusid", "corpusId", "paperId", "citingcorpusid"}:
+        return "s2ag"
+    if names & {"outbound_citations", "outCitations", "externalIds"}:
+        return "s2ag"
+    if names & {"indexed_abstract", "n_citation"}:
+        return "aminer"
+    if names & {"container-title", "issued"} or isinstance(fields.get("title"), list):
+        return "crossref"
+    if "bib_entries" in names or "authors_parsed" in names:
+        return "arxiv"
+    return None

@@ -1,0 +1,151 @@
+"""Rows of files by their kind: JSON lines, CSV, TSV and Parquet, in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from scimult.data.lines import Record, Rejects, empty_file, read_jsonl, read_lines
+from scimult.data.tables import FIELD_LIMIT
+from scimult.errors import DataError
+
+PARQUET_BATCH = 1024
+KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
+
+
+def read_rows(
+    path: Path, rejects: Rejects, *, columns: Sequence[str] = (), header: Sequence[str] = ()
+) -> Iterator[Record]:
+    """Yield the rows of a file; its name says of which kind it is, ``.gz`` is decompressed.
+
+    ``.jsonl``, ``.json``: an object per line, or one array of objects. ``.csv`` and ``.tsv``,
+    ``.txt``: a table whose first line names the columns unless ``header`` does; double quotes
+    protect separators and line breaks. ``.parquet``: a table. ``Record.line`` is the line, or the
+    number of the element or row.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    rejects : Rejects
+        Takes the bad rows.
+    columns : sequence of str
+        Columns that a table must have; ignored for JSON, whose records check their own fields.
+    header : sequence of str
+        Names of the columns of a table without a header line.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist, is of no known kind or lacks a column; and, through
+        ``rejects``, if it is empty, damaged or has a bad row.
+    """
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    if kind in (".jsonl", ".json"):
+        yield from read_jsonl(path, rejects)
+    elif kind == ".parquet":
+        yield from read_parquet(path, columns, rejects)
+    elif kind in KINDS:
+        delimiter = "," if kind == ".csv" else "\t"
+        yield from read_delimited(path, delimiter, rejects, columns=columns, header=header)
+    else:
+        fix = f"use a file that ends in {', '.join(KINDS)} (all but .parquet also with .gz)"
+        raise DataError("file is of no known kind", path=path, fix=fix)
+
+
+def read_delimited(
+    path: Path,
+    delimiter: str,
+    rejects: Rejects,
+    *,
+    columns: Sequence[str] = (),
+    header: Sequence[str] = (),
+    quoted: bool = True,
+) -> Iterator[Record]:
+    """Yield the rows of a delimited table; see ``read_rows``.
+
+    ``quoted=False`` takes double quotes as text, as in files that were joined with tabs.
+    """
+    csv.field_size_limit(FIELD_LIMIT)
+    lines = read_lines(path, rejects, keep_blank=True)
+    names = list(header)
+    number = 0
+    for number, values in _split(path, lines, delimiter, quoted):
+        if not names:
+            names = [name.strip() for name in values]
+            _check_columns(path, names, columns)
+            continue
+        if len(values) != len(names):
+            fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
+            shown = delimiter.join(values)
+            rejects.reject(
+                DataError("wrong number of values", path=path, line=number, value=shown, fix=fix)
+            )
+            continue
+        yield Record(path, number, dict(zip(names, values, strict=True)))
+    if not number:
+        rejects.reject(empty_file(path))
+
+
+def _split(
+    path: Path, lines: Iterable[tuple[int, str]], delimiter: str, quoted: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the values of each row that is not blank, and the number of its last line."""
+    number = 0
+
+    def text() -> Iterator[str]:
+        nonlocal number
+        for at, line in lines:
+            number = at
+            yield line + "\n"
+
+    table = (
+        csv.reader(text(), delimiter=delimiter)
+        if quoted
+        else csv.reader(text(), delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    )
+    try:
+        for values in table:
+            if any(value.strip() for value in values):
+                yield number, values
+    except csv.Error as error:
+        fix = "look for a quote that is never closed, or shorten the value"
+        problem = f"not a table: {error}"
+        raise DataError(problem, path=path, line=number, fix=fix) from error
+
+
+def _check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
+    missing = [column for column in columns if column not in names]
+    if missing:
+        raise DataError(
+            f"file lacks the column {', '.join(missing)}",
+            path=path,
+            line=1,
+            value=list(names),
+            fix="name the columns as the documentation of the source says",
+        )
+
+
+def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
+    """Yield the rows of a Parquet file that must have ``columns``; see ``read_rows``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise DataError("file does not exist", path=path, fix="check the path")
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_columns(path, file.schema_arrow.names, columns)
+            number = 0
+            for batch in file.iter_batches(PARQUET_BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Record(path, number, row)
+    except (pa.ArrowException, OSError) as error:
+        fix = "copy or download the file again"
+        problem = "Parquet file is cut off or damaged"
+        rejects.reject(DataError(problem, path=path, value=str(error), fix=fix))
+        return
+    if not number:
+        rejects.reject(empty_file(path))

@@ -1,0 +1,468 @@
+"""Paper files of every layout that people have: what is read, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.dom import minidom
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scimult.data.importers import FORMATS, ImportedPaper, read_papers
+from scimult.data.lines import Rejects
+from scimult.errors import DataError, UnknownNameError
+from scimult.preparation.dataset import build_dataset
+from tests.data.importers import layouts
+from tests.raw_corpus import CITATIONS, LABELS, PAPERS, raw_config, write_raw
+
+
+def _lines(*records: Mapping[str, Any]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def _read(path: Path | str, **choices: Any) -> list[ImportedPaper]:
+    return list(read_papers([path], rejects=Rejects(), **choices))
+
+
+def _written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return path
+
+
+# File name, content, and what its first paper is; the format is guessed.
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "openalex": (
+        "part_000.gz",
+        _lines(*layouts.OPENALEX),
+        {
+            "id": "W10",
+            "title": "Graphs of papers & people",
+            "abstract": "We draw graphs. We win.",
+            "authors": ["Ana Núñez", "Bo Li"],
+            "venue": "JMLR",
+            "year": 2012,
+            "doi": "10.1234/abc.1",
+            "references": ["W11", "W99"],
+            "labels": ["Citation Analysis"],
+        },
+    ),
+    "openalex page": (
+        "page.json",
+        json.dumps({"meta": {"count": 2}, "results": layouts.OPENALEX, "group_by": []}),
+        {"id": "W10", "references": ["W11", "W99"], "abstract": "We draw graphs. We win."},
+    ),
+    "s2orc": (
+        "metadata_0.jsonl",
+        _lines(layouts.S2ORC),
+        {
+            "id": "77",
+            "authors": ["Ana B. Núñez"],
+            "venue": "ACL",
+            "references": ["78"],
+            "labels": ["Computer Science"],
+        },
+    ),
+    "s2 api": (
+        "papers.json",
+        json.dumps([layouts.S2_API]),
+        {
+            "id": "649def34f8be52c8b66281af98ae884c09aef38b",
+            "venue": "Nature",
+            "year": 2012,
+            "doi": "10.1234/abc.1",
+            "references": ["abc"],
+            "labels": ["Biology"],
+            "authors": ["Ana Núñez"],
+        },
+    ),
+    "aminer v12": (
+        "dblp.v12.json",
+        layouts.AMINER_V12,
+        {
+            "id": "1091",
+            "abstract": "A network A",
+            "venue": "HCI",
+            "references": ["2005687710", "2018037215"],
+            "labels": ["Telecommunications"],
+            "authors": ["Makoto Satoh"],
+        },
+    ),
+    "aminer v13": (
+        "dblpv13.json",
+        layouts.AMINER_V13,
+        {
+            "id": "53e99784b7602d9701f3e3f5",
+            "venue": "International Conference",
+            "year": 2011,
+            "references": ["53e99785"],
+            "labels": ["buses", "serial"],
+        },
+    ),
+    "aminer v10": (
+        "dblp-ref-0.json",
+        _lines(layouts.AMINER_V10),
+        {"id": "00127ee2", "authors": ["Ana Núñez", "Bo Li"], "references": ["01c54de7"]},
+    ),
+    "crossref": (
+        "0.json.gz",
+        json.dumps({"items": [layouts.CROSSREF]}),
+        {
+            "id": "10.1234/abc.1",
+            "title": "Graphs of papers & people",
+            "abstract": "We draw graphs .",
+            "authors": ["Ana Núñez", "The Consortium"],
+            "venue": "Journal of Graphs",
+            "year": 2012,
+            "references": ["10.5555/old"],
+            "labels": ["Software"],
+        },
+    ),
+    "crossref answer": (
+        "works.json",
+        json.dumps(
+            {
+                "status": "ok",
+                "message-type": "work-list",
+                "message": {"facets": {}, "total-results": 1, "items": [layouts.CROSSREF]},
+            }
+        ),
+        {"id": "10.1234/abc.1", "year": 2012},
+    ),
+    "crossref work": (
+        "work.json",
+        json.dumps({"status": "ok", "message-type": "work", "message": layouts.CROSSREF}),
+        {"id": "10.1234/abc.1", "authors": ["Ana Núñez", "The Consortium"]},
+    ),
+    "csl": (
+        "zotero.json",
+        json.dumps([layouts.CSL]),
+        {"id": "nunez2012", "authors": ["Ana Núñez"], "year": 2012, "doi": "10.1234/abc.1"},
+    ),
+    "arxiv": (
+        "arxiv-metadata-oai-snapshot.json",
+        _lines(layouts.ARXIV),
+        {
+            "id": "0704.0001",
+            "title": "Calculation of prompt diphoton production",
+            "abstract": "A fully differential calculation.",
+            "authors": ["C. Balázs", "E. L. Berger"],
+            "year": 2007,
+            "labels": ["hep-ph", "cs.CL"],
+        },
+    ),
+    "pubmed": (
+        "pubmed25n0001.xml.gz",
+        layouts.PUBMED,
+        {
+            "id": "12345",
+            "title": "Effects of CO2 on mice.",
+            "abstract": "BACKGROUND: Mice breathe. RESULTS: They do.",
+            "authors": ["Ana Núñez", "The Group"],
+            "venue": "The Lancet",
+            "year": 1998,
+            "doi": "10.1234/abc.1",
+            "references": ["999"],
+            "labels": ["Mice"],
+        },
+    ),
+    "bibtex": (
+        "library.bib",
+        layouts.BIBTEX,
+        {
+            "id": "nunez2012",
+            "title": "Graphs of papers & écoles in $O(n^2)$",
+            "abstract": "We draw graphs, in 50% of cases.",
+            "authors": ["Ana Núñez", "Jane van der Berg", "World Health Organization"],
+            "venue": "Journal of Graphs",
+            "year": 2012,
+            "doi": "10.1234/abc.1",
+            "labels": ["graphs", "citation analysis"],
+        },
+    ),
+    "ris": (
+        "library.ris",
+        layouts.RIS,
+        {
+            "id": "nunez2012",
+            "title": "Graphs of papers",
+            "abstract": "We draw graphs, in two lines.",
+            "authors": ["Ana Núñez", "Bo Li"],
+            "venue": "Journal of Graphs",
+            "year": 2012,
+            "doi": "10.1234/abc.1",
+            "labels": ["graphs", "citation analysis"],
+        },
+    ),
+    "zotero": (
+        "library.csv",
+        layouts.ZOTERO,
+        {
+            "id": "K1",
+            "abstract": "We draw graphs.",
+            "authors": ["Núñez, Ana", "Li, Bo"],
+            "venue": "Journal of Graphs",
+            "year": 2012,
+            "labels": ["graphs", "citation analysis"],
+        },
+    ),
+    "semicolons": (
+        "table.csv",
+        "ID;Title;Abstract\n1;A;B, c\n",
+        {"id": "1", "title": "A", "abstract": "B, c"},
+    ),
+    "no name": ("papers", "id\ttitle\n1\tA\n", {"id": "1", "title": "A"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
+    name, content, expected = CASES[case]
+    papers = _read(_written(tmp_path, name, content))
+    first = papers[0]
+    assert {field: getattr(first, field) for field in expected} == expected
+    assert first.place.file.name == name
+    assert first.place.line == {"bibtex": 4, "zotero": 4}.get(case, 2 if name in _HEADED else 1)
+
+
+_HEADED = ("table.csv", "papers")
+
+
+@pytest.mark.parametrize(
+    ("case", "count", "last"),
+    [
+        ("openalex", 2, {"id": "W11", "venue": "", "references": [], "doi": ""}),
+        ("aminer v12", 2, {"id": "1388", "abstract": "", "venue": ""}),
+        ("aminer v13", 2, {"id": "53e99785", "year": 2010}),
+        ("pubmed", 2, {"id": "12346", "title": "Second.", "year": None}),
+        ("bibtex", 2, {"id": "li2021", "year": 2021, "venue": "Proceedings", "authors": []}),
+        ("ris", 2, {"title": "Only a title", "year": 2021, "id_from": "text"}),
+    ],
+)
+def test_the_bare_paper_of_each_layout(
+    tmp_path: Path, case: str, count: int, last: dict[str, Any]
+) -> None:
+    papers = _read(_written(tmp_path, *CASES[case][:2]))
+    assert len(papers) == count
+    assert {field: getattr(papers[-1], field) for field in last} == last
+
+
+@pytest.mark.parametrize("named", ["openalex", "s2ag", "aminer", "crossref", "pubmed", "bibtex"])
+def test_a_named_format_reads_as_the_guessed_one(tmp_path: Path, named: str) -> None:
+    case = {"s2ag": "s2orc", "aminer": "aminer v12"}.get(named, named)
+    path = _written(tmp_path, *CASES[case][:2])
+    assert _read(path, format=named) == _read(path)
+
+
+def test_split_tables_are_joined_by_corpusid(tmp_path: Path) -> None:
+    _written(tmp_path, "papers-0.gz", _lines(*layouts.S2AG_PAPERS))
+    _written(tmp_path, "abstracts-0.gz", _lines(*layouts.S2AG_ABSTRACTS))
+    _written(tmp_path, "citations-0.gz", _lines(*layouts.S2AG_CITATIONS))
+    first, second = _read(tmp_path / "*.gz")
+    assert (first.id, first.abstract, first.doi) == ("10", "In another table.", "10.1234/abc.1")
+    assert (first.references, first.labels) == (["11", "12"], ["Biology"])
+    assert (second.id, second.abstract, second.references) == ("11", "", [])
+    assert (second.place.file.name, second.place.line) == ("papers-0.gz", 2)
+
+
+def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
+    _written(tmp_path, "abstracts-0.gz", _lines(*layouts.S2AG_ABSTRACTS))
+    _written(tmp_path, "citations-0.gz", _lines(*layouts.S2AG_CITATIONS))
+    with pytest.raises(DataError, match="no file has papers, with a title"):
+        _read(tmp_path / "*.gz")
+
+
+def test_columns_of_any_name_and_paths_into_records(tmp_path: Path) -> None:
+    row = {
+        "key": 7,
+        "headline": "A",
+        "meta": {"when": "May 2012", "people": [{"n": "Ana"}, {"n": "Bo"}]},
+        "cites": [8, 9],
+        "abstract": "wrong",
+        "text of it": "B",
+        "count": 3,
+    }
+    path = _written(tmp_path, "mine.jsonl", _lines(row))
+    columns = {
+        "title": "headline",
+        "year": "meta.when",
+        "authors": "meta.people.n",
+        "references": "cites",
+        "abstract": "text of it",
+        "cited_by": "count",
+    }
+    (paper,) = _read(path, columns=columns)
+    assert (paper.id, paper.title, paper.abstract, paper.year) == ("7", "A", "B", 2012)
+    assert (paper.authors, paper.references) == (["Ana", "Bo"], ["8", "9"])
+    assert paper.extra == {"cited_by": 3}
+    assert _read(path, columns={**columns, "abstract": None})[0].abstract == ""
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_columns_as_expressions_are_duckdbs(tmp_path: Path, kind: str) -> None:
+    rows = [
+        {"id": "1", "title": "a", "published": "2012-05-01", "cites": "2|3"},
+        {"id": "2", "title": "b", "published": "2013-05-01", "cites": ""},
+    ]
+    path = tmp_path / f"t.{kind}"
+    if kind == "jsonl":
+        path.write_text(_lines(*rows))
+    elif kind == "csv":
+        pd.DataFrame(rows).to_csv(path, index=False)
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    columns = {
+        "title": "upper(title)",
+        "year": "published[:4]",
+        "references": "string_split(nullif(cites, ''), '|')",
+        "number": "CAST(id AS INTEGER) + 1",
+    }
+    papers = _read(path, columns=columns)
+    assert [paper.title for paper in papers] == ["A", "B"]
+    assert [paper.year for paper in papers] == [2012, 2013]
+    assert [paper.references for paper in papers] == [["2", "3"], []]
+    assert [paper.extra["number"] for paper in papers] == [2, 3]
+    assert [paper.place.line for paper in papers] == [1, 2]
+
+
+def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
+    _written(tmp_path, "0.jsonl.gz", _lines({"id": "1", "title": "A"}))
+    _written(tmp_path, "1.jsonl.gz", _lines({"id": "2", "title": "B", "people": [{"n": "Ana"}]}))
+    names = "list_transform(people, lambda p: p.n)"
+    papers = _read(tmp_path / "*.jsonl.gz", columns={"authors": names})
+    assert [paper.authors for paper in papers] == [[], ["Ana"]]
+    assert [paper.place.file.name for paper in papers] == ["0.jsonl.gz", "1.jsonl.gz"]
+
+
+def test_ids_come_from_a_doi_or_the_text_where_there_is_none(tmp_path: Path) -> None:
+    rows = [{"title": "A", "doi": "doi:10.1234/ABC."}, {"title": "A"}, {"title": "B"}]
+    first, second, third = _read(_written(tmp_path, "a.jsonl", _lines(*rows)))
+    assert (first.id, first.id_from) == ("10.1234/abc", "doi")
+    assert second.id_from == third.id_from == "text"
+    assert second.id != third.id
+    assert second.id == _read(_written(tmp_path, "b.jsonl", _lines(rows[1])))[0].id
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "choices", "message"),
+    [
+        (
+            "a.jsonl",
+            '{"id": 1, "title": "A"}\n{"id": 2\n',
+            {},
+            r"a.jsonl:2: line is not valid",
+        ),
+        ("a.jsonl", '{"id": 1, "title": ""}\n', {}, r"a.jsonl:1: title and abstract are both"),
+        ("a.jsonl", '{"id": 1, "title": 5}\n', {}, r"a.jsonl:1: field 'title' is not a string"),
+        ("a.jsonl", '{"id": 1, "title": "A", "year": "soon"}\n', {}, r"a.jsonl:1: no year in"),
+        ("a.csv", "id,title\n1\n", {}, r"a.csv:2: wrong number of values"),
+        (
+            "a.csv",
+            "id,title\n1,A\n",
+            {"columns": {"abstract": "body"}},
+            r"no record has the",
+        ),
+        ("a.bib", "@misc{a, title={A}}\n@misc{a, title={B}}\n", {}, r"a.bib:2: key occurs twice"),
+        ("a.bib", "\n@misc{a, title={A\n", {}, r"a.bib:2: entry is not valid BibTeX"),
+        ("a.ris", "TY  - JOUR\nTI  - A\n", {}, r"a.ris:1: reference has no end"),
+        ("a.ris", "TI  - A\n", {"format": "ris"}, r"a.ris:1: line stands outside of a reference"),
+        ("a.xml", "<PubmedArticleSet><PubmedArticle>", {}, r"a.xml:1: XML file is cut off"),
+        ("a.xml", "<html/>", {}, r"a.xml: XML file has no article of PubMed"),
+        ("a.jsonl", '{"id": 1, "title": "A"}\n', {"columns": {"title": "nope("}}, r"do not fit"),
+        ("a.bin", "\x00\x01", {}, r"file is of no known format"),
+    ],
+)
+def test_bad_files_are_named_with_place_and_fix(
+    tmp_path: Path, name: str, content: str, choices: dict[str, Any], message: str
+) -> None:
+    path = _written(tmp_path, name, content)
+    with pytest.raises(DataError, match=message) as raised:
+        _read(path, **choices)
+    assert str(raised.value).count("Fix:") == 1
+
+
+def test_bad_records_are_left_out_when_they_may_be(tmp_path: Path) -> None:
+    text = _lines({"id": 1, "title": "A"}, {"id": 2}, {"id": 3, "title": "C", "year": "x"})
+    rejects = Rejects(skip_bad=True)
+    papers = list(read_papers([_written(tmp_path, "a.jsonl", text)], rejects=rejects))
+    assert [paper.id for paper in papers] == ["1"]
+    assert sum(rejects.counts.values()) == 2
+
+
+def test_records_of_another_form_than_the_format_say_so(tmp_path: Path) -> None:
+    work = {"id": "https://openalex.org/W1", "title": "A", "referenced_works": [{"id": 3}]}
+    with pytest.raises(DataError, match=r"a.jsonl:1: record has another form than its format"):
+        _read(_written(tmp_path, "a.jsonl", _lines(work)))
+
+
+def test_unknown_formats_and_missing_files(tmp_path: Path) -> None:
+    path = _written(tmp_path, "a.jsonl", _lines({"id": 1, "title": "A"}))
+    with pytest.raises(UnknownNameError, match="bibtex"):
+        _read(path, format="bibtx")
+    with pytest.raises(DataError, match="no file has such a name"):
+        _read(tmp_path / "*.nope")
+    with pytest.raises(DataError, match="does not exist"):
+        _read(tmp_path / "nope.jsonl")
+    assert set(FORMATS) >= {"jsonl", "csv", "bibtex", "ris", "zotero", "openalex", "prepared"}
+
+
+def test_entities_that_explode_are_refused(tmp_path: Path) -> None:
+    entities = '<!ENTITY a0 "aaaaaaaaaa">' + "".join(
+        f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12)
+    )
+    text = f"<!DOCTYPE x [{entities}]><x>&a11;</x>"
+    with pytest.raises(DataError, match="cut off or damaged"):
+        _read(_written(tmp_path, "a.xml", text))
+
+
+def test_values_equal_those_of_other_readers(tmp_path: Path) -> None:
+    works = _written(tmp_path, "w.jsonl", _lines(*layouts.OPENALEX))
+    sql = (
+        "SELECT title, list_transform(authorships, lambda a: a.author.display_name),"
+        f" primary_location.source.display_name FROM '{works}'"
+    )
+    engine = duckdb.sql(sql).fetchall()
+    papers = _read(works)
+    assert [paper.authors for paper in papers] == [names for _, names, _ in engine]
+    assert [paper.venue or None for paper in papers] == [venue for *_, venue in engine]
+    table = _written(tmp_path, "z.csv", layouts.ZOTERO)
+    frame = pd.read_csv(table)
+    assert [paper.title for paper in _read(table)] == frame["Title"].tolist()
+    xml = minidom.parseString(layouts.PUBMED)
+    pmids = [node.firstChild.data for node in xml.getElementsByTagName("PMID")]  # type: ignore[union-attr]
+    path = _written(tmp_path, "p.xml", layouts.PUBMED)
+    assert [paper.id for paper in _read(path)] == pmids
+
+
+def test_a_prepared_folder_gives_back_what_went_in(tmp_path: Path) -> None:
+    out = tmp_path / "prepared"
+    build_dataset(raw_config(write_raw(tmp_path / "raw")), out)
+    papers = _read(out)
+    names = {label["id"]: label["name"] for label in LABELS}
+    assert len(papers) == len(PAPERS)
+    for paper, row in zip(papers, PAPERS, strict=True):
+        assert paper.id.rpartition(":")[2] == row["id"]
+        assert (paper.title, paper.abstract) == (row["title"], row["abstract"])
+        assert (set(paper.authors), paper.venue) == (set(row["authors"]), row["venue"])
+        assert paper.year == row["year"]
+        assert set(paper.labels) == {names[label] for label in row["labels"]}
+        cited = {cited for citing, cited in CITATIONS if citing == row["id"]}
+        assert {name.rpartition(":")[2] for name in paper.references} == cited
+
+
+@pytest.mark.data
+def test_real_papers_are_those_that_pandas_reads(scimult_data: Path) -> None:
+    for name in ("acl", "scitldr", "vis"):
+        file = scimult_data / "train" / name / "papers.jsonl.gz"
+        frame = pd.read_json(file, lines=True, dtype=False)
+        papers = _read(file)
+        assert [paper.id for paper in papers] == frame["id"].astype(str).tolist()
+        assert [paper.title for paper in papers] == frame["title"].tolist()
