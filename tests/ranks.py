@@ -1,9 +1,10 @@
-"""Run a function on several ranks: real processes that talk over gloo."""
+"""Processes that start at once: ranks that talk over gloo, and verbs of the command line."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,16 @@ import torch.multiprocessing as mp
 from scimult import distributed
 
 # Ranks are forked from a server that has imported all of this: seconds less for each.
+# DeepSpeed imports its Muon, and with it torch's compiler, when an engine is made.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["deepspeed", "scimult.training.run", "tests.ranks"])
+SERVER.set_forkserver_preload(
+    [
+        "deepspeed",
+        "deepspeed.runtime.zero.muon.muon_optimizer",
+        "scimult.training.run",
+        "tests.ranks",
+    ]
+)
 
 
 def run_ranks(function: Callable[..., Any], world: int, folder: Path, *arguments: Any) -> list[Any]:
@@ -34,19 +43,98 @@ def run_ranks(function: Callable[..., Any], world: int, folder: Path, *arguments
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
 
 
+def rank_environment(rank: int, world: int, port: int) -> dict[str, str]:
+    """Return what a launcher tells a rank of one machine."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
 def _on_rank(
     rank: int, function: Callable[..., Any], world: int, port: int, folder: Path, arguments: Any
 ) -> None:
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(world),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
+    os.environ.update(rank_environment(rank, world, port))
     torch.set_num_threads(1)
     distributed.initialise(torch.device("cpu"), timeout_seconds=60)
     try:
         torch.save(function(*arguments), folder / f"rank{rank}.pt")
     finally:
         distributed.shut_down()
+
+
+class Verb:
+    """A verb in a process of its own, forked from the server; methods are named as ``Popen``'s.
+
+    Parameters
+    ----------
+    arguments : list of str
+        What a user writes after ``scimult``.
+    log : Path
+        Takes what it prints, after what it holds.
+    environment : dict
+        Variables of the process.
+    before : callable, optional
+        Called in the process before the verb.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        log: Path,
+        environment: dict[str, str] | None = None,
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        self._log = log
+        log.touch()
+        given = (arguments, log, os.getcwd(), environment or {}, before)
+        self._process = SERVER.Process(target=_run_verb, args=given)
+        self._process.start()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code; one that takes longer is killed and fails."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            self.kill()
+            raise TimeoutError(f"still runs after {timeout} s: {self.printed()}")
+        return self.returncode
+
+    def printed(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+
+def _run_verb(
+    arguments: list[str],
+    log: Path,
+    folder: str,
+    environment: dict[str, str],
+    before: Callable[[], None] | None,
+) -> None:
+    from scimult.cli.main import app
+
+    with log.open("ab", buffering=0) as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    os.chdir(folder)
+    os.environ.update(environment)
+    if before is not None:
+        before()
+    torch.set_num_threads(1)
+    app(arguments)

@@ -5,14 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-)
-
 from scimult.errors import CheckpointError
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -34,6 +26,14 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
     name = str(path)
     if Path(path).exists() or not _NAME.fullmatch(name) or name.startswith("."):
         return Path(path)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
+
     try:
         folder = Path(snapshot_download(name, allow_patterns=_FILES))
         if not any(folder.rglob("*.safetensors")):

@@ -18,7 +18,7 @@ from scimult.checkpoints.families import Family, family_of
 from scimult.checkpoints.hub import local_folder
 from scimult.checkpoints.sentence_folder import SentenceFolder
 from scimult.checkpoints.warm_start import warm_start
-from scimult.checkpoints.weights import load_strictly, read_weights, write_weights
+from scimult.checkpoints.weights import empty_model, load_strictly, read_weights, write_weights
 from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError, one_of
@@ -155,8 +155,8 @@ def load_pretrained(
         pretrained_config.normalise = normalise
     if dims is not None:
         pretrained_config.encoder = _cut(pretrained_config.encoder, dims)
-    model = Encoder(pretrained_config.encoder)
-    load_strictly(model, weights, folder)
+    model = empty_model(pretrained_config.encoder)
+    load_strictly(model, weights, folder, assign=True)
     tokenizer = tokenizer_for(pretrained_config.encoder, folder)
     return Pretrained(model.eval(), tokenizer, pretrained_config)
 

@@ -7,13 +7,17 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from scimult.checkpoints.pickles import load_pickle
 from scimult.errors import CheckpointError
+from scimult.models import Encoder, EncoderConfig
 
 WEIGHTS_FILE = "model.safetensors"
 
@@ -106,8 +110,29 @@ def read_weights_file(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def load_strictly(model: nn.Module, weights: dict[str, Tensor], path: Path | str) -> None:
+def empty_model(config: EncoderConfig) -> Encoder:
+    """Return an encoder on the meta device, without memory or random numbers; assign weights."""
+    with torch.device("meta"), _Uninitialised():
+        return Encoder(config)
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Leaves new weights as they are; torch would import its compiler for those on no device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def load_strictly(
+    model: nn.Module, weights: dict[str, Tensor], path: Path | str, *, assign: bool = False
+) -> None:
     """Copy ``weights`` into ``model``; every key must be there with the same shape.
+
+    With ``assign`` they become the model's own, in float32: what is memory-mapped stays so, and
+    the model may be on the meta device.
 
     Raises
     ------
@@ -133,7 +158,9 @@ def load_strictly(model: nn.Module, weights: dict[str, Tensor], path: Path | str
             path=path,
             fix="the checkpoint is of another architecture, size or expert layout than its config",
         )
-    model.load_state_dict(weights)
+    if assign:
+        weights = {key: weight.float() for key, weight in weights.items()}
+    model.load_state_dict(weights, assign=assign)
 
 
 def _some(keys: list[str], limit: int = 4) -> str:

@@ -12,30 +12,29 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as NormalizerSequence
-from transformers import (
-    AutoTokenizer,
-    BertTokenizer,
-    PreTrainedTokenizerFast,
-    RobertaTokenizer,
-    XLMRobertaTokenizer,
-)
 
-from scimult.errors import CheckpointError, ConfigError
+from scimult.data.saved_tokenizer import FINGERPRINT_KEY, SavedTokenizer
+from scimult.errors import CheckpointError, ConfigError, SciMultError
 from scimult.types import IntArray, Text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 TokenArray = NDArray[np.int32]
 FORMAT = "title sep body, v1"
 LOWERCASE_KEY = "scimult_lowercase"
-_BY_FILES: dict[tuple[str, ...], Any] = {
-    ("vocab.txt",): BertTokenizer,
-    ("vocab.json", "merges.txt"): RobertaTokenizer,
-    ("sentencepiece.bpe.model",): XLMRobertaTokenizer,
+# Names of transformers' classes.
+_BY_FILES: dict[tuple[str, ...], str] = {
+    ("vocab.txt",): "BertTokenizer",
+    ("vocab.json", "merges.txt"): "RobertaTokenizer",
+    ("sentencepiece.bpe.model",): "XLMRobertaTokenizer",
 }
 
 
@@ -46,7 +45,7 @@ class TextTokenizer:
 
     Parameters
     ----------
-    tokenizer : PreTrainedTokenizerFast
+    tokenizer : PreTrainedTokenizerFast or SavedTokenizer
         Must have ``cls``, ``sep`` and ``pad`` tokens.
     lowercase : bool, optional
         Lower-case all text (SciMult, appendix A). None: as the tokenizer was saved, else
@@ -61,7 +60,10 @@ class TextTokenizer:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, *, lowercase: bool | None = None
+        self,
+        tokenizer: PreTrainedTokenizerFast | SavedTokenizer,
+        *,
+        lowercase: bool | None = None,
     ) -> None:
         path = tokenizer.name_or_path
         for name in ("cls", "sep", "pad"):
@@ -71,12 +73,13 @@ class TextTokenizer:
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
-        if tokenizer("")["input_ids"] != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
+        around = backend.encode("").ids
+        if around != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
             fix = "use a tokenizer that writes one cls token, the text and one sep token"
             raise CheckpointError(
                 "tokenizer does not put cls and sep around a text",
                 path=path,
-                value=tokenizer.convert_ids_to_tokens(tokenizer("")["input_ids"]),
+                value=tokenizer.convert_ids_to_tokens(around),
                 fix=fix,
             )
         uncased = _lowercases(backend.normalizer)
@@ -92,9 +95,9 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self._lower_here = lowercase and not uncased
         self.lowercase = lowercase
-        self.pad_id: int = tokenizer.pad_token_id
-        self.cls_id: int = tokenizer.cls_token_id
-        self.sep_id: int = tokenizer.sep_token_id
+        self.pad_id, self.cls_id, self.sep_id = (
+            int(getattr(tokenizer, f"{name}_token_id")) for name in ("pad", "cls", "sep")
+        )
         content = f"{FORMAT}\n{lowercase}\n{backend.to_str()}"
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()[:12]
 
@@ -111,6 +114,10 @@ class TextTokenizer:
             raise CheckpointError(
                 "tokenizer folder does not exist", path=path, fix="check the path"
             )
+        if (ours := _saved_by_us(Path(path), lowercase)) is not None:
+            return ours
+        from transformers import PreTrainedTokenizerFast
+
         try:
             tokenizer = _load(Path(path))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -124,7 +131,7 @@ class TextTokenizer:
     @property
     def vocab_size(self) -> int:
         """Number of token ids, added tokens included."""
-        return len(self._tokenizer)
+        return self._tokenizer.backend_tokenizer.get_vocab_size()
 
     def encode(self, texts: Sequence[Text], max_length: int) -> list[TokenArray]:
         """Return the token ids of each text, cut to ``max_length`` with the last one ``[SEP]``.
@@ -139,14 +146,12 @@ class TextTokenizer:
         if not texts:
             return []
         assert max_length >= 3, max_length
-        encoded = self._tokenizer(
-            [self.format(text) for text in texts],
-            truncation=True,
-            max_length=max_length,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )
-        return [np.asarray(ids, dtype=np.int32) for ids in encoded["input_ids"]]
+        backend = self._tokenizer.backend_tokenizer
+        # Only at a change: another thread may be at work with it.
+        if (backend.truncation or {}).get("max_length") != max_length:
+            backend.enable_truncation(max_length, direction=self._tokenizer.truncation_side)
+        encoded = backend.encode_batch_fast([self.format(text) for text in texts])
+        return [np.asarray(row.ids, dtype=np.int32) for row in encoded]
 
     def format(self, text: Text) -> str:
         """Return the string that is tokenised: title and body around a separator.
@@ -162,6 +167,8 @@ class TextTokenizer:
 
     def save(self, folder: Path | str) -> None:
         """Write the tokenizer files into ``folder``, so that ``from_folder`` gives an equal one."""
+        self._tokenizer.backend_tokenizer.no_truncation()
+        self._tokenizer.init_kwargs[FINGERPRINT_KEY] = self.fingerprint
         self._tokenizer.save_pretrained(str(folder))
 
     def save_plain(self, folder: Path | str) -> None:
@@ -172,18 +179,28 @@ class TextTokenizer:
         if not self._lower_here:
             self.save(folder)
             return
-        backend = copy.deepcopy(self._tokenizer.backend_tokenizer)
+        from transformers import PreTrainedTokenizerFast
+
+        full = self._of_transformers()
+        backend = copy.deepcopy(full.backend_tokenizer)
         steps = [Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = NormalizerSequence(steps)
         # Of this class, because those of a family (BertTokenizer) put their own normalizer
         # in the place of the file's.
         plain = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=backend,
-            model_input_names=self._tokenizer.model_input_names,
-            **self._tokenizer.special_tokens_map,
+            model_input_names=full.model_input_names,
+            **full.special_tokens_map,
             **{LOWERCASE_KEY: True},
         )
         plain.save_pretrained(str(folder))
+
+    def _of_transformers(self) -> Any:
+        if not isinstance(self._tokenizer, SavedTokenizer):
+            return self._tokenizer
+        with TemporaryDirectory() as folder:
+            self.save(folder)
+            return _load(Path(folder))
 
     @property
     def separator(self) -> str:
@@ -205,8 +222,22 @@ def _lowercases(normalizer: Any) -> bool:
     return normalizer is not None and "A" not in normalizer.normalize_str("A")
 
 
+def _saved_by_us(folder: Path, lowercase: bool | None) -> TextTokenizer | None:
+    """Read files that we saved without transformers, if they give what was saved."""
+    saved = SavedTokenizer.find(folder)
+    if saved is None:
+        return None
+    try:
+        found = TextTokenizer(saved, lowercase=lowercase)
+    except SciMultError:
+        return None
+    return found if found.fingerprint == saved.recorded else None
+
+
 def _load(folder: Path) -> Any:
     """Load a tokenizer; folders older than ``tokenizer.json`` say what they are by their files."""
+    import transformers
+
     described = [
         json.loads((folder / name).read_text(encoding="utf-8"))
         for name in ("config.json", "tokenizer_config.json")
@@ -214,7 +245,7 @@ def _load(folder: Path) -> Any:
     ]
     options: dict[str, Any] = {"local_files_only": True}
     if (folder / "tokenizer.json").is_file():
-        return AutoTokenizer.from_pretrained(str(folder), **options)
+        return transformers.AutoTokenizer.from_pretrained(str(folder), **options)
     words = folder / "vocab.txt"
     if words.is_file() and not any("do_lower_case" in content for content in described):
         # transformers would lower-case; a cased vocabulary holds capitals.
@@ -222,8 +253,9 @@ def _load(folder: Path) -> Any:
     if not any(content.keys() & {"model_type", "tokenizer_class"} for content in described):
         for files, tokenizer_class in _BY_FILES.items():
             if all((folder / name).is_file() for name in files):
-                return tokenizer_class.from_pretrained(str(folder), **options)
-    return AutoTokenizer.from_pretrained(str(folder), **options)
+                found = getattr(transformers, tokenizer_class)
+                return found.from_pretrained(str(folder), **options)
+    return transformers.AutoTokenizer.from_pretrained(str(folder), **options)
 
 
 def _has_capitals(words: Path) -> bool:

@@ -22,13 +22,15 @@ def apply_dropout(x: Tensor, probability: float, training: bool = True) -> Tenso
         return x
     if x.device.type != "cpu":
         return F.dropout(x, probability)
-    dropped: Tensor = x * _scaled_mask(x, probability)
+    if torch.compiler.is_compiling():
+        from scimult.models.uncompiled import scaled_mask as mask
+    else:
+        mask = scaled_mask
+    dropped: Tensor = x * mask(x, probability)
     return dropped
 
 
-# The compiler would read the words' storage as if they had the draws' size, and fail.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _scaled_mask(x: Tensor, probability: float) -> Tensor:
+def scaled_mask(x: Tensor, probability: float) -> Tensor:
     """Return 0 or the scale for every element of ``x``, in its dtype."""
     words = torch.empty(-(-x.numel() // _DRAWS_PER_WORD), dtype=torch.int64)
     draws = words.random_(-(1 << 63), None).view(torch.int16)[: x.numel()].view(x.shape)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from scimult.checkpoints import hub, load_pretrained
+from scimult.checkpoints import load_pretrained
 from scimult.errors import CheckpointError
 from scimult.inference import SciMult
 from tests.tiny import save_tiny_model
@@ -30,7 +31,7 @@ class Hub:
 
 def served(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> Hub:
     found = Hub(folder)
-    monkeypatch.setattr(hub, "snapshot_download", found)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", found)
     return found
 
 
@@ -83,7 +84,9 @@ def test_a_local_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_offline_client_gives_our_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real client, offline by the tests' HF_HUB_OFFLINE=1, with an empty cache."""
-    real: Any = hub.snapshot_download
-    monkeypatch.setattr(hub, "snapshot_download", lambda *a, **k: real(*a, **k, cache_dir=tmp_path))
+    real: Any = huggingface_hub.snapshot_download
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *a, **k: real(*a, **k, cache_dir=tmp_path)
+    )
     with pytest.raises(CheckpointError, match="neither a folder nor reachable on the hub"):
         load_pretrained("someone/not-downloaded")

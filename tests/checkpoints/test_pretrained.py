@@ -176,3 +176,17 @@ def test_a_checkpoint_for_two_tokens_is_refused(minilm: Path, tmp_path: Path) ->
         CheckpointError, match=r"config\.json: this checkpoint reads at most 2 tokens\. Fix:"
     ):
         load_pretrained(folder)
+
+
+def test_weights_that_are_read_stay_in_their_file(tmp_path: Path) -> None:
+    """Tensors of the model begin where the file was mapped: Linux names what memory is of."""
+    folder = save_tiny_model(tmp_path / "m")
+    model = load_pretrained(folder).model
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    spans = [line.split()[0].split("-") for line in maps if str(folder) in line]
+    assert spans, "the weights were copied"
+    inside = [
+        any(int(a, 16) <= weight.data_ptr() < int(b, 16) for a, b in spans)
+        for weight in model.state_dict().values()
+    ]
+    assert all(inside)

@@ -10,6 +10,7 @@ import sentencepiece
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from scimult.data.saved_tokenizer import SavedTokenizer
 from scimult.data.tokenization import TextTokenizer, cut
 from scimult.errors import CheckpointError
 from scimult.types import Text
@@ -49,6 +50,51 @@ def test_saved_tokenizer_is_equal(folder: Path, tmp_path: Path, lowercase: bool 
     assert (after.fingerprint, after.lowercase) == (before.fingerprint, before.lowercase)
     assert after.vocab_size == before.vocab_size
     assert after.encode([PAPER], 64)[0].tolist() == before.encode([PAPER], 64)[0].tolist()
+
+
+@pytest.mark.parametrize("lowercase", [None, True])
+def test_saved_files_read_alone_are_what_transformers_makes_of_them(
+    folder: Path, tmp_path: Path, lowercase: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two loads: by tokenizers alone, and by transformers, the check of the first taken away."""
+    saved = tmp_path / "saved"
+    TextTokenizer.from_folder(folder, lowercase=lowercase).save(saved)
+    alone = TextTokenizer.from_folder(saved)
+    # Scores of a sentencepiece vocabulary change in the last digit on their way through JSON.
+    family = json.loads((folder / "config.json").read_text())["model_type"]
+    assert isinstance(alone._tokenizer, SavedTokenizer) == (family != "xlm-roberta")
+    monkeypatch.setattr(SavedTokenizer, "find", classmethod(lambda *_: None))
+    theirs = TextTokenizer.from_folder(saved)
+    assert isinstance(theirs._tokenizer, PreTrainedTokenizerFast)
+    assert alone.fingerprint == theirs.fingerprint
+    texts = [
+        PAPER,
+        Text("query", ""),
+        Text("paper", "", BODY),
+        Text("query", "\u0130 x\u0307 \ufb01"),
+    ]
+    for ids, expected in zip(alone.encode(texts, 9), theirs.encode(texts, 9), strict=True):
+        assert ids.tolist() == expected.tolist()
+    alone.save(tmp_path / "a")
+    theirs.save(tmp_path / "b")
+    alone.save_plain(tmp_path / "c")
+    theirs.save_plain(tmp_path / "d")
+    for one, other in (("a", "b"), ("c", "d")):
+        ours, plain = (AutoTokenizer.from_pretrained(tmp_path / name) for name in (one, other))
+        assert ours.backend_tokenizer.to_str() == plain.backend_tokenizer.to_str()
+        assert ours.special_tokens_map == plain.special_tokens_map
+
+
+def test_saved_files_that_were_changed_are_not_trusted(folder: Path, tmp_path: Path) -> None:
+    before = TextTokenizer.from_folder(folder)
+    before.save(tmp_path / "saved")
+    file = tmp_path / "saved" / "tokenizer.json"
+    changed = Tokenizer.from_file(str(file))
+    changed.add_tokens(["graph attention"])
+    changed.save(str(file))
+    after = TextTokenizer.from_folder(tmp_path / "saved")
+    assert not isinstance(after._tokenizer, SavedTokenizer)
+    assert after.fingerprint != before.fingerprint
 
 
 def test_casing(folder: Path) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 import yaml
@@ -25,7 +21,7 @@ from scimult.training.curriculum import run_stages
 from scimult.training.run import pretrain
 from scimult.training.stages import load_stages
 from scimult.training.stopping import StoppedError, StopRequest
-from tests.ranks import run_ranks
+from tests.ranks import Verb, rank_environment, run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 from tests.training.test_resume import assert_same_run, wait_for_step
 
@@ -107,20 +103,18 @@ def test_a_new_stage_joins_finished_ones(finished: Path) -> None:
     assert len(metrics(finished / "more")) == 1
 
 
-def test_two_ranks_killed_in_the_second_stage_go_on_in_it(
-    folder: Path, finished: Path, repository: Path
-) -> None:
+def test_two_ranks_killed_in_the_second_stage_go_on_in_it(folder: Path, finished: Path) -> None:
     path = write(folder, "killed")
-    port = str(free_port())
-    process = start(["torchrun", "--nproc_per_node", "2", "--master_port", port], path, repository)
-    wait_for_step(load_stages(path)[1].config, process, step=5)
-    kill_all(process)
+    ranks = start(path, "killed")
+    wait_for_step(load_stages(path)[1].config, ranks[0], step=5)
+    for rank in ranks:
+        rank.kill()
+        rank.wait()
     first = times(folder / "killed")
     assert list(first) == ["vanilla"], "the second stage ended before it could be killed"
-    port = str(free_port())
-    process = start(["deepspeed", "--num_gpus", "2", "--master_port", port], path, repository)
-    printed, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, printed
+    ranks = start(path, "resumed")
+    assert [rank.wait(timeout=240) for rank in ranks] == [0, 0], ranks[0].printed()
+    printed = "".join(rank.printed() for rank in ranks)
     assert printed.count("stage 1/3, vanilla: finished before") == 1, "once, not once per rank"
     assert "resuming after step 3" in printed or "resuming after step 6" in printed
     assert times(folder / "killed")["vanilla"] == first["vanilla"]
@@ -128,28 +122,17 @@ def test_two_ranks_killed_in_the_second_stage_go_on_in_it(
         assert_same_run(finished / name, folder / "killed" / name)
 
 
-def start(launcher: list[str], path: Path, repository: Path) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(repository),
-    }
-    return subprocess.Popen(
-        [*launcher, "launch/pretrain.py", "--config", str(path)],
-        cwd=repository,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
-def kill_all(process: subprocess.Popen[str]) -> None:
-    """Kill a launcher and its ranks, as a machine that goes down does."""
-    launcher = psutil.Process(process.pid)
-    for one in [launcher, *launcher.children(recursive=True)]:
-        one.kill()
-    process.wait()
+def start(path: Path, name: str) -> list[Verb]:
+    """Start a curriculum on two ranks, as a launcher does."""
+    port = free_port()
+    return [
+        Verb(
+            ["pretrain", "--config", str(path)],
+            path.with_name(f"{name}.rank{rank}.log"),
+            rank_environment(rank, 2, port),
+        )
+        for rank in (0, 1)
+    ]
 
 
 def test_a_finished_curriculum_is_left_as_it_is(folder: Path, finished: Path) -> None:

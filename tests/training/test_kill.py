@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scimult.cli.main import app
 from scimult.config import save_config
 from scimult.data.sampler import AlternatingSampler
 from scimult.distributed import free_port
 from scimult.training.config import PretrainConfig
 from scimult.training.state import CheckpointStore
-from tests.ranks import SERVER
+from tests.ranks import Verb, rank_environment
 from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 
 pytestmark = pytest.mark.ranks
@@ -44,31 +41,12 @@ def kill_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
     return run_config(folder, name, **{**settings, **sections})
 
 
-def rank_of_job(
-    config: Path, rank: int, port: int, log: Path, trouble: Callable[[], None] | None
-) -> None:
-    """Do what ``launch/pretrain.py`` does in one process of a launcher."""
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE="2",
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
-    with log.open("ab", buffering=0) as file:
-        os.dup2(file.fileno(), sys.stdout.fileno())
-        os.dup2(file.fileno(), sys.stderr.fileno())
-    if trouble is not None:
-        before_unit(TROUBLED_UNIT, trouble)
-    app(["pretrain", "--config", str(config)])
-
-
-def before_unit(number: int, trouble: Callable[[], None]) -> None:
-    """Let this process meet ``trouble`` before it plans the unit of this number."""
+def before_unit(trouble: Callable[[], None]) -> None:
+    """Let this process meet ``trouble`` before it plans the troubled unit."""
     plan = AlternatingSampler.plan
 
     def troubled(self: AlternatingSampler, unit: int) -> Any:
-        if unit == number:
+        if unit == TROUBLED_UNIT:
             trouble()
         return plan(self, unit)
 
@@ -90,8 +68,7 @@ class Job:
     """The two ranks of one start of a run."""
 
     output: Path
-    ranks: list[BaseProcess]
-    logs: list[Path]
+    ranks: list[Verb]
     started: float = field(default_factory=time.time)
 
     def steps(self) -> int:
@@ -106,21 +83,14 @@ class Job:
 
     def kill(self, ranks: list[int]) -> None:
         for rank in ranks:
-            pid = self.ranks[rank].pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
+            self.ranks[rank].kill()
 
     def join(self) -> list[int | None]:
         """Return the exit codes; a rank that outlives the job fails the test."""
-        for process in self.ranks:
-            process.join(PATIENCE)
-            if process.is_alive():
-                process.kill()
-                pytest.fail("a rank hangs after the other has ended: " + self.printed())
-        return [process.exitcode for process in self.ranks]
+        return [rank.wait(PATIENCE) for rank in self.ranks]
 
     def printed(self) -> str:
-        return "\n".join(log.read_text(encoding="utf-8") for log in self.logs)
+        return "\n".join(rank.printed() for rank in self.ranks)
 
 
 @pytest.fixture
@@ -128,24 +98,28 @@ def jobs() -> Iterator[list[Job]]:
     """Yield the jobs that a test started; what is left of them ends with it."""
     started: list[Job] = []
     yield started
-    for process in (process for job in started for process in job.ranks):
-        process.kill()
+    for rank in (rank for job in started for rank in job.ranks):
+        rank.kill()
 
 
 def start(
     config: PretrainConfig, jobs: list[Job], trouble: dict[int, Callable[[], None]] | None = None
 ) -> Job:
     """Start both ranks, with what happens to them by rank."""
+    before = {rank: partial(before_unit, what) for rank, what in (trouble or {}).items()}
     output, port = Path(config.output), free_port()
     file = output.with_suffix(".yaml")
     save_config(config, file)
-    logs = [output.with_suffix(f".{len(jobs)}.rank{rank}.log") for rank in (0, 1)]
-    ranks: list[BaseProcess] = []
-    for rank, log in enumerate(logs):
-        arguments = (file, rank, port, log, (trouble or {}).get(rank))
-        ranks.append(SERVER.Process(target=rank_of_job, args=arguments))
-        ranks[-1].start()
-    jobs.append(Job(output, ranks, logs))
+    ranks = [
+        Verb(
+            ["pretrain", "--config", str(file)],
+            output.with_suffix(f".{len(jobs)}.rank{rank}.log"),
+            rank_environment(rank, 2, port),
+            before.get(rank),
+        )
+        for rank in (0, 1)
+    ]
+    jobs.append(Job(output, ranks))
     return jobs[-1]
 
 
@@ -157,7 +131,7 @@ def finish(config: PretrainConfig, jobs: list[Job]) -> None:
 def wait_for(job: Job, step: int, *, writing: bool) -> None:
     """Return when the run has done ``step``, and then writes a checkpoint if it should."""
     deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline and all(process.is_alive() for process in job.ranks):
+    while time.monotonic() < deadline and all(rank.poll() is None for rank in job.ranks):
         if job.steps() >= step and (not writing or job.writes_checkpoint()):
             return
         time.sleep(0.0005)
@@ -175,7 +149,7 @@ def kill_once(config: PretrainConfig, jobs: list[Job], rng: random.Random, kind:
     assert all(codes[rank] == -signal.SIGKILL for rank in victims), job.printed()
     if len(victims) == 1:
         assert codes[1 - victims[0]] == 1, "the other rank went on alone: " + job.printed()
-        assert "another rank ended or hangs" in job.logs[1 - victims[0]].read_text("utf-8")
+        assert "another rank ended or hangs" in job.ranks[1 - victims[0]].printed()
     assert len(metrics(job.output)) < STEPS, "the run ended before it could be killed"
 
 
@@ -224,7 +198,7 @@ def test_a_hung_rank_ends_the_job_with_a_message(folder: Path, jobs: list[Job]) 
     )
     job = start(config, jobs, {1: sleep_for_good})
     assert 0 not in job.join()
-    waiting, hung = (log.read_text(encoding="utf-8") for log in job.logs)
+    waiting, hung = (rank.printed() for rank in job.ranks)
     assert "rank 1 on " in hung
     assert f"hangs after step {TROUBLED_UNIT}: no step ended within 0.25 minutes" in hung
     assert "in sleep_for_good" in hung, "the stack does not show where it sleeps"
@@ -237,8 +211,8 @@ def test_a_full_disk_ends_all_ranks_and_leaves_whole_checkpoints(
     config = kill_config(folder, "full", dev={"every": 6})
     job = start(config, jobs, {0: fill_the_disk})
     assert job.join() == [1, 1], job.printed()
-    for log in job.logs:
-        assert "cannot write: File too large" in log.read_text(encoding="utf-8")
+    for rank in job.ranks:
+        assert "cannot write: File too large" in rank.printed()
     store = CheckpointStore(job.output / "checkpoints", keep=2)
     newest = store.newest()
     assert newest is not None

@@ -268,11 +268,11 @@ FROZEN = "embeddings.positions.*"
 
 
 def run_every_stage(
-    folder: Path, label: str, chunk_tokens: int | None = None
+    folder: Path, label: str, chunk_tokens: int | None = None, stages: Sequence[int] = STAGES
 ) -> dict[int, dict[str, Any]]:
-    """Pre-train under every ZeRO stage in this process; return losses, scores and weights."""
+    """Pre-train under ZeRO stages in this process; return losses, scores and weights."""
     results = {}
-    for stage in STAGES:
+    for stage in stages:
         name = f"{label}-stage{stage}"
         config = run_config(
             folder,
@@ -322,11 +322,13 @@ def test_bfloat16_follows_float32(folder: Path, tmp_path: Path) -> None:
 
 def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
     """Whole runs under ZeRO 0 to 3: one rank, two, and two with the embedding cache."""
+    # Chunks need one path in the engine for stages that keep all weights, and one for stage 3.
+    chunked = (CHUNK, (1, 3))
     for name in ("one", "two", "cached"):
         (tmp_path / name).mkdir()
     one = run_ranks(run_every_stage, 1, tmp_path / "one", folder, "one")[0]
     two = run_ranks(run_every_stage, 2, tmp_path / "two", folder, "two")[0]
-    cached = run_ranks(run_every_stage, 2, tmp_path / "cached", folder, "cached", CHUNK)[0]
+    cached = run_ranks(run_every_stage, 2, tmp_path / "cached", folder, "cached", *chunked)[0]
     reference = one[0]
     assert len(reference["losses"]) == 6
     assert len(reference["scores"]) == 2
@@ -334,7 +336,7 @@ def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
     assert 1e-4 < abs(math.log(reference["temperature"] / 0.7)) < 6e-3
     before = load_pretrained(folder / "base").model.state_dict()
     for results in (one, two, cached):
-        for stage in STAGES:
+        for stage in results:
             # Float32 rounding, carried through six Adam steps.
             assert results[stage]["losses"] == pytest.approx(reference["losses"], abs=1e-4), stage
             assert results[stage]["norms"] == pytest.approx(reference["norms"], rel=1e-3), stage
@@ -369,7 +371,8 @@ def run_by_tokens(folder: Path) -> list[tuple[int, list[str], float]]:
         folder,
         "tokens",
         batch={"pairs_per_step": None, "max_tokens": 150, "chunk_tokens": 60},
-        schedule={"steps": None, "epochs": 1},
+        schedule={"steps": 20},
+        dev={"every": 0},
         engine={"deepspeed": {"zero_optimization": {"stage": 2}}},
     )
     pretrain(config)

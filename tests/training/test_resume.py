@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import pytest
 
 from scimult.config import save_config
 from scimult.training.config import PretrainConfig
+from tests.ranks import Verb
 from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 
 pytestmark = pytest.mark.ranks
@@ -30,36 +28,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def launch(config: PretrainConfig, repository: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start ``python launch/pretrain.py`` as a user would, in a process of its own."""
+def launch(config: PretrainConfig, *arguments: str) -> Verb:
+    """Start ``scimult pretrain`` in a process of its own."""
     file = Path(config.output).with_suffix(".yaml")
     save_config(config, file)
-    return subprocess.Popen(
-        [sys.executable, "launch/pretrain.py", "--config", str(file), *arguments],
-        cwd=repository,
-        env={**os.environ, "PYTHONPATH": str(repository)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    log = file.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    return Verb(["pretrain", "--config", str(file), *arguments], log)
 
 
-def finish(config: PretrainConfig, repository: Path, *arguments: str) -> str:
-    process = launch(config, repository, *arguments)
-    printed, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, printed
-    return printed
+def finish(config: PretrainConfig, *arguments: str) -> str:
+    process = launch(config, *arguments)
+    assert process.wait(timeout=240) == 0, process.printed()
+    return process.printed()
 
 
-def kill_after(config: PretrainConfig, repository: Path, step: int) -> None:
+def kill_after(config: PretrainConfig, step: int) -> None:
     """Start the run and SIGKILL it as soon as ``step`` stands in its metrics file."""
-    process = launch(config, repository)
+    process = launch(config)
     wait_for_step(config, process, step)
     process.send_signal(signal.SIGKILL)
     process.wait()
 
 
-def wait_for_step(config: PretrainConfig, process: subprocess.Popen[str], step: int) -> None:
+def wait_for_step(config: PretrainConfig, process: Verb, step: int) -> None:
     """Return as soon as ``step`` stands in the run's metrics file."""
     file = Path(config.output) / "metrics.jsonl"
     deadline = time.monotonic() + 240
@@ -67,13 +59,13 @@ def wait_for_step(config: PretrainConfig, process: subprocess.Popen[str], step: 
         if file.exists() and len(file.read_text(encoding="utf-8").splitlines()) >= step:
             return
         time.sleep(0.005)
-    pytest.fail(f"the run never reached step {step}: {process.stdout and process.stdout.read()}")
+    pytest.fail(f"the run never reached step {step}: {process.printed()}")
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(folder: Path, repository: Path) -> Path:
+def uninterrupted(folder: Path) -> Path:
     config = resume_config(folder, "uninterrupted")
-    finish(config, repository)
+    finish(config)
     return Path(config.output)
 
 
@@ -84,28 +76,25 @@ def resume_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
     return run_config(folder, name, **{**settings, **sections})
 
 
-def test_kill_between_checkpoints_then_resume(
-    folder: Path, repository: Path, uninterrupted: Path
-) -> None:
+def test_kill_between_checkpoints_then_resume(folder: Path, uninterrupted: Path) -> None:
     config = resume_config(folder, "killed")
-    kill_after(config, repository, step=5)
+    kill_after(config, step=5)
     done = len(metrics(Path(config.output)))
     assert done < STEPS, "the run ended before it could be killed"
-    printed = finish(config, repository)
+    printed = finish(config)
     assert "resuming after step 3" in printed or "resuming after step 6" in printed
     assert_same_run(uninterrupted, Path(config.output))
 
 
-def test_signal_ends_the_step_saves_and_leaves(
-    folder: Path, repository: Path, uninterrupted: Path
-) -> None:
+def test_signal_ends_the_step_saves_and_leaves(folder: Path, uninterrupted: Path) -> None:
     config = resume_config(folder, "signalled", checkpoint={"every": 100})
-    process = launch(config, repository)
+    process = launch(config)
     wait_for_step(config, process, 2)
     # As Ctrl-C does: the terminal tells the ranks, and then their launcher does.
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=240)
+    process.wait(timeout=240)
+    printed = process.printed()
     found = re.search(r"stopped by SIG(INT|TERM) after step (\d+)", printed)
     assert found is not None, printed
     assert process.returncode == {"INT": 130, "TERM": 143}[found[1]]
@@ -113,13 +102,11 @@ def test_signal_ends_the_step_saves_and_leaves(
     assert step < STEPS, "the run ended before it could be stopped"
     assert "Traceback" not in printed
     assert len(metrics(Path(config.output))) == step
-    assert f"resuming after step {step}" in finish(config, repository)
+    assert f"resuming after step {step}" in finish(config)
     assert_same_run(uninterrupted, Path(config.output))
 
 
-def test_damaged_newest_checkpoint_is_passed_over(
-    folder: Path, repository: Path, uninterrupted: Path
-) -> None:
+def test_damaged_newest_checkpoint_is_passed_over(folder: Path, uninterrupted: Path) -> None:
     output = folder / "damaged"
     shutil.copytree(uninterrupted, output)
     shutil.rmtree(output / "model")
@@ -130,21 +117,19 @@ def test_damaged_newest_checkpoint_is_passed_over(
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
-    printed = finish(resume_config(folder, "damaged"), repository)
+    printed = finish(resume_config(folder, "damaged"))
     assert f"{newest.name}" in printed
     assert "has changed since it was written" in printed
     assert "resuming after step 6" in printed
     assert_same_run(uninterrupted, output)
 
 
-def test_half_written_checkpoint_is_never_seen(
-    folder: Path, repository: Path, uninterrupted: Path
-) -> None:
+def test_half_written_checkpoint_is_never_seen(folder: Path, uninterrupted: Path) -> None:
     output = folder / "half"
     shutil.copytree(uninterrupted, output)
     newest = max((output / "checkpoints").glob("step-*"))
     newest.rename(newest.with_name(f".{newest.name}.tmp"))
-    finish(resume_config(folder, "half"), repository)
+    finish(resume_config(folder, "half"))
     assert_same_run(uninterrupted, output)
 
 
@@ -163,7 +148,6 @@ def test_half_written_checkpoint_is_never_seen(
 )
 def test_another_run_in_the_folder_is_refused(
     folder: Path,
-    repository: Path,
     uninterrupted: Path,
     sections: dict[str, Any],
     arguments: tuple[str, ...],
@@ -171,9 +155,9 @@ def test_another_run_in_the_folder_is_refused(
 ) -> None:
     config = resume_config(folder, uninterrupted.name, **sections)
     before = (uninterrupted / "config.yaml").read_bytes()
-    process = launch(config, repository, *arguments)
-    printed, _ = process.communicate(timeout=240)
-    assert process.returncode == 1
+    process = launch(config, *arguments)
+    assert process.wait(timeout=240) == 1
+    printed = process.printed()
     assert message in printed
     assert "Traceback" not in printed
     assert (uninterrupted / "config.yaml").read_bytes() == before

@@ -1,0 +1,51 @@
+"""What the vectors of a model depend on, by name: what shards and libraries say of themselves."""
+
+from __future__ import annotations
+
+from scimult.inference.encoder import SciMult
+from scimult.retrieval.shards import Precision, Space
+from scimult.types import Role
+
+
+def space_of(model: SciMult, task: str, role: Role, precision: Precision = "float32") -> Space:
+    """Return the space of the vectors that ``model`` makes for one side of a task.
+
+    Parameters
+    ----------
+    model : SciMult
+        The encoder.
+    task, role : str
+        What texts are encoded for.
+    precision : {"float32", "float16"}
+        Type of the numbers on disk.
+
+    Raises
+    ------
+    UnknownNameError
+        If the model does not know ``task``, or ``role`` is not a side.
+    """
+    model.kind(task, role)
+    config = model._pretrained.config
+    return Space(
+        width=model.width,
+        similarity=model.similarity,
+        dtype=precision,
+        made_by={
+            "weights": model.fingerprint,
+            "tokenizer": model._pretrained.tokenizer.fingerprint,
+            "max_length": config.max_length,
+            "pooling": config.encoder.pooling,
+            "unit_vectors": model.unit_vectors,
+            "computed_in": model.dtype,
+            "task": task,
+            "role": role,
+        },
+        model=model.name,
+    )
+
+
+def sides_are_one(model: SciMult, task: str) -> bool:
+    """Return whether a text has the same vector as query and as candidate of a task."""
+    same_kind = model.kind(task, "query") == model.kind(task, "candidate")
+    query, candidate = (model._pretrained.route(task, role) for role in ("query", "candidate"))
+    return same_kind and query == candidate

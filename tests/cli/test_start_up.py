@@ -1,0 +1,68 @@
+"""What a verb that uses a model loads, and what it does without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import save_tiny_model
+
+# Packages that the extras install, and parts of others that take most of a second to import.
+NOT_FOR_USE = (
+    "accelerate",
+    "bm25s",
+    "datasets",
+    "deepspeed",
+    "huggingface_hub",
+    "matplotlib",
+    "pandas",
+    "scipy",
+    "sentencepiece",
+    "sklearn",
+    "tensorboard",
+    "torch._dynamo",
+    "transformers",
+)
+_VERB = """
+import sys
+from typer.testing import CliRunner
+from scimult.cli.main import app
+result = CliRunner().invoke(app, sys.argv[2:])
+print(result.output, file=sys.stderr)
+print(result.exit_code, sorted(set(sys.argv[1].split(",")) & sys.modules.keys()))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("start")
+    save_tiny_model(folder / "model")
+    papers = [{"id": f"p{number}", "title": f"Graphs {number}"} for number in range(5)]
+    labels = [{"id": "l1", "name": "Geometry"}]
+    for name, rows in (("papers", papers), ("labels", labels)):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "search graphs --model model --papers papers.jsonl",
+        "recommend --id p1 --model model --papers papers.jsonl",
+        "tag --model model --papers papers.jsonl --labels labels.jsonl",
+        "encode papers.jsonl --model model --task search --out embeddings",
+    ],
+)
+def test_use_of_a_model_loads_no_package_of_training(
+    folder: Path, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCIMULT_CACHE", str(tmp_path))
+    command = [sys.executable, "-c", _VERB, ",".join(NOT_FOR_USE), *arguments.split()]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stdout == "0 []\n", done.stderr
