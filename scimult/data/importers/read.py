@@ -89,7 +89,7 @@ def _read_group(
     """Yield the records of files of one format, with fields under our names."""
     container, shape = found
     if container in TABLES:
-        from scimult.data.importers import engine
+        from scimult.data.importers import engine, split_tables
 
         first = next(_records(paths[0], container, Rejects(skip_bad=True)), None)
         known = () if first is None else list(first.fields)
@@ -109,8 +109,8 @@ def _read_group(
             records = engine.select(paths, container, expressions.values())
             yield from _renamed(records, "plain", columns, rejects)
             return
-        if shape == "s2ag" and container == "json" and engine.has_split_tables(paths):
-            records = engine.read_split_tables(paths)
+        if shape == "s2ag" and container == "json" and split_tables.has_split_tables(paths):
+            records = split_tables.read_split_tables(paths)
             yield from _renamed(records, shape, columns, rejects)
             return
     for path in paths:

@@ -102,6 +102,14 @@ def test_unknown_formats_and_missing_files(tmp_path: Path) -> None:
     assert set(FORMATS) >= {"jsonl", "csv", "bibtex", "ris", "zotero", "openalex", "prepared"}
 
 
+def test_a_damaged_split_table_is_named(tmp_path: Path) -> None:
+    _written(tmp_path, "citations-0.gz", _lines(*layouts.S2AG_CITATIONS))
+    _written(tmp_path, "papers-0.gz", _lines(*layouts.S2AG_PAPERS) + '{"corpusid": 1')
+    with pytest.raises(DataError, match=r"papers-0.gz: file cannot be read: .*JSON") as raised:
+        _read(tmp_path / "*.gz")
+    assert str(raised.value).count("Fix:") == 1
+
+
 def test_entities_that_explode_are_refused(tmp_path: Path) -> None:
     entities = '<!ENTITY a0 "aaaaaaaaaa">' + "".join(
         f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12)

@@ -262,10 +262,13 @@ def test_a_named_format_reads_as_the_guessed_one(tmp_path: Path, named: str) -> 
 
 
 def test_split_tables_are_joined_by_corpusid(tmp_path: Path) -> None:
+    third = {**layouts.S2AG_PAPERS[1], "corpusid": 12}
     _written(tmp_path, "papers-0.gz", _lines(*layouts.S2AG_PAPERS))
+    _written(tmp_path, "papers-1.gz", _lines(third))
     _written(tmp_path, "abstracts-0.gz", _lines(*layouts.S2AG_ABSTRACTS))
     _written(tmp_path, "citations-0.gz", _lines(*layouts.S2AG_CITATIONS))
-    first, second = _read(tmp_path / "*.gz")
+    first, second, last = _read(tmp_path / "*.gz")
+    assert (last.id, last.place.file.name, last.place.line) == ("12", "papers-1.gz", 1)
     assert (first.id, first.abstract, first.doi) == ("10", "In another table.", "10.1234/abc.1")
     assert (first.references, first.labels) == (["11", "12"], ["Biology"])
     assert (second.id, second.abstract, second.references) == ("11", "", [])
@@ -323,6 +326,14 @@ def test_columns_as_expressions_are_duckdbs(tmp_path: Path, kind: str) -> None:
     assert [paper.references for paper in papers] == [["2", "3"], []]
     assert [paper.extra["number"] for paper in papers] == [2, 3]
     assert [paper.place.line for paper in papers] == [1, 2]
+
+
+def test_numbered_references_of_ris_are_read(tmp_path: Path) -> None:
+    numbered = "Exported today\n1.\n" + layouts.RIS.replace("TY  - CONF", "2.\nTY  - CONF")
+    plain = _read(_written(tmp_path, "a.ris", layouts.RIS))
+    found = _read(_written(tmp_path, "b.ris", numbered))
+    assert [paper.title for paper in found] == [paper.title for paper in plain]
+    assert [paper.place.line for paper in found] == [3, 18]
 
 
 def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
