@@ -10,7 +10,6 @@ from pathlib import Path
 from scimult.data.importers.columns import TABLES, is_expression
 from scimult.data.importers.files import Format, delimiter_of, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, make_paper
-from scimult.data.importers.prepared import read_prepared
 from scimult.data.importers.shapes import SHAPES, at
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.rows import read_delimited, read_parquet
@@ -128,6 +127,8 @@ def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
         delimiter = "\t" if container == "tsv" else delimiter_of(path)
         return read_delimited(path, delimiter, rejects)
     if container == "prepared":
+        from scimult.data.importers.prepared import read_prepared
+
         return read_prepared(path)
     from scimult.data.importers import bibliographies
 
