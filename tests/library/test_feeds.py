@@ -82,6 +82,29 @@ def test_milvus_parquet(library: Library, tmp_path: Path) -> None:
         assert np.array_equal(np.float32(row["vector"]), wanted[row["id"]])
 
 
+def test_milvus_finds_what_the_library_finds(library: Library, tmp_path: Path) -> None:
+    pytest.importorskip("milvus_lite")
+    from pymilvus import DataType, MilvusClient
+
+    feed_files(library.feed(), "milvus", tmp_path / "out")
+    collection = json.loads((tmp_path / "out" / "collection.json").read_text())
+    client = MilvusClient(str(tmp_path / "milvus.db"))
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=True)
+    schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=64)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=16)
+    index = client.prepare_index_params()
+    index.add_index("vector", index_type="FLAT", metric_type=collection["metric"])
+    client.create_collection("papers", schema=schema, index_params=index)
+    rows = pq.read_table(tmp_path / "out" / "part-00000.parquet").to_pylist()
+    client.insert("papers", rows)
+    vector_D = library.model.encode(["graph of kernels"], task="search")[0]
+    (found,) = client.search("papers", [vector_D.tolist()], limit=10, filter="year >= 2005")
+    wanted = library.search("graph of kernels", where="year >= 2005", k=10)
+    assert [hit["id"] for hit in found] == wanted.ids
+    assert [hit["distance"] for hit in found] == pytest.approx(wanted.scores, abs=1e-5)
+    client.close()
+
+
 def test_pgvector_csv(library: Library, tmp_path: Path) -> None:
     assert feed_files(library.feed(), "pgvector", tmp_path / "out", "works") == 29
     sql = (tmp_path / "out" / "load.sql").read_text()
