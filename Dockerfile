@@ -3,9 +3,11 @@
 #   docker run --rm -v "$PWD:/work" --user "$(id -u):$(id -g)" scimult search "a question" --model RUN --papers FOLDER
 # Paths are below /work. torch's CPU build is far smaller than the default one:
 #   docker build --build-arg TORCH="torch==2.13.0 --index-url URL" -t scimult .
+# EXTRAS="" leaves out what prepares data, trains and evaluates.
 FROM python:3.11-slim
 
 ARG TORCH="torch==2.13.0"
+ARG EXTRAS="train,eval"
 ENV PIP_NO_CACHE_DIR=1 DS_ACCELERATOR=cpu TOKENIZERS_PARALLELISM=false HOME=/tmp
 
 # Unquoted: it may hold options of pip.
@@ -13,7 +15,7 @@ RUN pip install ${TORCH}
 WORKDIR /opt/scimult
 COPY pyproject.toml setup.cfg README.md LICENSE ./
 COPY scimult scimult
-RUN pip install .
+RUN pip install ".[${EXTRAS}]"
 COPY configs configs
 COPY launch launch
 

@@ -49,7 +49,7 @@ $(READY): setup.cfg pyproject.toml
 	    exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
 	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --editable '.[eval,test]'
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	@touch $@
 
 clean:

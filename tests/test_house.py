@@ -6,7 +6,6 @@ import configparser
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -17,6 +16,7 @@ import typer
 import yaml
 
 from scimult.cli.main import app
+from tests.wheels import build_wheel
 
 CODE = ("scimult", "benchmarks", "launch", "examples", "tests")
 FOLDERS = "scimult|benchmarks|tests|configs|launch|examples|docs|[.]github"
@@ -60,15 +60,18 @@ def test_every_requirement_is_used(repository: Path) -> None:
     settings = configparser.ConfigParser(interpolation=None)
     settings.read(repository / "setup.cfg", encoding="utf-8")
     modules = {
+        "faiss-cpu": "faiss",
         "pyyaml": "yaml",
         "scikit-learn": "sklearn",
         "tensorboard": "torch.utils.tensorboard",
     }
-    names = re.findall(r"^[\w-]+", settings["options"]["install_requires"], re.MULTILINE)
+    required = [settings["options"]["install_requires"]]
+    required += [settings["options.extras_require"][extra] for extra in ("train", "eval")]
+    names = re.findall(r"^[\w-]+", "\n".join(required), re.MULTILINE)
     code = "\n".join(path.read_text("utf-8") for path in (repository / "scimult").rglob("*.py"))
     imports = {name: rf"^\s*(from|import) {modules.get(name, name)}\b" for name in names}
     assert len(names) > 10
-    expected_by_users = {"accelerate", "sentencepiece"}
+    expected_by_users = {"accelerate", "faiss-cpu", "sentencepiece"}
     unused = {name for name in names if not re.search(imports[name], code, re.MULTILINE)}
     assert unused - expected_by_users == set()
 
@@ -76,14 +79,7 @@ def test_every_requirement_is_used(repository: Path) -> None:
 @pytest.fixture(scope="module")
 def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Build a wheel from a copy of the sources and return the names of the files in it."""
-    copy = tmp_path_factory.mktemp("source")
-    unwanted = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(repository / "scimult", copy / "scimult", ignore=unwanted)
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(repository / name, copy)
-    options = ("--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(copy / "dist"))
-    _run(copy, "-m", "pip", "wheel", *options, str(copy))
-    (built,) = (copy / "dist").glob("scimult-*.whl")
+    built = build_wheel(repository, tmp_path_factory.mktemp("source") / "copy")
     with zipfile.ZipFile(built) as archive:
         return set(archive.namelist())
 

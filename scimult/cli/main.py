@@ -24,11 +24,13 @@ from scimult.cli.encode import encode
 from scimult.cli.ending import cleaned_up_when_killed, describe
 from scimult.cli.evaluate import evaluate
 from scimult.cli.export import export
+from scimult.cli.extras import not_installed
 from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
 from scimult.cli.import_ import import_
 from scimult.cli.interference import interference
 from scimult.cli.library import library
+from scimult.cli.match_reviewers import match_reviewers
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
 from scimult.cli.output import echo, show_messages
@@ -59,6 +61,12 @@ class Verbs(TyperGroup):
                 raise
             problem = error if isinstance(error, SciMultError) else describe(error)
             echo(f"error: {problem}", err=True)
+            raise typer.Exit(1) from None
+        except ImportError as error:
+            missing = not_installed(error, ctx.invoked_subcommand)
+            if missing is None or ctx.params.get("debug"):
+                raise
+            echo(f"error: {missing}", err=True)
             raise typer.Exit(1) from None
 
 
@@ -113,6 +121,7 @@ VERBS = (
     search,
     recommend,
     tag,
+    match_reviewers,
     import_,
     export,
 )

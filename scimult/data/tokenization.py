@@ -95,9 +95,9 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self._lower_here = lowercase and not uncased
         self.lowercase = lowercase
-        self.pad_id: int = tokenizer.pad_token_id
-        self.cls_id: int = tokenizer.cls_token_id
-        self.sep_id: int = tokenizer.sep_token_id
+        self.pad_id, self.cls_id, self.sep_id = (
+            int(getattr(tokenizer, f"{name}_token_id")) for name in ("pad", "cls", "sep")
+        )
         content = f"{FORMAT}\n{lowercase}\n{backend.to_str()}"
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()[:12]
 

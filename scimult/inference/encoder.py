@@ -5,14 +5,10 @@ Shape legend: R routes, N texts, D width.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -25,7 +21,10 @@ from scimult.hardware import (
     products_in_tf32,
     usable_device,
 )
-from scimult.inference.texts import as_texts
+from scimult.inference.ahead import made_ahead
+from scimult.inference.fingerprint import fingerprint_of
+from scimult.inference.precision import AUTO, DTYPES, TF32, resolve_dtype
+from scimult.inference.texts import Texts, as_texts, in_blocks
 from scimult.models import embed_tokens_each
 from scimult.models.config import Pooling
 from scimult.products import pack_linears
@@ -34,17 +33,10 @@ from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import ALL, TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
 
-AUTO, TF32 = "auto", "tf32"
-DTYPES = {
-    "float32": torch.float32,
-    TF32: torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
 # Texts that are tokenised while a GPU embeds the ones before.
 _CUDA_TEXTS = 1 << 14
+# Texts of a block of `encode_blocks`: sorted by length together, and in memory together.
+BLOCK = 1 << 16
 
 
 class SciMult:
@@ -182,7 +174,7 @@ class SciMult:
     @overload
     def encode(  # type: ignore[overload-overlap]
         self,
-        texts: Iterable[Text | str | Mapping[str, Any]],
+        texts: Texts,
         *,
         task: Literal["all"],
         role: Role = "query",
@@ -193,7 +185,7 @@ class SciMult:
     @overload
     def encode(
         self,
-        texts: Iterable[Text | str | Mapping[str, Any]],
+        texts: Texts,
         *,
         task: str,
         role: Role = "query",
@@ -203,7 +195,7 @@ class SciMult:
 
     def encode(
         self,
-        texts: Iterable[Text | str | Mapping[str, Any]],
+        texts: Texts,
         *,
         task: str,
         role: Role = "query",
@@ -214,10 +206,12 @@ class SciMult:
 
         Parameters
         ----------
-        texts : iterable of Text, str or mapping
+        texts : iterable of Text, str or mapping; or a table
             Papers (``title``, ``abstract``), labels (``name``, ``definition``) or queries; a
             plain string is the query, the title or the name, by what ``task`` compares. Fields
-            such as ``year`` or ``doi`` may stand beside them. Of a table, pass the rows.
+            such as ``year`` or ``doi`` may stand beside them. A table is a pandas or polars
+            frame, an Arrow table, a data set of ``datasets`` or a mapping of columns to lists.
+            An iterator is read in blocks, as in `encode_blocks`.
         task : str
             One of ``tasks``; or ``all``, which embeds papers for every task that has papers and
             runs the blocks that the tasks share once.
@@ -253,15 +247,61 @@ class SciMult:
                 raise ConfigError("an instruction is for one task", value=instruction, fix=fix)
             return self._encode_for_all(texts, role, show_progress)
         one_of("task", task, [*self.tasks.names, ALL])
+        if isinstance(texts, Iterator):
+            options: dict[str, Any] = {"instruction": instruction, "show_progress": show_progress}
+            blocks = self.encode_blocks(texts, task=task, role=role, **options)
+            return np.concatenate([np.zeros((0, self.width), dtype=np.float32), *blocks])
         wanted = as_texts(texts, self.kind(task, role))
         route = self._pretrained.route(task, role)
         instead = {} if instruction is None else {route: self._instruction(instruction)}
         embeddings_ND: FloatArray = self._embed(wanted, [route], instead, show_progress)[0]
         return embeddings_ND
 
+    def encode_blocks(
+        self,
+        texts: Texts,
+        *,
+        task: str,
+        role: Role = "query",
+        block: int = BLOCK,
+        instruction: str | None = None,
+        show_progress: bool = False,
+    ) -> Iterator[FloatArray]:
+        """Embed any number of texts, also of a generator, a block at a time.
+
+        Parameters
+        ----------
+        texts, task, role, instruction, show_progress
+            As for `encode`; one task.
+        block : int
+            Texts that are held in memory, and sorted by length, together.
+
+        Yields
+        ------
+        array
+            float32, shape ``(block, D)``, the last one shorter; in the order given.
+
+        Raises
+        ------
+        UnknownNameError, DataError, ConfigError
+            As `encode`; a bad text when its block is reached.
+        """
+        for held in in_blocks(texts, self.kind(task, role), block):
+            yield self.encode(
+                held, task=task, role=role, instruction=instruction, show_progress=show_progress
+            )
+
+    def encode_query(self, texts: Texts, *, task: str = "search", **options: Any) -> FloatArray:
+        """Embed the queries of a task: `encode` with ``role="query"``, as others name it."""
+        return self.encode(texts, task=task, role="query", **options)
+
+    def encode_document(self, texts: Texts, *, task: str = "search", **options: Any) -> FloatArray:
+        """Embed what a task's queries look for: `encode` with ``role="candidate"``."""
+        return self.encode(texts, task=task, role="candidate", **options)
+
     def _encode_for_all(
         self,
-        texts: Iterable[Text | str | Mapping[str, Any]],
+        texts: Texts,
         role: Role,
         show_progress: bool,
     ) -> dict[str, FloatArray]:
@@ -355,42 +395,4 @@ class SciMult:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all that an embedding depends on: weights, architecture, texts, length 1."""
-        config = self._pretrained.config
-        digest = hashlib.sha256(config.encoder.model_dump_json().encode())
-        digest.update(f"{self._pretrained.tokenizer.fingerprint} {config.max_length}".encode())
-        instructions = [task.instruction for task in config.tasks]
-        scaling = ["unit vectors"] if self.unit_vectors else []
-        digest.update(json.dumps([config.routing, instructions, *scaling]).encode())
-        if self._dtype == TF32:
-            digest.update(TF32.encode())
-        for name, tensor in sorted(self._model.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype}".encode())
-            digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
-        return digest.hexdigest()[:16]
-
-
-def resolve_dtype(dtype: str, device: torch.device) -> str:
-    """Return the type that ``auto`` stands for on a device; any other one as it is.
-
-    Raises
-    ------
-    ConfigError
-        If it is ``tf32`` and the device is no GPU.
-    """
-    if dtype == TF32 and device.type != "cuda":
-        fix = "use float32, bfloat16 or auto"
-        raise ConfigError(f"only GPUs have products in tf32, not {device}", value=dtype, fix=fix)
-    if dtype != AUTO:
-        return dtype
-    return "bfloat16" if multiplies_bfloat16(device) else "float32"
-
-
-def made_ahead(make: Callable[[_In], _Out], items: Iterable[_In]) -> Iterator[_Out]:
-    """Yield ``make(item)`` of every item; the next one is made in a thread meanwhile."""
-    left = iter(items)
-    with ThreadPoolExecutor(1, thread_name_prefix="tokenise") as thread:
-        ready = [thread.submit(make, item) for item in islice(left, 1)]
-        while ready:
-            made = ready.pop().result()
-            ready += [thread.submit(make, item) for item in islice(left, 1)]
-            yield made
+        return fingerprint_of(self._pretrained, self._model, self._dtype)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
+from scimult.inference.tables import rows_of
 from scimult.types import Kind, Text
 
+# Texts, or a table of them; the tables' types belong to libraries that need not be installed.
+Texts: TypeAlias = Iterable[Any]
 Fields = tuple[tuple[str, ...], tuple[str, ...]]
 
 # Fields of a mapping that are read, by kind: those of the title, then those of the body.
@@ -24,31 +28,56 @@ _OF_OTHERS = (*_TITLES, *_BODIES[:4])
 _CLOSE = 0.75
 
 
-def as_texts(items: Any, kind: Kind) -> list[Text]:
+def as_texts(items: Texts, kind: Kind) -> list[Text]:
     """Return what a user passed to be encoded as a list of texts of ``kind``, in its order.
 
     Parameters
     ----------
-    items : iterable of Text, str or mapping
-        Also a generator or a column of a table; each item as in `as_text`.
+    items : iterable of Text, str or mapping; or a table
+        Also a generator or a column of a table; each item as in `as_text`, tables as in
+        `tables.rows_of`.
     kind : {"paper", "label", "query"}
         What the task expects here.
 
     Raises
     ------
     DataError
-        If it is a single text, a table (which would be read as the names of its columns), has no
-        order or is nothing to go through; or if an item is no text.
+        If it is a single text, a table of another library (which would be read as the names of
+        its columns), has no order or is nothing to go through; or if an item is no text.
     """
+    return [as_text(item, kind, place) for place, item in enumerate(_items(items))]
+
+
+def in_blocks(items: Texts, kind: Kind, size: int) -> Iterator[list[Text]]:
+    """Yield what `as_texts` returns in lists of ``size``, reading no more than one ahead.
+
+    Raises
+    ------
+    DataError
+        As `as_texts`; for an item when its block is reached.
+    ConfigError
+        If ``size`` is not positive.
+    """
+    if size < 1:
+        raise ConfigError("a block has no texts", value=size, fix="use 1 or more")
+    places = enumerate(_items(items))
+    while held := [as_text(item, kind, place) for place, item in islice(places, size)]:
+        yield held
+
+
+def _items(items: Texts) -> Iterable[Any]:
+    rows = rows_of(items)
+    if rows is not None:
+        return rows
     if isinstance(items, (str, bytes, Text, Mapping)):
         raise DataError("texts is a single text", value=items, fix="pass a list of texts")
     if hasattr(items, "columns"):
-        fix = 'pass its rows: frame.fillna("").to_dict("records") in pandas, frame.to_dicts() in '
-        raise DataError(f"texts is a table ({type(items).__name__})", fix=f"{fix}polars")
+        fix = "pass its rows, as mappings with title and abstract"
+        raise DataError(f"texts is a table ({type(items).__name__})", fix=fix)
     if isinstance(items, (set, frozenset)) or not isinstance(items, Iterable):
         problem = f"texts is of type {type(items).__name__}"
         raise DataError(problem, value=items, fix="pass a list of texts")
-    return [as_text(item, kind, place) for place, item in enumerate(items)]
+    return items
 
 
 def as_text(item: object, kind: Kind, place: int) -> Text:

@@ -1,0 +1,46 @@
+"""Packages that only some verbs need, and the extras of ours that install them."""
+
+from __future__ import annotations
+
+from scimult.errors import ConfigError
+
+# Names to import, and the extra that brings the package; where several do, the one for most verbs.
+EXTRA_OF = {
+    "accelerate": "train",
+    "datasets": "train",
+    "deepspeed": "train",
+    "fastapi": "serve",
+    "jinja2": "eval",
+    "joblib": "eval",
+    "matplotlib": "train",
+    "mteb": "mteb",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
+    "peft": "encoders",
+    "py3langid": "train",
+    "ray": "ray",
+    "rensa": "train",
+    "scipy": "train",
+    "sentence_transformers": "encoders",
+    "sentencepiece": "train",
+    "sklearn": "train",
+    "tensorboard": "train",
+    "umap": "umap",
+    "uvicorn": "serve",
+}
+
+
+def not_installed(error: ImportError, verb: str | None) -> ConfigError | None:
+    """Return what to say of a package that an extra brings; None for any other.
+
+    ``verb`` is the one that asked for it: for those of evaluation the extra is ``eval``.
+    """
+    name = (error.name or "").partition(".")[0]
+    if name not in EXTRA_OF:
+        return None
+    extra = EXTRA_OF[name]
+    if extra == "train" and verb in ("compare", "correlate", "evaluate", "report"):
+        extra = "eval"
+    fix = f"pip install 'scimult[{extra}]' (in a checkout '.[{extra}]')"
+    return ConfigError(f"{name} is not installed", fix=fix)
