@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -49,6 +49,15 @@ def encode(
             show_default=False,
         ),
     ] = None,
+    actors: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Encode papers by so many actors of Ray Data, on the cluster that $RAY_ADDRESS "
+            "names or on this machine.",
+            show_default=False,
+        ),
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Texts of a shard.")] = 16384,
     store: Annotated[
         Literal["float32", "float16"], typer.Option(help="Type of the numbers on disk.")
@@ -86,15 +95,27 @@ def encode(
     if overwrite and mine.count > 1:
         fix = "remove the folder before the parts start"
         raise ConfigError("parts cannot overwrite: they would remove each other's", fix=fix)
-    encoder = SciMult.from_pretrained(
-        model, device=local_device(device), dtype=dtype, pooling=pooling, similarity=similarity
-    )
+    loading: dict[str, Any] = {"dtype": dtype, "pooling": pooling, "similarity": similarity}
+    reading: dict[str, Any] = {"format": file_format, "columns": columns}
+    if actors is not None:
+        from scimult.inference.ray_data import encode_with_ray
+
+        if overwrite or mine.count > 1:
+            fix = "leave --overwrite and --part out; remove the folder to begin anew"
+            raise ConfigError("actors of Ray divide the work themselves", fix=fix)
+        options: dict[str, Any] = {"actors": actors, "rows": rows, "precision": store}
+        options |= {"task": task, "role": role, "skip_bad": skip_bad}
+        options |= {"loading": {**loading, "device": device}, "reading": reading}
+        found = encode_with_ray(texts, model, out, **options)
+        echo(f"{out}: {found.texts:,} embeddings, {found.encoded:,} of them now")
+        return
+    encoder = SciMult.from_pretrained(model, device=local_device(device), **loading)
     kind = "paper" if task == ALL else encoder.kind(task, role)
     rejects = Rejects(skip_bad)
     total = count_records(texts, kind, file_format)
     bulk = BulkEncoder(encoder, out, task=task, role=role, precision=store, overwrite=overwrite)
-    found = read_texts(texts, kind, rejects, format=file_format, columns=columns)
-    done = encode_shards(bulk, found, rows=rows, part=mine, total=total)
+    incoming = read_texts(texts, kind, rejects, **reading)
+    done = encode_shards(bulk, incoming, rows=rows, part=mine, total=total)
     if rejects.counts:
         echo(rejects.summary(), err=True)
     where = f"{out}/{{{','.join(bulk.folders)}}}" if task == ALL else str(out)

@@ -210,7 +210,7 @@ def encode_shards(
     part = part or Part()
     shards = read = encoded = 0
     pace = _Pace(None if total is None else -(-total // part.count), rows)
-    for window in _read_ahead(_windows(texts, rows)):
+    for window in _read_ahead(windows(texts, rows)):
         shards, read = window.number + 1, read + len(window.ids)
         if not part.has(window.number):
             continue
@@ -232,7 +232,8 @@ def local_device(device: str | None) -> str | None:
     return f"cuda:{distributed.local_rank()}" if several and device in (None, "cuda") else device
 
 
-def _windows(texts: Iterable[tuple[str, Text]], rows: int) -> Iterator[Window]:
+def windows(texts: Iterable[tuple[str, Text]], rows: int) -> Iterator[Window]:
+    """Yield the texts of one shard after the other; the last one may be shorter."""
     left = iter(texts)
     for number in count():
         held = list(islice(left, rows))
@@ -241,9 +242,9 @@ def _windows(texts: Iterable[tuple[str, Text]], rows: int) -> Iterator[Window]:
         yield Window(number, [name for name, _ in held], [text for _, text in held])
 
 
-def _read_ahead(windows: Iterator[Window]) -> Iterator[Window]:
+def _read_ahead(found: Iterator[Window]) -> Iterator[Window]:
     """Yield windows; the next one is read while the caller is at work with one."""
-    read = made_ahead(lambda _: next(windows, None), count())
+    read = made_ahead(lambda _: next(found, None), count())
     return (window for window in takewhile(lambda window: window is not None, read) if window)
 
 
