@@ -29,6 +29,8 @@ from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
 from scimult.cli.import_ import import_
 from scimult.cli.interference import interference
+from scimult.cli.library import library
+from scimult.cli.match_reviewers import match_reviewers
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
 from scimult.cli.output import echo, show_messages
@@ -119,11 +121,13 @@ VERBS = (
     search,
     recommend,
     tag,
+    match_reviewers,
     import_,
     export,
 )
 for verb in VERBS:
     app.command(verb.__name__.strip("_").replace("_", "-"))(verb)
+app.add_typer(library)
 
 
 def launch(verb: str) -> NoReturn:

@@ -11,9 +11,7 @@ from scimult.cli.common import (
     AsJson,
     Device,
     Dtype,
-    Model,
     NoCache,
-    Papers,
     Pooling,
     Similarity,
     SkipBad,
@@ -24,6 +22,19 @@ from scimult.cli.common import (
     ranked,
     show_ranked,
 )
+from scimult.cli.in_library import (
+    AnyModel,
+    AnyPapers,
+    Exact,
+    Exclude,
+    InLibrary,
+    MinScore,
+    Offset,
+    Percentile,
+    Where,
+    show_hits,
+    where_papers_are,
+)
 from scimult.cli.output import echo
 from scimult.errors import DataError, suggest
 
@@ -33,12 +44,15 @@ if TYPE_CHECKING:
 
 
 def recommend(
-    model: Model,
-    papers: Papers,
+    library: InLibrary = None,
+    model: AnyModel = None,
+    papers: AnyPapers = None,
     paper: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            "--id", callback=real_text, help="Id of one of the papers.", show_default=False
+            "--id",
+            help="Id of one of the papers. With --library it may be repeated.",
+            show_default=False,
         ),
     ] = None,
     title: Annotated[
@@ -55,6 +69,12 @@ def recommend(
     ] = "",
     top: Top = 10,
     task: Annotated[str, typer.Option(help="Task of the model.")] = "link_prediction",
+    where: Where = None,
+    min_score: MinScore = None,
+    offset: Offset = 0,
+    exclude: Exclude = None,
+    percentile: Percentile = False,
+    exact: Exact = False,
     device: Device = None,
     dtype: Dtype = "auto",
     pooling: Pooling = None,
@@ -64,21 +84,55 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Rank papers by how likely a paper cites them; the paper itself is left out."""
+    for name in paper or ():
+        real_text(name)
     new = bool((title or "").strip() or abstract.strip())
-    if (paper is not None) == new:
+    if bool(paper) == new:
         problem = (
             "a paper by its id and a new one cannot both be meant" if new else "no paper given"
         )
         fix = "give either --id, or --title of a paper or --title and --abstract of a new one"
         raise DataError(problem, fix=fix)
+    of_library = {
+        "--where": where,
+        "--min-score": min_score,
+        "--offset": offset,
+        "--exclude": exclude,
+        "--percentile": percentile,
+        "--exact": exact,
+        "--id twice": len(paper or ()) > 1,
+    }
+    of_papers = {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
+    where_papers_are(library, model, papers, of_library, of_papers)
+    if library is not None:
+        from scimult.library import Library
+
+        hits = Library.open(library, model=model, device=device).recommend(
+            paper or (),
+            title=title or "",
+            abstract=abstract,
+            task=task,
+            k=None if min_score is not None else top,
+            offset=offset,
+            min_score=min_score,
+            where=where,
+            exclude=exclude or (),
+            percentile=percentile,
+            method="exact" if exact else "auto",
+        )
+        show_hits(hits, title or ", ".join(paper or ["a new paper"]), as_json)
+        return
+    assert model is not None
+    assert papers is not None
     check_use(model, papers)
     encoder = open_model(model, device, dtype, pooling, similarity)
     collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
-    text, own_row = _query(collection, paper, title or "", abstract)
+    name = paper[0] if paper else None
+    text, own_row = _query(collection, name, title or "", abstract)
     query_1D = encoder.encode([text], task=task, role="query")
     papers_ND = embed(encoder, collection, task, "candidate", no_cache)
     (rows,) = ranked(encoder, collection, papers_ND, query_1D, top, own_row)
-    show_ranked(rows, text.title or paper or "a new paper", encoder.similarity, as_json)
+    show_ranked(rows, text.title or name or "a new paper", encoder.similarity, as_json)
 
 
 def _query(

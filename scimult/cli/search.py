@@ -11,9 +11,7 @@ from scimult.cli.common import (
     AsJson,
     Device,
     Dtype,
-    Model,
     NoCache,
-    Papers,
     Pooling,
     Similarity,
     SkipBad,
@@ -24,14 +22,44 @@ from scimult.cli.common import (
     ranked,
     show_ranked,
 )
+from scimult.cli.in_library import (
+    AnyModel,
+    AnyPapers,
+    Exact,
+    Exclude,
+    InLibrary,
+    MinScore,
+    Offset,
+    Percentile,
+    Where,
+    show_hits,
+    where_papers_are,
+)
 
 
 def search(
     query: Annotated[str, typer.Argument(callback=real_text, help="What to look for, in words.")],
-    model: Model,
-    papers: Papers,
+    library: InLibrary = None,
+    model: AnyModel = None,
+    papers: AnyPapers = None,
     top: Top = 10,
     task: Annotated[str, typer.Option(help="Task of the model.")] = "search",
+    where: Where = None,
+    min_score: MinScore = None,
+    offset: Offset = 0,
+    exclude: Exclude = None,
+    words: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="With --library: share of BM25 beside the vectors, such as 0.3."
+        ),
+    ] = None,
+    rerank: Annotated[
+        str | None,
+        typer.Option(help="With --library: a cross-encoder that orders the first 100 anew."),
+    ] = None,
+    percentile: Percentile = False,
+    exact: Exact = False,
     device: Device = None,
     dtype: Dtype = "auto",
     pooling: Pooling = None,
@@ -40,7 +68,39 @@ def search(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rank papers for a query; the papers are encoded once and kept in a cache."""
+    """Rank papers for a query: those of a library, or of a file, encoded once into a cache."""
+    of_library = {
+        "--where": where,
+        "--min-score": min_score,
+        "--offset": offset,
+        "--exclude": exclude,
+        "--words": words,
+        "--rerank": rerank,
+        "--percentile": percentile,
+        "--exact": exact,
+    }
+    of_papers = {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
+    where_papers_are(library, model, papers, of_library, of_papers)
+    if library is not None:
+        from scimult.library import Library
+
+        hits = Library.open(library, model=model, device=device).search(
+            query,
+            task=task,
+            k=None if min_score is not None else top,
+            offset=offset,
+            min_score=min_score,
+            where=where,
+            exclude=exclude or (),
+            words=words,
+            rerank=rerank,
+            percentile=percentile,
+            method="exact" if exact else "auto",
+        )
+        show_hits(hits, query, as_json)
+        return
+    assert model is not None
+    assert papers is not None
     check_use(model, papers)
     encoder = open_model(model, device, dtype, pooling, similarity)
     collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)

@@ -13,10 +13,8 @@ from scimult.cli.common import (
     AsJson,
     Device,
     Dtype,
-    Model,
     NoCache,
     Overwrite,
-    Papers,
     Pooling,
     Similarity,
     SkipBad,
@@ -27,13 +25,13 @@ from scimult.cli.common import (
     ranked,
     show_list,
 )
+from scimult.cli.in_library import AnyModel, AnyPapers, InLibrary, Where, where_papers_are
 from scimult.cli.output import echo
+from scimult.data.text_files import check_texts
 from scimult.files import write_text
 
 
 def tag(
-    model: Model,
-    papers: Papers,
     labels: Annotated[
         Path,
         typer.Option(
@@ -42,6 +40,14 @@ def tag(
             show_default=False,
         ),
     ],
+    library: InLibrary = None,
+    model: AnyModel = None,
+    papers: AnyPapers = None,
+    where: Where = None,
+    paper: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="With --library: id of a paper. Repeat it for several."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write JSON lines here instead of printing.")
     ] = None,
@@ -57,6 +63,17 @@ def tag(
     as_json: AsJson = False,
 ) -> None:
     """Rank labels for every paper by the labels' names and definitions."""
+    of_library = {"--where": where, "--id": paper}
+    of_papers = {"--pooling": pooling, "--similarity": similarity}
+    where_papers_are(library, model, papers, of_library, of_papers)
+    if library is not None:
+        if out is not None:
+            check_output_file(out, overwrite, check_texts(labels))
+        tagged = _of_library(library, model, labels, where, paper, top, task, device, skip_bad)
+        _show(tagged, str(library), out, as_json)
+        return
+    assert model is not None
+    assert papers is not None
     files = check_use(model, papers, labels)
     if out is not None:
         check_output_file(out, overwrite, files)
@@ -70,14 +87,42 @@ def tag(
         {"id": name, "title": text.title, "labels": found}
         for name, text, found in zip(queries.ids, queries.texts, lists, strict=True)
     ]
+    _show(tagged, str(queries.path), out, as_json)
+
+
+def _of_library(
+    library: Path,
+    model: Path | None,
+    labels: Path,
+    where: str | None,
+    ids: list[str] | None,
+    top: int,
+    task: str,
+    device: str | None,
+    skip_bad: bool,
+) -> list[dict[str, Any]]:
+    from scimult.library import Library
+
+    space = open_collection(labels, "label", skip_bad)
+    named = [
+        {"id": name, "name": text.title, "definition": text.body}
+        for name, text in zip(space.ids, space.texts, strict=True)
+    ]
+    opened = Library.open(library, model=model, device=device)
+    tagged = opened.tag(named, ids=ids, where=where, k=top, task=task)
+    return [{"id": one.id, "title": one.title, "labels": one.labels.as_dicts()} for one in tagged]
+
+
+def _show(tagged: list[dict[str, Any]], source: str, out: Path | None, as_json: bool) -> None:
     if out is not None:
         write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in tagged))
-        echo(f"{out}: {min(top, len(space))} labels for each of {len(tagged):,} papers")
+        most = max((len(row["labels"]) for row in tagged), default=0)
+        echo(f"{out}: {most} labels for each of {len(tagged):,} papers")
     elif as_json:
         show_list(tagged, "", as_json=True)
     else:
         rows = [{**row, "labels": _names(row["labels"])} for row in tagged]
-        show_list(rows, f"labels of {queries.path}", as_json=False)
+        show_list(rows, f"labels of {source}", as_json=False)
 
 
 def _names(found: list[dict[str, Any]]) -> str:

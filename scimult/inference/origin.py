@@ -42,3 +42,10 @@ def space_of(model: SciMult, task: str, role: Role, precision: Precision = "floa
         },
         model=model.name,
     )
+
+
+def sides_are_one(model: SciMult, task: str) -> bool:
+    """Return whether a text has the same vector as query and as candidate of a task."""
+    same_kind = model.kind(task, "query") == model.kind(task, "candidate")
+    query, candidate = (model._pretrained.route(task, role) for role in ("query", "candidate"))
+    return same_kind and query == candidate

@@ -48,7 +48,7 @@ class BM25Index:
             raise DataError(f"{len(ids)} candidate ids for {len(texts)} texts")
         self.ids, self.order_C = ids, id_order(ids)
         self.place_C = places_of(self.order_C)
-        tokens = _tokenise([texts[row] for row in self.order_C])
+        tokens = tokenise([texts[row] for row in self.order_C])
         if not any(tokens):
             raise DataError("no candidate has a token of two word characters", fix="add texts")
         import bm25s  # it loads scipy, which a dense search never needs
@@ -110,13 +110,14 @@ class BM25Index:
     def _scores(self, queries: Sequence[str]) -> FloatArray:
         """Return float32 scores, shape ``(len(queries), C)``, columns by descending id."""
         scores_BC = np.zeros((len(queries), len(self.ids)), dtype=np.float32)
-        for row, tokens in enumerate(_tokenise(queries)):
+        for row, tokens in enumerate(tokenise(queries)):
             if tokens:
                 scores_BC[row] = self._model.get_scores(tokens)
         return scores_BC
 
 
-def _tokenise(texts: Sequence[str]) -> list[list[str]]:
+def tokenise(texts: Sequence[str]) -> list[list[str]]:
+    """Return the tokens of each text."""
     import bm25s
 
     tokens: list[list[str]] = bm25s.tokenize(

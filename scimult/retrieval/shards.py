@@ -198,6 +198,8 @@ class Shards:
     ----------
     folder : path
         Holds ``manifest.json``.
+    names : sequence of str, optional
+        Shards to open, in the order that numbers their rows; by default all of the manifest.
 
     Attributes
     ----------
@@ -206,7 +208,7 @@ class Shards:
     space : Space
         What made the vectors.
     shards : list of Shard
-        As the manifest lists them.
+        Those that were opened.
     starts : array
         Number of the first row of each shard, and of all rows; int64.
     damaged : dict of str to DataError
@@ -215,14 +217,19 @@ class Shards:
     Raises
     ------
     DataError
-        If there is no manifest, or it is of another format.
+        If there is no manifest, it is of another format, or it does not list a name.
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, names: Sequence[str] | None = None) -> None:
         self.path = Path(folder)
         manifest = _read_manifest(self.path)
         self.space = Space(**manifest["space"])
-        self.shards = [Shard(**listed) for listed in manifest["shards"]]
+        listed = {shard["name"]: Shard(**shard) for shard in manifest["shards"]}
+        missing = [name for name in names or () if name not in listed]
+        if missing:
+            fix = "restore the folder, or encode again"
+            raise DataError("shards are missing", path=self.path, value=missing[:3], fix=fix)
+        self.shards = [listed[name] for name in (listed if names is None else names)]
         self.starts: IntArray = np.cumsum([0, *(shard.rows for shard in self.shards)], dtype=int)
         self.damaged: dict[str, DataError] = {}
         self._parts = [self._open(shard) for shard in self.shards]

@@ -16,6 +16,7 @@ from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import read_json, write_json
+from scimult.preparation.collect import source_files
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.metadata import Metadata
 from scimult.types import Text
@@ -320,6 +321,19 @@ def test_the_shared_data_configuration(
         "paperscape.link_prediction": 14999,
         "citances.search": 9759,
     }
+
+
+@pytest.mark.data
+def test_one_configuration_reads_all_of_the_shared_data(
+    repository: Path, scimult_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCIMULT_DATA", str(scimult_data))
+    config = load_config(DatasetConfig, repository / "configs" / "data" / "scholarly_all.yaml")
+    read = set(source_files(config).values())
+    # Names of areas, which are classes of a head and need no texts.
+    unread = {scimult_data / "train" / "paperlists" / "areas.jsonl"}
+    files = (scimult_data / "train").rglob("*.*")
+    assert {path for path in files if path.is_file()} == read | unread
 
 
 def test_the_world_configuration_loads(repository: Path) -> None:

@@ -181,3 +181,12 @@ def test_an_unlisted_shard_is_not_seen(tmp_path: Path) -> None:
     late = write_shard(tmp_path, 1, SPACE, ["late"], _vectors(1))
     assert (late.name, late.rows) == (shard_name(1), 1)
     assert len(Shards(tmp_path)) == 2
+
+
+def test_shards_are_opened_by_name_in_the_order_asked_for(tmp_path: Path) -> None:
+    ids, vectors_ND = _write(tmp_path, [3, 2, 4])
+    some = Shards(tmp_path, ["000002", "000000"])
+    assert some.ids == [*ids[5:], *ids[:3]]
+    assert np.array_equal(some.rows(np.arange(7)), vectors_ND[[5, 6, 7, 8, 0, 1, 2]])
+    with pytest.raises(DataError, match="shards are missing.*000007"):
+        Shards(tmp_path, ["000000", "000007"])

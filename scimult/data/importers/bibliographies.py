@@ -28,13 +28,13 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     DataError
         Through ``rejects``: an entry that cannot be parsed, or whose key came before.
     """
-    import bibtexparser
+    from bibtexparser.entrypoint import parse_string
     from bibtexparser.model import DuplicateBlockKeyBlock
 
     logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # we say it with the place
     lines = dict(read_lines(path, rejects, keep_blank=True))
     text = "\n".join(lines.get(number, "") for number in range(1, max(lines, default=0) + 1))
-    library = bibtexparser.parse_string(text)
+    library = parse_string(text)
     decode = _latex_decoder()
     for block in library.blocks:
         number = (block.start_line or 0) + 1
@@ -44,7 +44,8 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
                 value: Any = block.key
             else:
                 problem, fix = "entry is not valid BibTeX", "close its braces and put the commas"
-                value = getattr(block.error, "abort_reason", str(block.error))
+                error = getattr(block, "error", None)
+                value = getattr(error, "abort_reason", str(error))
             rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix))
     found = False
     for entry in library.entries:

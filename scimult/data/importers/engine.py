@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,6 @@ from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.errors import DataError
 
 _FETCHED = 1000
-# A name or a dotted path; whatever has one of these marks is an expression.
-_MARKS = re.compile(r"[()\[\]'\"|*+=<>,]")
 # Types that DuckDB sees in strings: an expression should find the same in JSON as in CSV.
 _TEMPORAL = re.compile(r'(?<!["\w])(?:DATE|TIMESTAMP(?:_\w+| WITH TIME ZONE)?|TIME|UUID)(?!["\w])')
 _READERS = {
@@ -27,28 +25,41 @@ _READERS = {
 }
 
 
-def is_expression(column: str, names: Sequence[str]) -> bool:
-    """Return whether a column is an SQL expression, and neither a name nor a dotted path."""
-    return column not in names and _MARKS.search(column) is not None
+def select(
+    files: Sequence[Path],
+    container: str,
+    expressions: Iterable[str],
+    columns: Sequence[str] | None = None,
+) -> Iterator[Record]:
+    """Yield the rows of files: each expression under its own text, and ``columns`` or all.
 
-
-def select(files: Sequence[Path], container: str, columns: Mapping[str, str]) -> Iterator[Record]:
-    """Yield all columns of every row, and ``columns``: each expression under its own text.
+    ``Record.line`` is the number of the row that the expressions give, for ``unnest`` makes
+    several of one.
 
     Raises
     ------
     DataError
         If an expression does not fit the files, or a file is damaged: the message is DuckDB's.
     """
-    chosen = ", ".join(f"({sql}) AS {_quoted(sql)}" for sql in dict.fromkeys(columns.values()))
+    stated = ["*"] if columns is None else [_quoted(name) for name in columns]
+    chosen = [*stated, *(f"({sql}) AS {_quoted(sql)}" for sql in dict.fromkeys(expressions))]
     with closing(duckdb.connect()) as engine:
         types = _json_types(engine, files) if container == "json" else ""
         for file in files:
             reader = _READERS[container].format(files=_literal(str(file)), more=types)
-            found = _run(engine, f"SELECT *, {chosen} FROM {reader}", file, columns)
+            found = _run(engine, f"SELECT {', '.join(chosen)} FROM {reader}", file, chosen)
             names = [name for name, *_ in found.description or ()]
             for number, row in enumerate(_rows(found, file), start=1):
                 yield Record(file, number, dict(zip(names, row, strict=True)))
+
+
+def column_names(files: Sequence[Path], container: str) -> list[str]:
+    """Return the names of the columns of all files together."""
+    named = ", ".join(_literal(str(file)) for file in files)
+    reader = _READERS[container].format(files=f"[{named}]", more=", union_by_name=true")
+    with closing(duckdb.connect()) as engine:
+        described = _run(engine, f"DESCRIBE SELECT * FROM {reader}", files[0], ())
+        return [str(name) for name, *_ in _rows(described, files[0])]
 
 
 def _json_types(engine: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> str:
@@ -56,7 +67,7 @@ def _json_types(engine: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> str
     reader = _READERS["json"].format(
         files=f"[{', '.join(_literal(str(file)) for file in files)}]", more=", union_by_name=true"
     )
-    described = _rows(_run(engine, f"DESCRIBE SELECT * FROM {reader}", files[0], {}), files[0])
+    described = _rows(_run(engine, f"DESCRIBE SELECT * FROM {reader}", files[0], ()), files[0])
     columns = (
         f"{_literal(name)}: {_literal(_TEMPORAL.sub('VARCHAR', kind))}"
         for name, kind, *_ in described
@@ -107,7 +118,7 @@ def read_split_tables(files: Sequence[Path]) -> Iterator[Record]:
             columns = kinds if name == "citations" else f"corpusid BIGINT, {kinds}"
             source = _split_reader(tables[name], columns) if tables[name] else None
             made = f"SELECT {chosen} FROM {source} GROUP BY 1" if source else _EMPTY[name]
-            _run(engine, f"CREATE TEMP TABLE {name} AS {made}", (tables[name] or files)[0], {})
+            _run(engine, f"CREATE TEMP TABLE {name} AS {made}", (tables[name] or files)[0], ())
         for file in tables["papers"]:
             lines = f"read_json_objects({_literal(str(file))}, format='newline_delimited')"
             sql = (
@@ -116,7 +127,7 @@ def read_split_tables(files: Sequence[Path]) -> Iterator[Record]:
                 " LEFT JOIN abstracts a USING (corpusid) LEFT JOIN citations c USING (corpusid)"
                 " ORDER BY line"
             )
-            for line, paper, abstract, cited in _rows(_run(engine, sql, file, {}), file):
+            for line, paper, abstract, cited in _rows(_run(engine, sql, file, ()), file):
                 fields = json.loads(paper)
                 fields.setdefault("abstract", abstract)
                 yield Record(file, line, {**fields, "outbound_citations": cited})
@@ -138,7 +149,7 @@ def _split_reader(files: Sequence[Path], columns: str) -> str:
 
 
 def _run(
-    engine: duckdb.DuckDBPyConnection, sql: str, file: Path, columns: Mapping[str, str]
+    engine: duckdb.DuckDBPyConnection, sql: str, file: Path, columns: Sequence[str]
 ) -> duckdb.DuckDBPyConnection:
     try:
         return engine.execute(sql)
@@ -151,18 +162,18 @@ def _rows(found: duckdb.DuckDBPyConnection, file: Path) -> Iterator[tuple[Any, .
         try:
             rows = found.fetchmany(_FETCHED)
         except duckdb.Error as error:
-            raise _failed(error, file, {}) from error
+            raise _failed(error, file, ()) from error
         if not rows:
             return
         yield from rows
 
 
-def _failed(error: duckdb.Error, file: Path, columns: Mapping[str, str]) -> DataError:
+def _failed(error: duckdb.Error, file: Path, columns: Sequence[str]) -> DataError:
     """Return DuckDB's error with the file; its first lines say what and where."""
     message = " ".join(str(error).split("\n\n")[0].split())
     if columns:
         problem, fix = f"columns do not fit the file: {message}", "correct the expression"
-        return DataError(problem, path=file, value=dict(columns), fix=fix)
+        return DataError(problem, path=file, value=", ".join(columns), fix=fix)
     fix = "mend the file, or read it without SQL expressions, which names the line"
     return DataError(f"file cannot be read: {message}", path=file, fix=fix)
 

@@ -108,7 +108,7 @@ def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
         abstract,
         authors,
         venue,
-        _year(record),
+        year_of(record),
         doi,
         list(dict.fromkeys(references)),
         list(dict.fromkeys(labels)),
@@ -174,7 +174,14 @@ def _list(record: Record, name: str, separator: str) -> list[str]:
     return [text for item in items if (text := " ".join(item.split()))]
 
 
-def _year(record: Record) -> int | None:
+def year_of(record: Record) -> int | None:
+    """Return the year in the field ``year``, which may be a date; ``None`` if it is empty.
+
+    Raises
+    ------
+    DataError
+        If there is something else.
+    """
     value = record.fields.get("year")
     if value is None or (isinstance(value, float) and value != value):
         return None

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
+from scimult.data.importers.columns import TABLES, is_expression
 from scimult.data.importers.files import Format, delimiter_of, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, make_paper
 from scimult.data.importers.prepared import read_prepared
@@ -88,7 +88,7 @@ def _read_group(
 ) -> Iterator[Record]:
     """Yield the records of files of one format, with fields under our names."""
     container, shape = found
-    if container in ("json", "csv", "tsv", "parquet"):
+    if container in TABLES:
         from scimult.data.importers import engine
 
         first = next(_records(paths[0], container, Rejects(skip_bad=True)), None)
@@ -96,7 +96,7 @@ def _read_group(
         expressions = {
             name: column
             for name, column in columns.items()
-            if column is not None and engine.is_expression(column, known)
+            if column is not None and is_expression(column, known)
         }
         if expressions:
             if shape != "plain" and format_named:
@@ -106,16 +106,16 @@ def _read_group(
                     value=expressions,
                     fix=fix,
                 )
-            records = engine.select(paths, container, expressions)
-            yield from _shaped(records, "plain", columns, rejects)
+            records = engine.select(paths, container, expressions.values())
+            yield from _renamed(records, "plain", columns, rejects)
             return
         if shape == "s2ag" and container == "json" and engine.has_split_tables(paths):
             records = engine.read_split_tables(paths)
-            yield from _shaped(records, shape, columns, rejects)
+            yield from _renamed(records, shape, columns, rejects)
             return
     for path in paths:
         records = _records(path, container, rejects)
-        yield from _shaped(records, shape, columns, rejects)
+        yield from _renamed(records, shape, columns, rejects)
 
 
 def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
@@ -139,7 +139,7 @@ def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
     return readers[container](path, rejects)
 
 
-def _shaped(
+def _renamed(
     records: Iterator[Record], shape: str, columns: Columns, rejects: Rejects
 ) -> Iterator[Record]:
     """Yield records under our names: as the format has them, then as the columns say."""
@@ -151,11 +151,9 @@ def _shaped(
         path = record.path
         seen.update(dict.fromkeys(record.fields))
         try:
-            fields = _fields(record, shape)
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
-            fix = f"say which format the file has; it was read as {shape}"
-            problem = "record has another form than its format"
-            rejects.reject(record.error(problem, value=str(error), fix=fix))
+            fields = shaped(record, shape).fields
+        except DataError as error:
+            rejects.reject(error)
             continue
         fields.update(dict.fromkeys(columns))
         for name, column in named.items():
@@ -175,7 +173,20 @@ def _shaped(
             )
 
 
-def _fields(record: Record, shape: str) -> dict[str, Any]:
-    if shape:
-        return SHAPES[shape](record.fields)
-    return {name: record.fields[name] for name in FIELDS if name in record.fields}
+def shaped(record: Record, shape: str) -> Record:
+    """Return a record with fields under our names.
+
+    Raises
+    ------
+    DataError
+        If the record has not the form of ``shape``.
+    """
+    if not shape:
+        fields = {name: record.fields[name] for name in FIELDS if name in record.fields}
+        return Record(record.path, record.line, fields)
+    try:
+        return Record(record.path, record.line, SHAPES[shape](record.fields))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        fix = f"say which format the file has; it was read as {shape}"
+        problem = "record has another form than its format"
+        raise record.error(problem, value=str(error), fix=fix) from error

@@ -17,6 +17,7 @@ from scimult.data.importers.paper import first, plain_text, short_doi
 
 Fields = Mapping[str, Any]
 Shape = Callable[[Fields], dict[str, Any]]
+_VERSION = re.compile(r"v\d+$")
 _OPENALEX_ID = re.compile(r"https?://(?:api\.)?openalex\.org/(?:works/)?", re.I)
 
 
@@ -50,7 +51,7 @@ def semantic_scholar(paper: Fields) -> dict[str, Any]:
         "id": first(paper, "corpusid", "paperId", "corpusId", "paper_id", "id"),
         "title": paper.get("title"),
         "abstract": first(paper, "abstract", "paperAbstract"),
-        "authors": [_person(author) for author in paper.get("authors") or ()],
+        "authors": [person(author) for author in paper.get("authors") or ()],
         "venue": venues,
         "year": first(paper, "year", "publicationdate", "publicationDate"),
         "doi": first(ids, "DOI", "doi") or paper.get("doi"),
@@ -71,7 +72,7 @@ def aminer(paper: Fields) -> dict[str, Any]:
         "id": first(paper, "id", "_id"),
         "title": paper.get("title"),
         "abstract": abstract,
-        "authors": [_person(author) for author in paper.get("authors") or ()],
+        "authors": [person(author) for author in paper.get("authors") or ()],
         "venue": venue,
         "year": paper.get("year"),
         "doi": paper.get("doi"),
@@ -94,7 +95,7 @@ def crossref(work: Fields) -> dict[str, Any]:
         "id": first(work, "id") or short_doi(doi or ""),
         "title": plain_text(_joined(work.get("title"))),
         "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
-        "authors": [_person(author) for author in work.get("author") or ()],
+        "authors": [person(author) for author in work.get("author") or ()],
         "venue": plain_text(venue[0] if isinstance(venue, list) and venue else venue or ""),
         "year": year if year is not None else literal,
         "doi": doi,
@@ -108,7 +109,6 @@ def arxiv(paper: Fields) -> dict[str, Any]:
     inside = paper.get("metadata")
     meta = inside if isinstance(inside, Mapping) else paper
     names = meta.get("authors_parsed") or ()
-    cited = (at(entry, "ids.arxiv_id") for entry in (paper.get("bib_entries") or {}).values())
     versions = at(meta, "versions.created")
     return {
         "id": first(meta, "id") or paper.get("paper_id"),
@@ -118,9 +118,20 @@ def arxiv(paper: Fields) -> dict[str, Any]:
         "venue": meta.get("journal-ref"),
         "year": versions[0] if versions else meta.get("update_date"),
         "doi": meta.get("doi"),
-        "references": list(filter(None, cited)),
+        "references": list(cited_arxiv_ids(paper).values()),
         "labels": (meta.get("categories") or "").split(),
     }
+
+
+def cited_arxiv_ids(paper: Fields) -> dict[str, str]:
+    """Return the arXiv ids of the references of a paper of unarXive, by their key in its text."""
+    found = {}
+    for key, entry in (paper.get("bib_entries") or {}).items():
+        written = at(entry, "contained_arXiv_ids.id") or [""]
+        name = at(entry, "ids.arxiv_id") or written[0]
+        if name:
+            found[key] = _VERSION.sub("", name)
+    return found
 
 
 def at(value: Any, path: str) -> Any:
@@ -141,7 +152,7 @@ def at(value: Any, path: str) -> Any:
     return at(inner, rest) if rest else inner
 
 
-def _person(author: Any) -> str | None:
+def person(author: Any) -> str | None:
     """Return the name of an author, who is a string or an object."""
     if not isinstance(author, Mapping):
         return author if isinstance(author, str) else None

@@ -11,6 +11,7 @@ from scimult.preparation.sources.dpr import DPR
 from scimult.preparation.sources.inpars import INPARS
 from scimult.preparation.sources.maple import MAPLE
 from scimult.preparation.sources.msmarco import MSMARCO
+from scimult.preparation.sources.multi_objective_contexts import MULTI_OBJECTIVE_CONTEXTS
 from scimult.preparation.sources.pmc_patients import PMC_PATIENTS
 from scimult.preparation.sources.recommendation import RECOMMENDATION
 from scimult.preparation.sources.scidocs import SCIDOCS
@@ -32,6 +33,7 @@ for _source in (
     BEIR,
     MSMARCO,
     UNARXIVE,
+    MULTI_OBJECTIVE_CONTEXTS,
     INPARS,
     DPR,
     SENTENCE_TRIPLES,

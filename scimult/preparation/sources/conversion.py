@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ REJECTS_FILE = "rejects.jsonl"
 RESULT_FILE = "result.json"
 # Marks, among the names of what a source reads, of what is no file.
 LISTING = " : files named "
+MATCHING = "files that match "
 NO_CHECKSUM = "no checksum: "
 
 
@@ -110,6 +112,27 @@ class Conversion:
             if self._note(there) is not None:
                 return self.source / there
         return None
+
+    def matching(self, names: Sequence[str], fix: str = "") -> list[Path]:
+        """Return the files below the source that paths and globs name, in order.
+
+        Raises
+        ------
+        DataError
+            If one is not there, or a glob meets nothing.
+        """
+        found = []
+        for name in names:
+            if not glob.has_magic(name) or (self.source / name).exists():
+                found.append(self.file(name, fix))
+                continue
+            there = self._note(f"{MATCHING}{name}")
+            if not there:
+                raise DataError("no file has such a name", path=self.source / name, fix=fix)
+            for one in there:
+                self._note(one)
+            found.extend(self.source / one for one in there)
+        return found
 
     def other_file(self, path: Path) -> Path:
         """Return the path of a file that need not be below the source."""
@@ -202,6 +225,10 @@ class Conversion:
 
     def _look(self, what: str) -> Any:
         """Return the checksum of a file, or the names of a listing; ``None`` if it is not there."""
+        if what.startswith(MATCHING):
+            pattern = what.removeprefix(MATCHING)
+            there = glob.glob(pattern, root_dir=self.source, recursive=True)
+            return sorted(name for name in there if (self.source / name).is_file())
         folder, is_listing, stem = what.partition(LISTING)
         if is_listing:
             return [path.name for path in named_files(self.source / folder, stem)]

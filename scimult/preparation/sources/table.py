@@ -1,24 +1,27 @@
-"""Your own tables: JSON lines, CSV, TSV or Parquet files with a column mapping."""
+"""Your own tables with a column mapping, and papers of every format that ``importers`` reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from scimult.config import StrictConfig
+from scimult.data.importers import FORMATS, ImportedPaper, guess_format, read_papers
+from scimult.data.importers.columns import TABLES, Columns
+from scimult.data.importers.paper import FIELDS, year_of
+from scimult.data.importers.shapes import person
 from scimult.data.lines import Record, Rejects
-from scimult.data.rows import read_rows
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError, DataError, one_of
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.judged import answered_queries, write_judgments
+from scimult.preparation.sources.pair_tables import Dangling, PairTable
 from scimult.preparation.sources.raw import Makes, RawSource, distinct
-from scimult.preparation.sources.readers import renamed
 
 # Our name of each column, and whether a table must have it.
 COLUMNS: Mapping[str, Mapping[str, bool]] = {
@@ -31,6 +34,7 @@ COLUMNS: Mapping[str, Mapping[str, bool]] = {
         "year": False,
         "doi": False,
         "labels": False,
+        "references": False,
     },
     "labels": {"id": True, "name": True, "definition": False},
     "citations": {"citing": True, "cited": True},
@@ -46,22 +50,55 @@ _MOST_NAMED = 12
 
 
 class TableFile(StrictConfig):
-    """One file and what its columns are called.
+    """One table, in one or several files, and what its columns are called.
 
     Parameters
     ----------
-    file : str
-        Path relative to ``--input``; its name says of which kind it is.
+    file : str or list of str
+        Paths relative to ``--input``, which may be globs; their names say of which kind they are.
     columns : mapping
-        Our name of a column to its name in the file, or ``null``: it has none, or its own is not
-        to be read. Columns that are not mapped have our name.
+        Our name of a column to its name in the file, a dotted path into nested ones, an SQL
+        expression (DuckDB's), or ``null``: it has none, or its own is not to be read. Columns
+        that are not mapped have our name.
     separator : str
-        Splits authors and labels that are written in one string.
+        Splits authors, labels and references that are written in one string.
     """
 
-    file: str
+    file: str | list[str] = Field(min_length=1)
     columns: dict[str, str | None] = {}
     separator: str = Field(default=";", min_length=1)
+
+    @property
+    def files(self) -> list[str]:
+        """All of the files."""
+        return [self.file] if isinstance(self.file, str) else self.file
+
+
+class PapersFile(TableFile):
+    """The table of papers, which may be of a format that others made.
+
+    Parameters
+    ----------
+    format : str, optional
+        One of ``data.importers.FORMATS``; by default it is told from the files where no column is
+        mapped.
+    cited : str
+        What references inside the records become: citations for training pairs, references for
+        mining alone.
+    """
+
+    format: str | None = None
+    cited: PairTable = "citations"
+
+    @field_validator("cited")
+    @classmethod
+    def _check_cited(cls, name: str) -> str:
+        return one_of("kind of citation", name, ("citations", "references"))
+
+    @field_validator("format")
+    @classmethod
+    def _check_format(cls, name: str | None) -> str | None:
+        return None if name is None else one_of("format of papers", name, FORMATS)
 
 
 class TableOptions(SourceOptions):
@@ -71,8 +108,8 @@ class TableOptions(SourceOptions):
     ----------
     name : str
         Name of the source.
-    papers : TableFile
-        id, title; optional abstract, authors, venue, year, doi, labels.
+    papers : PapersFile
+        id, title; optional abstract, authors, venue, year, doi, labels, references.
     labels : TableFile, optional
         id, name; optional definition. Without it, papers with labels define their labels by name.
     citations, references : TableFile, optional
@@ -88,7 +125,7 @@ class TableOptions(SourceOptions):
     """
 
     name: Name = "table"
-    papers: TableFile
+    papers: PapersFile
     labels: TableFile | None = None
     citations: TableFile | None = None
     references: TableFile | None = None
@@ -123,7 +160,8 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
 
         if options.labels is not None:
             conversion.each(rows("labels"), lambda row: _label(row, raw))
-        conversion.each(rows("papers"), lambda row: _paper(row, options, raw))
+        papers = _imported(conversion, options.papers, raw) or rows("papers")
+        conversion.each(papers, lambda row: _paper(row, options, raw))
         for what, write in (("citations", raw.citation), ("references", raw.reference)):
             if getattr(options, what) is not None:
                 conversion.each(rows(what), partial(_edge, write=write))
@@ -134,13 +172,43 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
 
     pairs: tuple[Makes, ...] = ("citations", "links", "judgments")
     makes = [what for what in pairs if getattr(options, what) is not None]
+    # Most references of a record lead out of the set: its citations are not a table of the user's.
+    usual: dict[PairTable, Dangling] = {} if options.citations else {"citations": "drop"}
     conversion.write(
         options.name,
         fill,
         makes,
+        dangling=usual,
         score_threshold=options.score_threshold,
         max_pairs_per_label=options.max_pairs_per_label,
     )
+
+
+def _imported(
+    conversion: Conversion, papers: PapersFile, raw: RawSource
+) -> Iterator[Record] | None:
+    """Return the papers of files that others made, under our names; ``None`` for plain tables."""
+    paths = conversion.matching(papers.files, "name a file below --input with papers.file=...")
+    if papers.format is None:
+        container, shape = guess_format(paths[0])
+        if container in TABLES and (papers.columns or shape == "plain"):
+            return None
+    read = read_papers(
+        paths,
+        format=papers.format,
+        columns=papers.columns,
+        separator=papers.separator,
+        rejects=conversion.rejects,
+    )
+    return _as_records(read, raw)
+
+
+def _as_records(papers: Iterable[ImportedPaper], raw: RawSource) -> Iterator[Record]:
+    for paper in papers:
+        if paper.id_from != "record":
+            what = "their DOI" if paper.id_from == "doi" else "a hash of their text"
+            raw.counts[f"papers without an id, known by {what}"] += 1
+        yield Record(paper.place.file, paper.place.line, {n: getattr(paper, n) for n in FIELDS})
 
 
 def _write_queries(conversion: Conversion, options: TableOptions, raw: RawSource) -> None:
@@ -178,25 +246,28 @@ def _rows(
     table: TableFile | None = getattr(options, what)
     if table is None:
         raise ConfigError(f"no table of {what}", fix=f"name it: {what}.file=...")
-    mapped = {name: table.columns.get(name, name) for name in COLUMNS[what]}
-    names = {name: column for name, column in mapped.items() if column is not None}
+    # What a table calls references is prose more often than ids: they are read if they are mapped.
+    own = {name: None if name == "references" else name for name in COLUMNS[what]}
+    names = {name: column for name, column in (own | table.columns).items() if column is not None}
     needed = [old for new, old in names.items() if COLUMNS[what][new] or new in table.columns]
-    path = conversion.file(table.file, f"name a file below --input with {what}.file=...")
-    seen: set[str] = set()
-    for row in read_rows(path, rejects, columns=needed):
-        seen |= row.fields.keys()
-        yield from renamed([row], names)
-    _check_seen(path, what, table, names, seen)
-    unread = sorted(seen - set(names.values()))
+    paths = conversion.matching(table.files, f"name a file below --input with {what}.file=...")
+    columns = Columns(paths, names, needed)
+    yield from columns.read(rejects)
+    unread = columns.unread()
+    _check_seen(paths[0], what, table, names, columns.seen, unread)
     if unread:
         notes.append(f"{table.file}: columns not read: {_listed(unread)}")
 
 
 def _check_seen(
-    path: Path, what: str, table: TableFile, names: Mapping[str, str], seen: set[str]
+    path: Path,
+    what: str,
+    table: TableFile,
+    names: Mapping[str, str],
+    seen: set[str],
+    unread: Sequence[str],
 ) -> None:
     """Check that some row has each column that is mapped, and each telling one."""
-    unread = sorted(seen - set(names.values()))
     for name in (name for name, column in names.items() if seen and column not in seen):
         if name in table.columns:
             fix = f"correct {what}.columns.{name}"
@@ -232,36 +303,43 @@ def _link(record: Record, raw: RawSource) -> None:
 
 def _paper(record: Record, options: TableOptions, raw: RawSource) -> None:
     separator = options.papers.separator
+    identifier = record.identifier("id")
     labels = distinct(_list(record, "labels", separator))
-    year: Any = record.fields.get("year")
     raw.paper(
         record,
-        record.identifier("id"),
+        identifier,
         record.text("title", ""),
         record.text("abstract", ""),
         authors=_list(record, "authors", separator),
         venue=record.text("venue", ""),
-        year=None if year in (None, "") else int(record.number("year")),
+        year=year_of(record),
         doi=record.text("doi", "").strip(),
         labels=labels,
     )
     if options.labels is None:
         raw.labels_by_name(record, labels)
+    write = raw.citation if options.papers.cited == "citations" else raw.reference
+    for cited in distinct(_list(record, "references", separator)):
+        write(record, identifier, cited)
 
 
 def _list(record: Record, name: str, separator: str) -> list[str]:
-    """Return a list that stands in a field as it is or in one string."""
+    """Return a list that stands in a field as it is or in one string; authors may be objects."""
     value = record.fields.get(name)
-    values = value.split(separator) if isinstance(value, str) else record.strings(name, ())
+    if isinstance(value, str):
+        values = value.split(separator)
+    else:
+        items = [person(item) or item for item in value] if isinstance(value, list) else value
+        values = Record(record.path, record.line, {name: items}).identifiers(name)
     return [item.strip() for item in values if item.strip()]
 
 
 TABLE = PublicSource(
     name="table",
-    title="your own JSONL, CSV, TSV or Parquet files, with a column mapping",
+    title="your own files: JSONL, CSV, TSV, Parquet, BibTeX, RIS, OpenAlex, ...",
     url="(yours)",
     licence="(yours)",
-    files=("what papers.file, labels.file, citations.file, ... name",),
+    files=("what papers.file, labels.file, citations.file, ... name; globs are spelled out",),
     options=TableOptions,
     convert=_convert,
 )

@@ -1,26 +1,47 @@
-"""unarXive citing sentences: context to cited paper, and papers cited together."""
+"""unarXive as it is distributed (2022): arXiv papers with their full text and references.
+
+Layout: https://github.com/IllDepence/unarXive. A paragraph has ``{{cite:ID}}`` where it cites;
+``bib_entries`` gives the arXiv id of ``ID``, if one was found.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from scimult.data.importers.paper import make_paper
+from scimult.data.importers.read import shaped
+from scimult.data.importers.shapes import cited_arxiv_ids
 from scimult.data.lines import Record, read_jsonl
-from scimult.data.rows import read_delimited
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import Makes, RawSource, distinct, text_id
-
-COLLECTION = "collection.tsv"
-CONTEXTS = "contexts.jsonl"
-NOT_UNARXIVE = (
-    "download what the multi-objective paper made of unarXive (scimult prepare --list says "
-    "where); the papers of unarXive itself, arXiv_src_*.jsonl, are not read"
+from scimult.preparation.sources.multi_objective_contexts import (
+    COLLECTION,
+    convert_contexts,
+    write_context,
+    write_together,
 )
-COLUMNS = ("id", "title", "abstract", "category")
+from scimult.preparation.sources.pair_tables import Dangling, PairTable
+from scimult.preparation.sources.raw import Makes, RawSource, distinct
+
+Writer = Callable[[Record, str, Sequence[str], RawSource], None]
+Objective = Literal["citations", "context2doc", "doc2doc"]
+_CITED = re.compile(r"\{\{cite:([^{}]+)\}\}")
+_MARKER = re.compile(r"\{\{\w+:[^{}]*\}\}")
+_EMPTY_BRACKETS = re.compile(r"[(\[][\s,;]*[)\]]")
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?])(?<!\bal\.)(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bcf\.)(?<!\bFig\.)(?<!\bEq\.)(?<!\bRef\.)"
+    r"\s+(?=[A-Z])"
+)
+_MAKES: Mapping[Objective, Makes] = {
+    "citations": "citations",
+    "context2doc": "judgments",
+    "doc2doc": "links",
+}
 
 
 class UnarxiveOptions(SourceOptions):
@@ -28,67 +49,118 @@ class UnarxiveOptions(SourceOptions):
 
     Parameters
     ----------
+    files : str
+        Which files below ``--input``.
     objectives : list of str
-        ``context2doc``: citing sentence to each paper that it cites. ``doc2doc``: every two
-        papers that one sentence cites.
+        ``citations``: paper to each paper that it cites. ``context2doc``: citing sentence to each
+        paper that it cites. ``doc2doc``: every two papers that one sentence cites.
+    min_words : int
+        Citing sentences with fewer words are counted and left out.
     """
 
-    objectives: Annotated[list[Literal["context2doc", "doc2doc"]], Field(min_length=1)] = [
-        "context2doc",
-        "doc2doc",
-    ]
+    files: str = "**/arXiv_src_*.jsonl*"
+    objectives: Annotated[list[Objective], Field(min_length=1)] = ["citations", "context2doc"]
+    min_words: int = Field(default=8, ge=1)
 
 
 def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
-    for objective in options.objectives:
-        fill = partial(_convert_objective, conversion, objective)
-        makes: Makes = "judgments" if objective == "context2doc" else "links"
-        conversion.write(f"unarxive-{objective}", fill, [makes])
+    if conversion.optional_file(COLLECTION) is not None:
+        # What this name meant before: two files that were derived from unarXive.
+        chosen = [name for name in options.objectives if name != "citations"]
+        asked = "objectives" in options.model_fields_set
+        convert_contexts(conversion, chosen if asked else ["context2doc", "doc2doc"])
+        new = "scimult prepare multi-objective-contexts"
+        conversion.notes.append(f"these files have a source of their own by now: {new}")
+        return
+    # Most references lead to papers that arXiv, or this part of it, does not have.
+    usual: dict[PairTable, Dangling] = {
+        "citations": "drop",
+        "links": "drop",
+        "judgments": "drop",
+    }
+    # Citations and papers cited together train the same task: two sources, of the same papers.
+    apart = {name: name == "doc2doc" for name in options.objectives}
+    for name, together in (("unarxive", False), ("unarxive-doc2doc", True)):
+        objectives = [objective for objective in apart if apart[objective] == together]
+        if objectives:
+            fill = partial(_fill, conversion, options, objectives)
+            makes = [_MAKES[objective] for objective in objectives]
+            conversion.write(name, fill, makes, dangling=usual, namespace="unarxive")
 
 
-def _convert_objective(conversion: Conversion, objective: str, raw: RawSource) -> None:
-    _write_collection(conversion, raw)
-    rows = read_jsonl(conversion.file(CONTEXTS, NOT_UNARXIVE), conversion.rejects)
-    write = _write_context if objective == "context2doc" else _write_together
-    conversion.each(rows, partial(write, raw=raw))
+def _fill(
+    conversion: Conversion,
+    options: UnarxiveOptions,
+    objectives: Sequence[Objective],
+    raw: RawSource,
+) -> None:
+    fix = "download unarXive 2022 into this folder: its files are called arXiv_src_*.jsonl"
+    paths = conversion.matching([options.files], fix)
+
+    def each(handle: Any) -> None:
+        for path in paths:
+            conversion.each(read_jsonl(path, conversion.rejects), handle)
+
+    each(partial(_paper, cites="citations" in objectives, raw=raw))
+    # A sentence is a query only if a paper that it cites is there: all papers come first.
+    writers = [_WRITERS[objective] for objective in objectives if objective in _WRITERS]
+    for write in writers:
+        each(partial(_sentences, write=write, min_words=options.min_words, raw=raw))
 
 
-def _write_collection(conversion: Conversion, raw: RawSource) -> None:
-    def add(record: Record) -> None:
-        title, abstract = record.text("title"), record.text("abstract")
-        raw.paper(record, record.identifier("id"), title, abstract)
-
-    path = conversion.file(COLLECTION, NOT_UNARXIVE)
-    conversion.each(read_delimited(path, "\t", conversion.rejects, header=COLUMNS), add)
-
-
-def _cited(record: Record, raw: RawSource) -> list[str]:
-    raw.counts["contexts"] += 1
-    return distinct(record.strings("cited_ids"))
-
-
-def _write_context(record: Record, raw: RawSource) -> None:
-    text = record.text("text")
-    cited = _cited(record, raw)
-    known = [paper for paper in cited if raw.has_paper(paper)]
-    query = text_id(text.strip())
-    if known and not raw.has_query(query):
-        raw.query(record, query, text)
-    for paper in cited:
-        raw.judgment(record, query, paper, 1)
+def _paper(record: Record, cites: bool, raw: RawSource) -> None:
+    paper = make_paper(shaped(record, "arxiv"))
+    raw.paper(
+        record,
+        paper.id,
+        paper.title,
+        paper.abstract,
+        authors=paper.authors,
+        venue=paper.venue,
+        year=paper.year,
+        doi=paper.doi,
+    )
+    if cites:
+        for cited in paper.references:
+            raw.citation(record, paper.id, cited)
 
 
-def _write_together(record: Record, raw: RawSource) -> None:
-    for first, second in combinations(_cited(record, raw), 2):
-        raw.link(record, first, second, 1)
+def _write_together(record: Record, text: str, cited: Sequence[str], raw: RawSource) -> None:
+    write_together(record, cited, raw)
+
+
+_WRITERS: Mapping[Objective, Writer] = {
+    "context2doc": write_context,
+    "doc2doc": _write_together,
+}
+
+
+def _sentences(record: Record, write: Writer, min_words: int, raw: RawSource) -> None:
+    for text, cited in citing_sentences(record.fields):
+        raw.counts["citing sentences"] += 1
+        if len(text.split()) < min_words:
+            raw.counts["citing sentences that are too short"] += 1
+        else:
+            write(record, text, cited, raw)
+
+
+def citing_sentences(paper: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each sentence that cites papers of arXiv, without its markers, and their ids."""
+    known = cited_arxiv_ids(paper)
+    for paragraph in paper.get("body_text") or ():
+        for sentence in _SENTENCE_END.split(paragraph.get("text") or ""):
+            cited = distinct(known[key] for key in _CITED.findall(sentence) if key in known)
+            if cited:
+                text = _EMPTY_BRACKETS.sub(" ", _MARKER.sub(" ", sentence))
+                yield re.sub(r"\s+([.,;:])", r"\1", " ".join(text.split())), cited
 
 
 UNARXIVE = PublicSource(
     name="unarxive",
-    title="unarXive citing sentences (context2doc) and papers cited together (doc2doc)",
-    url="https://github.com/zetaalphavector/multi-obj-repr-learning (from unarXive)",
+    title="arXiv papers with citations and citing sentences, as unarXive 2022 is distributed",
+    url="https://github.com/IllDepence/unarXive",
     licence="of the arXiv papers; unarXive's permissively licensed subset is CC BY-SA 4.0",
-    files=(CONTEXTS, COLLECTION),
+    files=("**/arXiv_src_*.jsonl",),
     options=UnarxiveOptions,
     convert=_convert,
 )

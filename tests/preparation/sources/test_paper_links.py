@@ -102,7 +102,12 @@ def test_recommendations_without_score_or_text_are_counted(tmp_path: Path) -> No
             {"classes": ["mag"], "links": [], "names": {"mag": "no.tsv"}},
             "SciDocs has numbers alone",
         ),
-        ("unarxive", {"arXiv_src_2007_068.jsonl": ""}, {}, "arXiv_src_*.jsonl, are not read"),
+        (
+            "multi-objective-contexts",
+            {"arXiv_src_2007_068.jsonl": ""},
+            {},
+            "arXiv_src_*.jsonl, is read by scimult prepare unarxive",
+        ),
     ],
 )
 def test_nobody_is_told_to_download_what_is_not_distributed(

@@ -1,0 +1,261 @@
+"""``scimult library``: papers that are encoded once, kept fresh, and searched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from scimult.cli.checks import check_model
+from scimult.cli.common import AsJson, Device, Dtype, Model, Pooling, Similarity, SkipBad
+from scimult.cli.output import echo, print_records
+from scimult.errors import DataError
+
+if TYPE_CHECKING:
+    from scimult.library.records import Paper
+    from scimult.library.writing import Changes
+
+library = typer.Typer(
+    name="library",
+    help="Papers that are encoded once, kept fresh, and searched.",
+    no_args_is_help=True,
+)
+
+Folder = Annotated[Path, typer.Argument(help="Folder of the library.", show_default=False)]
+Files = Annotated[
+    list[str],
+    typer.Option(
+        "--papers",
+        help="Files (.gz too), globs or folders: JSON lines, CSV, Parquet, BibTeX, RIS, Zotero, "
+        "OpenAlex, Semantic Scholar, Crossref, PubMed. Repeat it for several.",
+        show_default=False,
+    ),
+]
+Format = Annotated[
+    str | None, typer.Option("--format", help="Format of the files, if it is not seen.")
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        help="NAME=FIELD: a field of the files as title, abstract, year, ... or as a column of "
+        "its own to filter by. Repeat it for several.",
+    ),
+]
+OtherModel = Annotated[
+    Path | None, typer.Option("--model", help="The library's model, if it was moved.")
+]
+
+
+@library.command()
+def create(
+    folder: Folder,
+    model: Model,
+    papers: Files,
+    form: Format = None,
+    column: Columns = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="Task that papers are encoded for; default: all that have papers."),
+    ] = None,
+    precision: Annotated[
+        Literal["float32", "float16"], typer.Option(help="Type of the vectors on disk.")
+    ] = "float32",
+    device: Device = None,
+    dtype: Dtype = "auto",
+    pooling: Pooling = None,
+    similarity: Similarity = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Make a library of papers; given again after a kill, sync goes on."""
+    from scimult.files import check_replaceable
+
+    check_model(model)
+    check_replaceable(folder)
+    with _incoming(papers, form, column, skip_bad) as incoming:
+        from scimult.library import Library
+
+        made = Library.create(
+            folder,
+            model=model,
+            tasks=task or (),
+            precision=precision,
+            device=device,
+            dtype=dtype,
+            settings={"pooling": pooling, "similarity": similarity},
+        )
+        changes = made.add(incoming, show_progress=True)
+    _tell(folder, len(made), changes)
+
+
+@library.command()
+def add(
+    folder: Folder,
+    papers: Files,
+    form: Format = None,
+    column: Columns = None,
+    model: OtherModel = None,
+    device: Device = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Take papers in: new ones, and others of ids that are there."""
+    from scimult.library import Library
+
+    opened = Library.open(folder, model=model, device=device)
+    with _incoming(papers, form, column, skip_bad) as incoming:
+        changes = opened.add(incoming, show_progress=True)
+    _tell(folder, len(opened), changes)
+
+
+@library.command()
+def sync(
+    folder: Folder,
+    papers: Files,
+    form: Format = None,
+    column: Columns = None,
+    model: OtherModel = None,
+    device: Device = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Make the library hold exactly these papers: encode what changed, remove what is gone."""
+    from scimult.library import Library
+
+    opened = Library.open(folder, model=model, device=device)
+    with _incoming(papers, form, column, skip_bad) as incoming:
+        changes = opened.sync(incoming, show_progress=True)
+    _tell(folder, len(opened), changes)
+
+
+@library.command()
+def remove(
+    folder: Folder,
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids of papers.", show_default=False)
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(help='A condition in SQL, such as "year < 1990".')
+    ] = None,
+) -> None:
+    """Remove papers by id or by a filter."""
+    from scimult.library import Library
+
+    if bool(ids) == (where is not None):
+        raise DataError("which papers?", fix="give ids, or a condition with --where")
+    opened = Library.open(folder)
+    chosen = ids or opened.ids(where=where)
+    changes = opened.remove(chosen)
+    if ids and changes.removed < len(set(ids)):
+        echo(f"{len(set(ids)) - changes.removed} of {len(set(ids))} ids are not in it", err=True)
+    _tell(folder, len(opened), changes)
+
+
+@library.command()
+def index(
+    folder: Folder,
+    task: Annotated[str, typer.Option(help="Task whose search is to be quicker.")] = "search",
+    kind: Annotated[
+        Literal["rabitq", "pq", "hnsw"],
+        typer.Option(help="Codes of one bit a number, of one bit by clusters, or a graph."),
+    ] = "rabitq",
+    target_recall: Annotated[
+        float, typer.Option(help="Share of the exact best 10 that it has to find.")
+    ] = 0.95,
+    model: OtherModel = None,
+    device: Device = None,
+) -> None:
+    """Make the approximate index of a task, for libraries of more than 20,000 papers."""
+    from scimult.library import Library
+
+    opened = Library.open(folder, model=model, device=device)
+    facts = opened.index(task=task, kind=kind, target_recall=target_recall)
+    told = f"recall {facts.recall:.3f} of the best 10 on {facts.queries} queries"
+    settings = f"{facts.effort} lists, {facts.candidates} candidates for a result"
+    echo(f"{folder}: {kind} of {facts.papers:,} papers, {told} ({settings})")
+    if facts.recall < target_recall:
+        echo(f"{target_recall} was not reached; --kind hnsw may", err=True)
+
+
+@library.command()
+def info(folder: Folder, as_json: AsJson = False) -> None:
+    """Say what a library holds and what made it."""
+    from scimult.library import Library
+
+    facts = Library.open(folder).info()
+    if as_json:
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+        return
+    rows = [{"": name, str(folder): _words(value)} for name, value in facts.items()]
+    print_records(rows, "")
+
+
+@library.command()
+def check(folder: Folder) -> None:
+    """Read everything and name what is damaged; exit code 1 if something is."""
+    from scimult.library import Library
+
+    opened = Library.open(folder)
+    damaged = opened.check()
+    for problem in damaged:
+        echo(problem, err=True)
+    echo(f"{folder}: {len(opened):,} papers can be used, {len(damaged)} files are damaged")
+    if damaged:
+        raise typer.Exit(1)
+
+
+@library.command()
+def compact(folder: Folder) -> None:
+    """Rewrite a library without removed papers, and small segments as one."""
+    from scimult.library import Library
+
+    opened = Library.open(folder)
+    opened.compact()
+    echo(f"{folder}: {len(opened):,} papers in {len(opened.state.manifest.segments)} segments")
+
+
+class _incoming:
+    """The papers of files, as a context that says what was left out of them."""
+
+    def __init__(
+        self, files: list[str], form: str | None, column: list[str] | None, skip_bad: bool
+    ) -> None:
+        from scimult.data.importers.files import find_files
+        from scimult.data.lines import Rejects
+
+        find_files(files)
+        self._files, self._form, self._columns = files, form, _columns(column)
+        self._rejects = Rejects(skip_bad)
+
+    def __enter__(self) -> Iterator[Paper]:
+        from scimult.library.incoming import read_files
+
+        return read_files(self._files, self._rejects, format=self._form, columns=self._columns)
+
+    def __exit__(self, *_: object) -> None:
+        if self._rejects.counts:
+            echo(self._rejects.summary(), err=True)
+
+
+def _columns(given: list[str] | None) -> dict[str, str]:
+    found = {}
+    for text in given or ():
+        name, sign, field = text.partition("=")
+        if not (sign and name.strip() and field.strip()):
+            fix = "write NAME=FIELD, such as --column abstract=summary"
+            raise DataError("no column", value=text, fix=fix)
+        found[name.strip()] = field.strip()
+    return found
+
+
+def _tell(folder: Path, count: int, changes: Changes) -> None:
+    echo(f"{folder}: {count:,} papers ({changes})")
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {_words(item)}" for name, item in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

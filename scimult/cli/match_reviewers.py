@@ -1,0 +1,174 @@
+"""``scimult match-reviewers``: who could review what, and the best assignment."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scimult.cli.checks import check_model
+from scimult.cli.common import Device, Dtype, Model, NoCache, Pooling, SkipBad, embed, open_model
+from scimult.cli.output import echo, print_table
+from scimult.errors import ConfigError, DataError
+from scimult.files import check_replaceable
+
+if TYPE_CHECKING:
+    from scimult.data.lines import Rejects
+    from scimult.matching.venue import Venue
+
+
+def match_reviewers(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    venue: Annotated[
+        Path | None,
+        typer.Option(
+            help="OpenReview's folder: archives/REVIEWER.jsonl and submissions.jsonl.",
+            show_default=False,
+        ),
+    ] = None,
+    papers: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead: the submissions, in any format that library reads.", show_default=False
+        ),
+    ] = None,
+    publications: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --papers: what reviewers wrote, with a column reviewer.",
+            show_default=False,
+        ),
+    ] = None,
+    score: Annotated[
+        str,
+        typer.Option(
+            help="A reviewer's score: top3 (mean of the best three), max, mean, percentile:75."
+        ),
+    ] = "top3",
+    half_life: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Years in which a publication loses half of its weight."),
+    ] = None,
+    venue_weights: Annotated[
+        Path | None, typer.Option(help="CSV of venue (NAME or NAME*) and weight, no header.")
+    ] = None,
+    conflicts: Annotated[
+        Path | None, typer.Option(help="CSV of submission and reviewer, no header.")
+    ] = None,
+    reviewers: Annotated[
+        int | None, typer.Option(min=1, help="Assign so many reviewers to each submission.")
+    ] = None,
+    max_papers: Annotated[
+        int | None, typer.Option(min=1, help="Submissions that a reviewer takes at most.")
+    ] = None,
+    min_papers: Annotated[int, typer.Option(min=0, help="And at least.")] = 0,
+    top: Annotated[
+        int, typer.Option(min=1, help="Scores to write of each submission and each reviewer.")
+    ] = 100,
+    task: Annotated[str, typer.Option(help="Task of the model.")] = "link_prediction",
+    device: Device = None,
+    dtype: Dtype = "auto",
+    pooling: Pooling = None,
+    no_cache: NoCache = False,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Score reviewers for submissions by what they wrote, and assign them.
+
+    Publications are encoded once and kept in a cache. The assignment has the largest total
+    score that loads and conflicts allow.
+    """
+    if (reviewers is None) != (max_papers is None) or (min_papers and reviewers is None):
+        fix = "give --reviewers and --max-papers, or none of the loads"
+        raise ConfigError("an assignment needs both loads", fix=fix)
+    check_model(model)
+    from scimult.data.lines import Rejects
+    from scimult.inference.collection import Collection
+    from scimult.matching.affinity import Rule
+    from scimult.matching.match import MATCHED, Wanted, Weighting, match
+    from scimult.matching.venue import read_conflicts
+
+    check_replaceable(out, MATCHED)
+    rule = Rule.parse(score)
+    rejects = Rejects(skip_bad)
+    read = _read(venue, papers, publications, rejects)
+    pairs = read_conflicts(conflicts, read, rejects) if conflicts else set()
+    venues = {} if venue_weights is None else _venue_weights(venue_weights, rejects)
+    weighting = Weighting(half_life, datetime.now(timezone.utc).year, venues)
+    if rejects.counts:
+        echo(rejects.summary(), err=True)
+    encoder = open_model(model, device, dtype, pooling, "cosine")
+    place = venue or papers
+    assert place is not None
+    sides = {
+        "query": read.submissions,
+        "candidate": {n: p.text for n, p in read.publications.items()},
+    }
+    found = [
+        embed(encoder, Collection(place, list(texts), list(texts.values())), task, role, no_cache)
+        for role, texts in sides.items()
+    ]
+    wanted = None
+    if reviewers is not None and max_papers is not None:
+        wanted = Wanted(reviewers, max_papers, min_papers)
+    summary = match(
+        read,
+        (found[0], found[1]),
+        out,
+        rule=rule,
+        weighting=weighting,
+        conflicts=pairs,
+        wanted=wanted,
+        top=top,
+    )
+    _show(summary, out)
+
+
+def _read(
+    venue: Path | None, papers: Path | None, publications: Path | None, rejects: Rejects
+) -> Venue:
+    from scimult.matching.venue import read_openreview, read_tables
+
+    if venue is not None and papers is None and publications is None:
+        return read_openreview(venue, rejects)
+    if venue is None and papers is not None and publications is not None:
+        return read_tables(papers, publications, rejects)
+    fix = "give --venue, or --papers and --publications"
+    raise ConfigError("what is matched is not clear", fix=fix)
+
+
+def _venue_weights(path: Path, rejects: Rejects) -> dict[str, float]:
+    from scimult.data.lines import Record
+    from scimult.data.rows import read_delimited
+
+    def parse(row: Record) -> tuple[str, float]:
+        weight = row.number("weight")
+        if weight < 0:
+            raise row.error("weight is negative", value=weight, fix="write 0 or more")
+        return row.text("venue").strip(), weight
+
+    rows = read_delimited(path, ",", rejects, header=("venue", "weight"))
+    weights = dict(rejects.keep(rows, parse))
+    if not weights:
+        raise DataError("no weight is left", path=path, fix="write lines such as ACL*,1.5")
+    return weights
+
+
+def _show(summary: dict[str, Any], out: Path) -> None:
+    from scimult.table import Table, texts
+
+    def shown(value: object) -> str:
+        if isinstance(value, float):
+            return f"{value:.4f}"
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    silent = summary["reviewers_without_publications"]
+    facts = {**summary, "reviewers_without_publications": len(silent)}
+    facts.update(facts.pop("assignment", {}))
+    rows = [texts(name.replace("_", " "), shown(value)) for name, value in facts.items()]
+    print_table(Table(f"{out}", ["what", "value"], 1, rows))
+    if silent:
+        named = ", ".join(silent[:3]) + (", ..." if len(silent) > 3 else "")
+        echo(f"without publications, so matched with nothing: {named}", err=True)

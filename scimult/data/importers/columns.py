@@ -1,0 +1,115 @@
+"""Rows of tables under our names: by a column, a dotted path, or an SQL expression."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from scimult.data.importers.files import guess_format
+from scimult.data.importers.shapes import at
+from scimult.data.lines import Record, Rejects
+from scimult.data.rows import read_rows
+from scimult.errors import DataError
+
+TABLES = ("json", "csv", "tsv", "parquet")
+# A name or a dotted path has none of these marks; what has one is an expression.
+_MARKS = re.compile(r"[()\[\]'\"|*+=<>,]")
+
+
+def is_expression(column: str, names: Sequence[str]) -> bool:
+    """Return whether a column is an SQL expression, and neither a name nor a dotted path."""
+    return column not in names and _MARKS.search(column) is not None
+
+
+class Columns:
+    """The columns of one table, in one or several files of a kind.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        The files.
+    names : mapping
+        Our names to columns, dotted paths or SQL expressions.
+    needed : sequence of str
+        Columns that must be there.
+
+    Attributes
+    ----------
+    seen : set of str
+        Columns that were met, those that are not read too.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], names: Mapping[str, str], needed: Sequence[str]
+    ) -> None:
+        self._paths, self._names = paths, names
+        self._needed = [column for column in needed if not _MARKS.search(column)]
+        self.seen: set[str] = set()
+
+    def read(self, rejects: Rejects) -> Iterator[Record]:
+        """Yield the rows; a column that a row does not have stays away.
+
+        Raises
+        ------
+        DataError
+            If a file does not exist, is of no known kind or lacks a column; and, through
+            ``rejects``, at a bad row.
+        """
+        columns = list(self._names.values())
+        if any(_MARKS.search(column) for column in columns):
+            first = next(read_rows(self._paths[0], Rejects(skip_bad=True)), None)
+            known = () if first is None else list(first.fields)
+            sql = [column for column in columns if is_expression(column, known)]
+            if sql:
+                yield from self._selected(sql)
+                return
+        plain = [column for column in self._needed if "." not in column]
+        for path in self._paths:
+            for row in read_rows(path, rejects, columns=plain):
+                yield self._renamed(row)
+
+    def unread(self) -> list[str]:
+        """Return the columns that were met and stand in nothing that is read."""
+        return sorted(name for name in self.seen if not self._is_read(name))
+
+    def _renamed(self, row: Record) -> Record:
+        self.seen.update(row.fields)
+        fields = {}
+        for name, column in self._names.items():
+            value = at(row.fields, column)
+            if value is not None or column in row.fields:
+                fields[name] = value
+                self.seen.add(column)
+        return Record(row.path, row.line, fields)
+
+    def _selected(self, sql: list[str]) -> Iterator[Record]:
+        """Yield what DuckDB makes of the expressions, and the plain columns beside them."""
+        from scimult.data.importers import engine
+
+        container = guess_format(self._paths[0]).container
+        found = engine.column_names(self._paths, container)
+        missing = [name for name in self._needed if name.partition(".")[0] not in found]
+        if missing:
+            raise DataError(
+                f"file lacks the column {', '.join(missing)}",
+                path=self._paths[0],
+                value=found,
+                fix="correct its name",
+            )
+        self.seen.update(found)
+        rest = [column for column in self._names.values() if column not in sql]
+        # Of a path the whole column comes: it may lead through lists, which SQL's do not.
+        heads = (name if name in found else name.partition(".")[0] for name in rest)
+        plain = [name for name in dict.fromkeys(heads) if name in found]
+        for row in engine.select(self._paths, container, sql, plain):
+            yield self._renamed(row)
+
+    def _is_read(self, name: str) -> bool:
+        """Return whether a column stands in what is read, alone, on a path or in SQL."""
+        word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
+        return any(
+            column == name
+            or ((_MARKS.search(column) or "." in column) and word.search(column) is not None)
+            for column in self._names.values()
+        )

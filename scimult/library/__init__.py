@@ -1,0 +1,6 @@
+"""Libraries of papers: encoded once, kept fresh, searched."""
+
+from scimult.library.library import Library
+from scimult.library.results import Hit, Hits, Tagged
+
+__all__ = ["Hit", "Hits", "Library", "Tagged"]

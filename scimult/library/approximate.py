@@ -1,0 +1,295 @@
+"""Approximate search: codes of a faiss index choose candidates, stored vectors score them.
+
+``rabitq`` keeps one bit of each number (Gao and Long, 2024, arXiv:2405.12497), ``pq`` four bits of
+each four numbers (Jégou et al., 2011), both in inverted lists; ``hnsw`` keeps a graph and a byte of
+each number (Malkov and Yashunin, 2016, arXiv:1603.09320). The index is memory-mapped. How many
+lists are looked into and how many candidates are scored is chosen on queries of the library's own,
+for the recall that was asked for. Rows that came after the index was made are searched exactly.
+
+Shape legend: Q queries, N rows, D width, K results, R candidates of a query.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from scimult.errors import ConfigError, DataError
+from scimult.files import atomic_file
+from scimult.library.exact import ExactSearch, Found, IdsOf
+from scimult.retrieval.embeddings import unit_rows
+from scimult.retrieval.shards import Shards
+from scimult.types import BoolArray, FloatArray, IntArray, Similarity
+
+if TYPE_CHECKING:
+    import faiss
+
+Kind = Literal["rabitq", "pq", "hnsw"]
+_FACTORIES = {
+    "rabitq": "RR{width},IVF{lists},RaBitQ",
+    "pq": "IVF{lists},PQ{parts}x4fs",
+    "hnsw": "IDMap2,HNSW32_SQ8",
+}
+_BLOCK = 1 << 16
+_TRAINED_ON = 40  # vectors for each list, about what k-means asks for
+_ROUNDS = 8
+_EFFORTS = tuple(2**power for power in range(2, 11))
+_CANDIDATES = (2, 5, 10, 20, 40)
+TUNED_K = 10
+# A graph whose papers are mostly filtered out leads nowhere: they are searched exactly.
+_SPARSE = 0.5
+
+
+@dataclass(frozen=True)
+class IndexFacts:
+    """What is known of an index.
+
+    Attributes
+    ----------
+    kind : {"rabitq", "pq", "hnsw"}
+        See above.
+    file : str
+        In the folder of indexes.
+    rows : int
+        Rows below this number are in it, as far as they were papers.
+    papers : int
+        How many that were.
+    effort : int
+        Lists that are looked into; with ``hnsw`` the length of the queue.
+    candidates : int
+        Scored for each result.
+    recall, target : float
+        Share of the exact best 10 that were found on the sample, and what was asked for.
+    queries : int
+        Of the sample.
+    """
+
+    kind: Kind
+    file: str
+    rows: int
+    papers: int
+    effort: int = 1
+    candidates: int = 10
+    recall: float = 0.0
+    target: float = 0.95
+    queries: int = 0
+
+
+class ApproximateSearch:
+    """Searches an index and scores what it finds.
+
+    Parameters
+    ----------
+    path : Path
+        The index's file.
+    facts : IndexFacts
+        What is known of it.
+    shards : Shards
+        The vectors.
+    exact : ExactSearch
+        Searches rows that the index does not hold.
+    ids_of : callable
+        Returns the ids of rows.
+    """
+
+    def __init__(
+        self, path: Path, facts: IndexFacts, shards: Shards, exact: ExactSearch, ids_of: IdsOf
+    ) -> None:
+        self.facts, self._path, self._shards = facts, path, shards
+        self._exact, self._ids_of = exact, ids_of
+        self._similarity: Similarity = shards.space.similarity
+
+    def best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[Found]:
+        """Return about the best ``k`` allowed rows of every query, scored exactly.
+
+        A filter is asked for every row that is looked at, and the fewer it lets through the more
+        lists are looked into.
+
+        Raises
+        ------
+        DataError
+            If the width is another, a number is not finite, or the index cannot be read.
+        """
+        queries_QD = self._exact.checked(queries_QD)
+        if self.facts.kind == "hnsw" and self._share(allowed_N) < _SPARSE:
+            return self._exact.best(queries_QD, k, allowed_N)
+        count = max(k, 64, self.facts.candidates * k)
+        rows_QR = self._candidates(queries_QD, count, allowed_N)
+        late_N = allowed_N.copy()
+        late_N[: self.facts.rows] = False
+        late = self._exact.best(queries_QD, k, late_N) if late_N.any() else None
+        found = []
+        for query, rows_R in enumerate(rows_QR):
+            rows = rows_R[rows_R >= 0]
+            near = self._near(queries_QD[query], rows, k)
+            if late is not None:
+                near = np.concatenate([near, late[query][0]])
+            found.append(self._exact.ranked(queries_QD[query], near, k))
+        return found
+
+    def _candidates(self, queries_QD: FloatArray, count: int, allowed_N: BoolArray) -> IntArray:
+        covered_N, share = allowed_N[: self.facts.rows], self._share(allowed_N)
+        selector = None
+        if share < 1 or self.facts.papers < self.facts.rows:
+            selector = _library().IDSelectorBitmap(np.packbits(covered_N, bitorder="little"))
+        effort = min(math.ceil(self.facts.effort / max(share, 1e-9)), self._most_effort)
+        options = parameters(self.facts.kind, effort, selector, count)
+        rows_QR: IntArray = self._index.search(
+            prepared(queries_QD, self._similarity), count, params=options
+        )[1]
+        return rows_QR
+
+    def _near(self, query_D: FloatArray, rows: IntArray, k: int) -> IntArray:
+        """Return the rows that may be among the best ``k`` by float32 scores."""
+        if len(rows) <= 2 * k:
+            return rows
+        vectors_RD = self._shards.rows(rows)
+        if self._similarity == "l2":
+            scores_R = -((vectors_RD - query_D) ** 2).sum(axis=1)
+        else:
+            scores_R = vectors_RD @ query_D
+            if self._similarity == "cosine":
+                lengths_R = np.sqrt(np.einsum("rd,rd->r", vectors_RD, vectors_RD))
+                scores_R = scores_R / np.where(lengths_R > 0, lengths_R, 1)
+        return rows[np.argpartition(scores_R, len(rows) - 2 * k)[-2 * k :]]
+
+    def _share(self, allowed_N: BoolArray) -> float:
+        return float(allowed_N[: self.facts.rows].sum() / max(1, self.facts.papers))
+
+    @property
+    def _most_effort(self) -> int:
+        if self.facts.kind == "hnsw":
+            return max(_EFFORTS)
+        return int(_library().extract_index_ivf(self._index).nlist)
+
+    @cached_property
+    def _index(self) -> faiss.Index:
+        try:
+            return _library().read_index(str(self._path), _library().IO_FLAG_MMAP_IFC)
+        except RuntimeError as error:
+            fix = "make it again with scimult library index, or search with --exact"
+            raise DataError("damaged approximate index", path=self._path, fix=fix) from error
+
+
+def build(
+    path: Path, kind: Kind, shards: Shards, live_N: BoolArray, lists: int | None = None
+) -> IndexFacts:
+    """Make an index of the live rows, and write it atomically.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    kind : {"rabitq", "pq", "hnsw"}
+        See the module.
+    shards : Shards
+        The vectors.
+    live_N : BoolArray
+        Which rows are papers.
+    lists : int, optional
+        Inverted lists; by default four times the square root of their number.
+    """
+    library, width = _library(), shards.space.width
+    rows = np.flatnonzero(live_N)
+    count = lists or max(1, min(4 * round(math.sqrt(len(rows))), len(rows) // _TRAINED_ON))
+    parts = max(part for part in range(1, width // 4 + 1) if width % part == 0)
+    text = _FACTORIES[kind].format(width=width, lists=count, parts=parts)
+    l2 = shards.space.similarity == "l2"
+    metric = library.METRIC_L2 if l2 else library.METRIC_INNER_PRODUCT
+    index = library.index_factory(width, text, metric)
+    if kind != "hnsw":
+        clusters = library.extract_index_ivf(index).cp
+        clusters.niter, clusters.max_points_per_centroid = _ROUNDS, _TRAINED_ON
+    chosen = np.random.default_rng(0).permutation(rows)[: max(_TRAINED_ON * count, 1 << 12)]
+    index.train(prepared(shards.rows(np.sort(chosen)), shards.space.similarity))
+    for first, stored_BD in shards.blocks(_BLOCK):
+        columns = np.flatnonzero(live_N[first : first + len(stored_BD)])
+        vectors_BD = np.asarray(stored_BD[columns], dtype=np.float32)
+        index.add_with_ids(prepared(vectors_BD, shards.space.similarity), columns + first)
+    with atomic_file(path) as temporary:
+        library.write_index(index, str(temporary))
+    return IndexFacts(kind, path.name, len(live_N), len(rows))
+
+
+def tuned(
+    search: ApproximateSearch,
+    queries_QD: FloatArray,
+    truth: Sequence[Found],
+    live_N: BoolArray,
+    target: float,
+) -> IndexFacts:
+    """Return the facts with the quickest settings that reach the target on the queries.
+
+    The mean recall less its standard error has to reach it; where none does, the settings with
+    the best recall are taken, which the facts say.
+    """
+    best, quickest = search.facts, math.inf
+    for candidates in _CANDIDATES:
+        for effort in _EFFORTS:
+            facts = _with(search.facts, effort=effort, candidates=candidates)
+            search.facts = facts
+            if effort > search._most_effort:
+                break
+            start = time.process_time()
+            found = search.best(queries_QD, TUNED_K, live_N)
+            seconds = time.process_time() - start
+            shares = np.array([_share(a, b) for a, b in zip(found, truth, strict=True)])
+            error = shares.std() / math.sqrt(len(shares))
+            facts = _with(facts, recall=float(shares.mean()), target=target, queries=len(shares))
+            enough = shares.mean() - error >= target
+            if (enough and seconds < quickest) or (
+                quickest == math.inf and facts.recall > best.recall
+            ):
+                best = facts
+            if enough:
+                quickest = min(quickest, seconds)
+                break
+    search.facts = best
+    return best
+
+
+def prepared(vectors_ND: FloatArray, similarity: Similarity) -> FloatArray:
+    """Return vectors as the index takes them: of length 1 where the similarity is cosine."""
+    plain = np.ascontiguousarray(vectors_ND, dtype=np.float32)
+    return unit_rows(plain) if similarity == "cosine" else plain
+
+
+def parameters(kind: Kind, effort: int, selector: Any, count: int) -> Any:
+    """Return the options of one search of an index."""
+    library = _library()
+    if kind == "hnsw":
+        found = library.SearchParametersHNSW(efSearch=max(effort, count))
+    elif kind == "pq":
+        found = library.SearchParametersIVF(nprobe=effort)
+    else:
+        found = library.IVFRaBitQSearchParameters()
+        found.nprobe, found.qb = effort, 4
+    if selector is not None:
+        found.sel = selector
+    if kind == "rabitq":
+        return library.SearchParametersPreTransform(index_params=found)
+    return found
+
+
+def _share(found: Found, truth: Found) -> float:
+    return len(np.intersect1d(found[0], truth[0])) / max(1, len(truth[0]))
+
+
+def _with(facts: IndexFacts, **values: Any) -> IndexFacts:
+    return IndexFacts(**{**asdict(facts), **values})
+
+
+def _library() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        fix = "pip install 'scimult[cpu]' (faiss-cpu), or search with --exact"
+        raise ConfigError("approximate search needs faiss", fix=fix) from error
+    return faiss

@@ -1,0 +1,90 @@
+"""Encoding for a library: which model, for which tasks, papers for all of them in one pass.
+
+Shape legend: N texts, D width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.inference import SciMult
+from scimult.inference.origin import sides_are_one, space_of
+from scimult.retrieval.shards import Precision, Space
+from scimult.tasks import ALL
+from scimult.types import FloatArray, Role, Text
+
+SETTINGS = ("pooling", "similarity", "normalise", "dims")
+
+
+def sides_of(model: SciMult, tasks: Iterable[str] = ()) -> dict[str, Role]:
+    """Return the tasks that papers are encoded for, and their side in each; default: all.
+
+    Raises
+    ------
+    ConfigError
+        If a task has no papers.
+    UnknownNameError
+        If the model does not know it.
+    """
+    possible = model.paper_sides("candidate")
+    chosen = list(tasks) or list(possible)
+    for task in chosen:
+        if task not in model.tasks:
+            raise UnknownNameError("task", task, model.tasks.names)
+        if task not in possible:
+            raise ConfigError("task has no papers", value=task, fix="leave it out")
+    return {task: possible[task] for task in possible if task in chosen}
+
+
+def shared_sides(model: SciMult, sides: Mapping[str, Role]) -> tuple[str, ...]:
+    """Return the tasks of which a stored paper can be the query as it is."""
+    return tuple(task for task in sides if sides_are_one(model, task))
+
+
+def spaces_of(model: SciMult, sides: Mapping[str, Role], precision: Precision) -> dict[str, Space]:
+    """Return the space of each task."""
+    return {task: space_of(model, task, role, precision) for task, role in sides.items()}
+
+
+def folder_of(spaces: Mapping[str, Space]) -> str:
+    """Return the name of the folder of spaces: a fingerprint of all that made them."""
+    text = json.dumps(sorted(space.fingerprint for space in spaces.values()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def encode_papers(
+    model: SciMult, texts: Sequence[Text], sides: Mapping[str, Role]
+) -> dict[str, FloatArray]:
+    """Return the vectors of papers for each task, each of shape ``(N, D)``."""
+    if len(sides) > 1 and dict(sides) == model.paper_sides("candidate"):
+        return dict(model.encode(texts, task=ALL, role="candidate"))
+    return {task: model.encode(texts, task=task, role=role) for task, role in sides.items()}
+
+
+def reference_to(model: SciMult, path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what opens the model again."""
+    chosen = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
+    return {"path": str(path), "name": model.name, "dtype": model.dtype, "settings": chosen}
+
+
+def open_model(
+    reference: Mapping[str, Any], path: Path | str | None = None, device: str | None = None
+) -> SciMult:
+    """Open the model of a library, from ``path`` if it lies elsewhere by now.
+
+    Raises
+    ------
+    DataError
+        If it is not where it was.
+    """
+    where = Path(path or reference["path"])
+    if path is None and where.is_absolute() and not where.exists():
+        fix = "name its folder with --model (in Python: Library.open(..., model=...))"
+        raise DataError("the library's model is not here any more", path=where, fix=fix)
+    dtype, settings = reference["dtype"], reference["settings"]
+    return SciMult.from_pretrained(where, device=device, dtype=dtype, **settings)

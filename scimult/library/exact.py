@@ -1,0 +1,202 @@
+"""Exact search over memory-mapped shards, among any rows, for the best or for all above a score.
+
+A first pass takes float32 products and keeps all that their rounding leaves possible; these are
+scored in float64 from the stored vectors. So what comes out depends on neither the cut into
+shards nor the size of blocks, and a library that was kept up to date finds what one made anew
+finds. Larger is closer: the dot product, the cosine (0 with a zero vector), or minus the distance.
+
+Shape legend: Q queries, N rows, D width, B rows of one block, P (query, row) pairs, K results.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from scimult.errors import DataError
+from scimult.products import products
+from scimult.retrieval.selection import NO_KEY, ThresholdBest, check_length, places_of_keys
+from scimult.retrieval.shards import Shards
+from scimult.types import BoolArray, FloatArray, IntArray, Similarity
+
+Found = tuple[IntArray, FloatArray]
+"""Rows of one query and their float32 scores, best first; equal scores by descending id."""
+IdsOf = Callable[[IntArray], list[str]]
+
+_BLOCK = 1 << 13
+_PAIRS = 1 << 16
+_QUERIES = 256
+_UNIT_ROUNDOFF = 2.0**-24
+
+
+class ExactSearch:
+    """Searches the vectors of a space.
+
+    Parameters
+    ----------
+    shards : Shards
+        The vectors; rows of damaged shards are passed over.
+    longest : float
+        No vector is longer; what rounding can cost depends on it. With cosine it is not read.
+    ids_of : callable
+        Returns the ids of rows; asked for rows of equal scores only.
+    """
+
+    def __init__(self, shards: Shards, longest: float, ids_of: IdsOf) -> None:
+        self._shards, self._ids_of = shards, ids_of
+        self._similarity: Similarity = shards.space.similarity
+        self._longest = 1.0 if self._similarity == "cosine" else longest
+
+    def best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[Found]:
+        """Return the best ``k`` rows of every query among the allowed ones.
+
+        Raises
+        ------
+        DataError
+            If the width is another, a number is not finite or ``k`` is negative.
+        """
+        queries_QD = self.checked(queries_QD)
+        check_length(k)
+        return [
+            found
+            for start in range(0, len(queries_QD), _QUERIES)
+            for found in self._best(queries_QD[start : start + _QUERIES], k, allowed_N)
+        ]
+
+    def above(self, queries_QD: FloatArray, least: float, allowed_N: BoolArray) -> list[Found]:
+        """Return all allowed rows whose score, in float32, is at least ``least``.
+
+        Raises
+        ------
+        DataError
+            If the width is another or a number is not finite.
+        """
+        queries_QD = self.checked(queries_QD)
+        cutoff_Q = self._first_pass_score(queries_QD, least) - self._slack(queries_QD)
+        rows: list[list[IntArray]] = [[] for _ in queries_QD]
+        for rows_B, scores_BQ in self._scores(queries_QD, allowed_N):
+            for query, scores_B in enumerate(scores_BQ.T):
+                rows[query].append(rows_B[scores_B >= cutoff_Q[query]])
+        found = []
+        for query_D, parts in zip(queries_QD, rows, strict=True):
+            candidates = np.concatenate([np.empty(0, np.int64), *parts])
+            rows_P, scores_P = self.ranked(query_D, candidates)
+            reached = int((scores_P >= np.float32(least)).sum())
+            found.append((rows_P[:reached], scores_P[:reached]))
+        return found
+
+    def ranked(self, query_D: FloatArray, rows_P: IntArray, k: int | None = None) -> Found:
+        """Return listed rows, or the best ``k`` of them, with their scores, best first."""
+        return ranked(rows_P, self.scores(query_D, rows_P), self._ids_of, k)
+
+    def scores(self, query_D: FloatArray, rows_P: IntArray) -> FloatArray:
+        """Return the scores of listed rows: float64 from the stored vectors, then rounded."""
+        query = query_D.astype(np.float64)
+        scores_P = np.empty(len(rows_P), dtype=np.float32)
+        for start in range(0, len(rows_P), _PAIRS):
+            part = slice(start, start + _PAIRS)
+            vectors_PD = self._shards.rows(rows_P[part]).astype(np.float64)
+            if self._similarity == "l2":
+                scores_P[part] = 0.0 - np.sqrt(((vectors_PD - query) ** 2).sum(axis=1))
+                continue
+            dots_P = (vectors_PD * query).sum(axis=1)
+            if self._similarity == "cosine":
+                lengths_P = np.sqrt((vectors_PD**2).sum(axis=1)) * np.sqrt((query**2).sum())
+                dots_P = np.divide(
+                    dots_P, lengths_P, out=np.zeros_like(dots_P), where=lengths_P > 0
+                )
+            scores_P[part] = dots_P
+        return scores_P
+
+    def checked(self, queries_QD: FloatArray) -> FloatArray:
+        """Return queries as float32.
+
+        Raises
+        ------
+        DataError
+            If the width is another, or a number is not finite.
+        """
+        width = self._shards.space.width
+        found_QD: FloatArray = np.ascontiguousarray(queries_QD, dtype=np.float32)
+        if found_QD.ndim != 2 or found_QD.shape[1] != width:
+            fix = "make it with the model that made the library"
+            problem = f"vectors of shape {found_QD.shape} for a library of width {width}"
+            raise DataError(problem, path=self._shards.path, fix=fix)
+        if not np.isfinite(found_QD).all():
+            fix = "check the model that made it"
+            raise DataError("a vector to search with is not finite", fix=fix)
+        return found_QD
+
+    def _best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[Found]:
+        slack_Q = torch.from_numpy(2 * self._slack(queries_QD))
+        best = ThresholdBest(len(queries_QD), k, slack_Q=slack_Q)
+        for rows_B, scores_BQ in self._scores(queries_QD, allowed_N):
+            best.add(torch.from_numpy(scores_BQ).T, torch.from_numpy(rows_B))
+        keys_QW = best.keys()
+        assert keys_QW is not None
+        found = []
+        for query_D, keys_W in zip(queries_QD, keys_QW, strict=True):
+            rows_W = places_of_keys(keys_W[keys_W != NO_KEY]).numpy()
+            found.append(self.ranked(query_D, rows_W, k))
+        return found
+
+    def _scores(
+        self, queries_QD: FloatArray, allowed_N: BoolArray
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
+        """Yield allowed rows and their first-pass scores, shape ``(B, Q)``, block by block."""
+        queries = torch.from_numpy(queries_QD)
+        if self._similarity == "cosine":
+            queries = torch.nn.functional.normalize(queries, dim=1)
+        for first, stored_BD in self._shards.blocks(_BLOCK):
+            columns = np.flatnonzero(allowed_N[first : first + len(stored_BD)])
+            if not len(columns):
+                continue
+            whole = len(columns) == len(stored_BD)
+            x_BD = torch.from_numpy(
+                np.array(stored_BD if whole else stored_BD[columns], dtype=np.float32)
+            )
+            if self._similarity == "cosine":
+                x_BD = torch.nn.functional.normalize(x_BD, dim=1)
+            scores_BQ = products(x_BD, queries)
+            if self._similarity == "l2":
+                scores_BQ = scores_BQ - 0.5 * x_BD.square().sum(dim=1, keepdim=True)
+            yield columns + first, scores_BQ.numpy()
+
+    def _slack(self, queries_QD: FloatArray) -> FloatArray:
+        """Bound what rounding takes from or adds to a first-pass score, shape ``(Q,)``."""
+        lengths_Q = np.linalg.norm(queries_QD.astype(np.float64), axis=1)
+        if self._similarity == "cosine":
+            lengths_Q = np.ones_like(lengths_Q)
+        longest = self._longest
+        sizes_Q = longest * lengths_Q + (longest**2 if self._similarity == "l2" else 0.0)
+        if self._similarity == "l2":
+            # Scores of the last step are rounded distances: those of equal ones differ before.
+            sizes_Q = sizes_Q + (longest + lengths_Q) ** 2
+        slack_Q: FloatArray = 8 * (self._shards.space.width + 8) * _UNIT_ROUNDOFF * sizes_Q
+        return slack_Q.astype(np.float32) + np.float32(2.0**-120)
+
+    def _first_pass_score(self, queries_QD: FloatArray, least: float) -> FloatArray:
+        """Return the first-pass score of a row whose score is ``least``, shape ``(Q,)``."""
+        if self._similarity != "l2":
+            return np.full(len(queries_QD), least, dtype=np.float64)
+        squares_Q = np.square(queries_QD, dtype=np.float64).sum(axis=1)
+        return 0.5 * (squares_Q - max(0.0, -least) ** 2)
+
+
+def ranked(rows_P: IntArray, scores_P: FloatArray, ids_of: IdsOf, k: int | None = None) -> Found:
+    """Return rows by descending score, equal ones by descending id; all, or the best ``k``."""
+    if k is not None and k < len(rows_P):
+        least = np.partition(scores_P, len(rows_P) - k)[len(rows_P) - k] if k else np.inf
+        rows_P, scores_P = rows_P[scores_P >= least], scores_P[scores_P >= least]
+    order = np.argsort(-scores_P, kind="stable")
+    rows_P, scores_P = rows_P[order], scores_P[order]
+    edges = np.flatnonzero(np.diff(scores_P, prepend=np.nan, append=np.nan) != 0)
+    for start, end in itertools.pairwise(edges):
+        if end - start > 1:
+            ids = ids_of(rows_P[start:end])
+            by_id = sorted(range(len(ids)), key=ids.__getitem__, reverse=True)
+            rows_P[start:end] = rows_P[start:end][by_id]
+    return rows_P[:k], scores_P[:k]

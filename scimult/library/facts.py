@@ -1,0 +1,44 @@
+"""What a library says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from scimult.library.state import State
+
+
+def facts_of(state: State) -> dict[str, Any]:
+    """Return what a library holds and what made it, by name."""
+    manifest = state.manifest
+    spaces = {task: state.shards(task).space for task in manifest.sides}
+    made_by = {
+        name: value
+        for name, value in next(iter(spaces.values())).made_by.items()
+        if name not in ("task", "role")
+    }
+    space = next(iter(spaces.values()))
+    return {
+        "papers": int(state.live_N.sum()),
+        "rows of removed papers": int(state.removed_N.sum()),
+        "damaged files": [str(problem.path) for problem in state.damage()],
+        "columns": dict(manifest.columns),
+        "model": manifest.model["name"],
+        "model's folder": manifest.model["path"],
+        "made by": made_by,
+        "tasks": {task: f"papers are the {role}" for task, role in manifest.sides.items()},
+        "vectors": f"width {space.width}, {space.similarity}, {space.dtype}",
+        "approximate indexes": {
+            task: f"{facts['kind']}: recall {facts['recall']:.3f} of the best 10 on "
+            f"{facts['queries']} queries, of {facts['papers']:,} papers"
+            for task, facts in manifest.indexes.items()
+        },
+        "segments": len(manifest.segments),
+        "bytes": _bytes(state.folder),
+        "generation": manifest.generation,
+        "content": manifest.content,
+    }
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,73 @@
+"""Several lists of papers into one, and a cross-encoder on top.
+
+Shape legend: K results of a list, U papers of any list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from scimult.errors import DataError
+from scimult.library.exact import Found, IdsOf, ranked
+from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
+from scimult.retrieval.runs import Ranking, id_order, places_of
+from scimult.types import FloatArray, Text
+
+
+def fused(vectors: Found, words: Found, share: float | Literal["rank"], ids_of: IdsOf) -> Found:
+    """Return the papers of two lists by the weighted sum of their points.
+
+    Parameters
+    ----------
+    vectors, words : Found
+        The lists.
+    share : float or "rank"
+        Weight of ``words`` among scores that are scaled from 0 to 1 in each list; or sums of
+        reciprocal ranks (Cormack et al., 2009).
+    ids_of : callable
+        Ids of rows.
+    """
+    rows_U = np.union1d(vectors[0], words[0])
+    if not len(rows_U):
+        return vectors
+    rankings = [_ranking(found, rows_U) for found in (vectors, words)]
+    place_U = places_of(id_order(ids_of(rows_U)))
+    if share == "rank":
+        points, weights = [reciprocal_ranks(one) for one in rankings], [1.0, 1.0]
+    else:
+        points, weights = [scaled_scores(one) for one in rankings], [1.0 - share, share]
+    found = fuse(rankings, points, weights, place_U)
+    return rows_U[found.rows_QK[0]], found.scores_QK[0]
+
+
+def reranked(
+    found: Found, query: str, texts: Sequence[Text], model: str, device: str, ids_of: IdsOf
+) -> Found:
+    """Return listed papers by the scores of a cross-encoder.
+
+    Raises
+    ------
+    DataError
+        If it has more than one score for a pair, or one that is not finite.
+    """
+    from sentence_transformers import CrossEncoder
+
+    encoder = CrossEncoder(model, device=device)
+    if encoder.num_labels != 1:
+        fix = "use a model whose head has one output"
+        raise DataError(f"cross-encoder with {encoder.num_labels} scores", path=model, fix=fix)
+    pairs = [(query, text.joined) for text in texts]
+    if not pairs:
+        return found
+    predicted = encoder.predict(pairs, show_progress_bar=False)
+    scores: FloatArray = np.asarray(predicted, dtype=np.float32).reshape(-1)
+    if not np.isfinite(scores).all():
+        raise DataError("cross-encoder gave a score that is not finite", path=model)
+    return ranked(found[0], scores, ids_of)
+
+
+def _ranking(found: Found, rows_U: np.ndarray) -> Ranking:
+    return Ranking(np.searchsorted(rows_U, found[0])[None], found[1][None])

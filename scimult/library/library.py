@@ -1,0 +1,384 @@
+"""The class ``Library``: papers that were encoded once, kept fresh, and searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from scimult.errors import DataError, one_of
+from scimult.files import only_writer
+from scimult.inference import SciMult
+from scimult.library.approximate import IndexFacts, Kind
+from scimult.library.compaction import compact
+from scimult.library.creation import create_library
+from scimult.library.encoding import open_model
+from scimult.library.facts import facts_of
+from scimult.library.filters import Where
+from scimult.library.indexing import make_index
+from scimult.library.records import Paper, as_papers
+from scimult.library.request import Method, Request
+from scimult.library.results import Hits, Tagged
+from scimult.library.searching import Searcher
+from scimult.library.state import State
+from scimult.library.tagging import as_labels, tag_rows
+from scimult.library.words import WordIndex
+from scimult.library.writing import Changes, Writer, check_model
+from scimult.retrieval.shards import Precision, Space
+from scimult.types import FloatArray
+
+Papers = Iterable[Paper | Mapping[str, Any]]
+
+
+class Library:
+    """Papers in a folder: texts, columns to filter by, vectors for each task of a model.
+
+    Parameters
+    ----------
+    path : path
+        The folder; :meth:`create` makes one.
+    model : path or SciMult, optional
+        The model, if it does not lie where it lay when the library was made.
+    device : str, optional
+        Where texts are encoded.
+
+    Raises
+    ------
+    DataError
+        If the folder is no library, or ``model`` is not the one that made it.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        model: Path | str | SciMult | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.path, self._device, self._given = Path(path), device, model
+        self._state = State(self.path)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        model: Path | str | SciMult | None = None,
+        device: str | None = None,
+    ) -> Library:
+        """Open a library; nothing is read that a search does not need."""
+        return cls(path, model=model, device=device)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        papers: Papers = (),
+        *,
+        model: Path | str,
+        tasks: Sequence[str] = (),
+        precision: Precision = "float32",
+        device: str | None = None,
+        dtype: str = "auto",
+        settings: Mapping[str, Any] | None = None,
+        show_progress: bool = False,
+    ) -> Library:
+        """Make a library of papers and return it.
+
+        Parameters
+        ----------
+        path : path
+            A new or empty folder.
+        papers : iterable of mapping
+            ``id``, ``title``, ``abstract`` and columns; they are read once, in blocks.
+        model : path
+            A run, a saved model, or a Hugging Face or sentence-transformers folder.
+        tasks : sequence of str
+            What papers are encoded for; by default all tasks that have papers, in one pass.
+        precision : {"float32", "float16"}
+            Type of the vectors on disk.
+        device, dtype
+            As of ``SciMult.from_pretrained``.
+        settings : mapping, optional
+            Its ``pooling``, ``similarity``, ``normalise`` and ``dims``.
+        show_progress : bool
+            Show a bar.
+
+        Raises
+        ------
+        StorageError
+            If something is in the folder.
+        """
+        chosen = dict(settings or {})
+        encoder = SciMult.from_pretrained(model, device=device, dtype=dtype, **chosen)
+        create_library(Path(path), encoder, Path(model), chosen, tasks, precision)
+        found = cls(path, model=encoder, device=device)
+        found.add(papers, show_progress=show_progress)
+        return found
+
+    def __repr__(self) -> str:
+        manifest = self._state.manifest
+        tasks = ", ".join(manifest.sides)
+        space = self._state.shards(next(iter(manifest.sides))).space
+        columns = f"; columns {', '.join(manifest.columns)}" if manifest.columns else ""
+        return (
+            f"Library({str(self.path)!r}: {len(self):,} papers by {manifest.model['name']!r}; "
+            f"{tasks}; width {space.width}, {space.similarity}, {space.dtype}{columns})"
+        )
+
+    def __len__(self) -> int:
+        return int(self._state.live_N.sum())
+
+    @property
+    def state(self) -> State:
+        """The library as it was when it was opened, or last changed or refreshed by this object."""
+        return self._state
+
+    @property
+    def model(self) -> SciMult:
+        """The model, opened at first use.
+
+        Raises
+        ------
+        DataError
+            If it is not the one that made the library; what differs is named.
+        """
+        return self._model
+
+    @cached_property
+    def _model(self) -> SciMult:
+        given = self._given
+        reference = self._state.manifest.model
+        found = given if isinstance(given, SciMult) else open_model(reference, given, self._device)
+        check_model(self._state, found)
+        return found
+
+    @cached_property
+    def _words(self) -> WordIndex:
+        return WordIndex(self._state)
+
+    def refresh(self) -> None:
+        """See what other processes changed."""
+        self._state = State(self.path)
+        self._searchers.clear()
+        self.__dict__.pop("_words", None)
+
+    def search(
+        self,
+        text: str = "",
+        *,
+        task: str = "search",
+        ids: Sequence[str] = (),
+        vector: FloatArray | None = None,
+        space: Space | None = None,
+        k: int | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
+        where: Where | None = None,
+        only: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        method: Method = "auto",
+        words: float | Literal["rank"] | None = None,
+        rerank: str | None = None,
+        rerank_top: int = 100,
+        percentile: bool = False,
+    ) -> Hits:
+        """Find papers for words, papers of the library, or an own vector.
+
+        The parameters are those of :class:`scimult.library.request.Request`.
+
+        Raises
+        ------
+        ConfigError, UnknownNameError
+            If the request contradicts itself, or a column or the task is not known.
+        DataError
+            If an id is not in the library, or the vector is not of its space.
+        """
+        request = Request(
+            text=text,
+            ids=ids,
+            vector=vector,
+            space=space,
+            k=k,
+            offset=offset,
+            min_score=min_score,
+            where=where,
+            only=only,
+            exclude=exclude,
+            method=method,
+            words=words,
+            rerank=rerank,
+            rerank_top=rerank_top,
+            percentile=percentile,
+        )
+        return self.searcher(task).search(request)
+
+    def recommend(
+        self,
+        ids: str | Sequence[str] = (),
+        *,
+        title: str = "",
+        abstract: str = "",
+        task: str = "link_prediction",
+        **options: Any,
+    ) -> Hits:
+        """Find papers to cite for papers of the library, or for a new one.
+
+        Parameters
+        ----------
+        ids : str or sequence of str
+            Papers of the library; left out of the results.
+        title, abstract : str
+            A new paper.
+        task : str
+            Task of the model that links papers.
+        **options
+            As of :meth:`search`: ``k``, ``min_score``, ``where``, ``exclude`` and others.
+        """
+        seeds = [ids] if isinstance(ids, str) else list(ids)
+        if not (title.strip() or abstract.strip()):
+            return self.search(task=task, ids=seeds, **options)
+        if seeds:
+            fix = "give ids, or title and abstract of a new paper"
+            raise DataError("papers of the library and a new one cannot both be meant", fix=fix)
+        paper = {"title": title, "abstract": abstract}
+        (vector_D,) = self.model.encode([paper], task=task, role="query")
+        return self.search(task=task, vector=vector_D, **options)
+
+    def tag(
+        self,
+        labels: Iterable[str | Mapping[str, Any]],
+        *,
+        ids: Sequence[str] | None = None,
+        where: Where | None = None,
+        k: int = 5,
+        task: str = "classification",
+    ) -> list[Tagged]:
+        """Return the best labels of papers of the library: all, those of ids, or of a filter.
+
+        Parameters
+        ----------
+        labels : iterable of str or mapping
+            Names, or mappings with ``id``, ``name`` and ``definition``.
+        """
+        names, texts = as_labels(labels)
+        rows = self._chosen(ids, where)
+        return list(tag_rows(self._state, self.model, rows, names, texts, k=k, task=task))
+
+    def searcher(self, task: str) -> Searcher:
+        """Return what searches the vectors of a task."""
+        if task not in self._searchers:
+            made = Searcher(self._state, task, lambda: self.model, lambda: self._words)
+            self._searchers[task] = made
+        return self._searchers[task]
+
+    @cached_property
+    def _searchers(self) -> dict[str, Searcher]:
+        return {}
+
+    def add(self, papers: Papers, *, show_progress: bool = False) -> Changes:
+        """Take papers in, new ones and others of ids that are there; encode what is new.
+
+        Raises
+        ------
+        DataError
+            If an id comes twice or a value does not fit its column. Papers before it stay.
+        StorageError
+            If another process changes the library.
+        """
+        with self._writer(self.model) as writer:
+            writer.put(as_papers(papers), show_progress=show_progress)
+        return writer.changes
+
+    def remove(self, ids: Iterable[str]) -> Changes:
+        """Remove papers; ids that are not there are passed over."""
+        with self._writer(None) as writer:
+            writer.remove(ids)
+        return writer.changes
+
+    def sync(self, papers: Papers, *, show_progress: bool = False) -> Changes:
+        """Make the library hold exactly these papers: encode what changed, remove what is gone.
+
+        Killed, it is given again and goes on.
+        """
+        with self._writer(self.model) as writer:
+            ids = writer.put(as_papers(papers), show_progress=show_progress)
+            if not ids and len(self):
+                fix = "check the papers; remove takes ids, or delete the folder"
+                raise DataError("no paper is left: sync would empty the library", fix=fix)
+            writer.remove_others(ids)
+        return writer.changes
+
+    def index(
+        self, *, task: str = "search", kind: Kind = "rabitq", target_recall: float = 0.95
+    ) -> IndexFacts:
+        """Make the approximate index of a task, tuned on titles or papers of the library.
+
+        Parameters
+        ----------
+        task : str
+            Whose vectors.
+        kind : {"rabitq", "pq", "hnsw"}
+            See :mod:`scimult.library.approximate`.
+        target_recall : float
+            Share of the exact best 10 that it has to find on the sample.
+
+        Raises
+        ------
+        ConfigError
+            If there are too few papers, or faiss is not installed.
+        """
+        one_of("kind of index", kind, get_args(Kind))
+        self.searcher(task)
+        model = self.model
+        with only_writer(self.path):
+            facts = make_index(State(self.path), model, task, kind, target_recall)
+        self.refresh()
+        return facts
+
+    def ids(self, *, where: Where | None = None) -> list[str]:
+        """Return the ids of all papers, or of those that a filter lets through."""
+        return self._state.papers.ids_of(self._chosen(None, where))
+
+    def info(self) -> dict[str, Any]:
+        """Return what the library holds and what made it, by name."""
+        return facts_of(self._state)
+
+    def compact(self) -> None:
+        """Rewrite the library without removed papers, and small segments as one."""
+        with only_writer(self.path):
+            self._state = State(self.path)
+            compact(self._state, everything=True)
+        self.refresh()
+
+    def check(self) -> list[DataError]:
+        """Read everything and return what is damaged."""
+        found = list(self._state.papers.check().values())
+        for task in self._state.manifest.sides:
+            found += self._state.shards(task).check().values()
+        return found
+
+    def _chosen(self, ids: Sequence[str] | None, where: Where | None) -> np.ndarray:
+        allowed_N = self._state.live_N
+        if where is not None:
+            allowed_N = allowed_N & self._state.papers.where(where)
+        if ids is not None:
+            chosen_N = np.zeros_like(allowed_N)
+            chosen_N[self._state.papers.rows_of(ids)] = True
+            allowed_N = allowed_N & chosen_N
+        return np.flatnonzero(allowed_N)
+
+    @contextmanager
+    def _writer(self, model: SciMult | None):
+        """Yield what changes the library, as it is on disk now; nobody else writes meanwhile."""
+        try:
+            with only_writer(self.path):
+                state = State(self.path)
+                yield Writer(state, model)
+                compact(State(self.path))
+        finally:
+            self.refresh()

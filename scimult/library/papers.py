@@ -1,0 +1,217 @@
+"""The papers of a library: Parquet files of numbered rows, asked through DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scimult.errors import ConfigError, DataError
+from scimult.files import atomic_file, sha256
+from scimult.library.filters import Where, as_sql
+from scimult.types import BoolArray, IntArray, Text
+
+if TYPE_CHECKING:
+    import duckdb
+
+# Papers that are decompressed to show one of them.
+_ROW_GROUP = 1 << 10
+_OWN_TYPES = {
+    "row": "BIGINT",
+    "id": "VARCHAR",
+    "title": "VARCHAR",
+    "abstract": "VARCHAR",
+    "text_hash": "VARCHAR",
+    "paper_hash": "VARCHAR",
+}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Papers that were written together: a Parquet file, and a shard in every space."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+def write_segment(folder: Path, name: str, table: pa.Table) -> Segment:
+    """Write papers, atomically.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
+    """
+    path = folder / f"{name}.parquet"
+    with atomic_file(path) as temporary:
+        pq.write_table(table, temporary, row_group_size=_ROW_GROUP, compression="zstd")
+    return Segment(name, len(table), path.stat().st_size, sha256(path))
+
+
+class PaperTable:
+    """All rows that were ever written; which of them are papers today, the caller knows.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds the Parquet files.
+    segments : sequence of Segment
+        Those that count, in the order that numbers the rows.
+    types : mapping of str to str
+        Type of each column that not every library has.
+
+    Attributes
+    ----------
+    damaged : dict of str to DataError
+        Segments that cannot be used, by name.
+    """
+
+    def __init__(self, folder: Path, segments: Sequence[Segment], types: Mapping[str, str]) -> None:
+        self.folder, self.segments, self.types = folder, list(segments), dict(types)
+        self.starts: IntArray = np.cumsum([0, *(part.rows for part in segments)], dtype=np.int64)
+        self.damaged: dict[str, DataError] = {}
+        for part in self.segments:
+            path = self._path(part)
+            if not path.is_file() or path.stat().st_size != part.bytes:
+                self.damaged[part.name] = _damage(path)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def usable(self) -> BoolArray:
+        """Return for each row whether its segment can be used."""
+        sound = [part.name not in self.damaged for part in self.segments]
+        return np.repeat(np.array(sound, dtype=bool), np.diff(self.starts))
+
+    def check(self) -> dict[str, DataError]:
+        """Read all files and compare them with what was written; return damaged ones by name."""
+        bad = dict(self.damaged)
+        for part in self.segments:
+            if part.name not in bad and sha256(self._path(part)) != part.sha256:
+                bad[part.name] = _damage(self._path(part))
+        return bad
+
+    def where(self, where: Where) -> BoolArray:
+        """Return which rows a filter lets through.
+
+        Raises
+        ------
+        ConfigError, UnknownNameError
+            If the filter is wrong; the message lists the columns.
+        """
+        condition, values = as_sql(where, {**self.types, "id": "VARCHAR", "title": "VARCHAR"})
+        columns = ", ".join(["id", "title", "abstract", *self.types])
+        query = f"SELECT row FROM papers WHERE {condition}"
+        import duckdb
+
+        try:
+            if len(duckdb.extract_statements(query)) != 1:
+                raise duckdb.ParserException("more than one statement")
+            rows = self._rows(query, values)
+        except duckdb.Error as error:
+            problem = str(error).split("\n")[0]
+            fix = f"write a condition in SQL on these columns: {columns}"
+            raise ConfigError(f"cannot filter: {problem}", value=where, fix=fix) from None
+        chosen_N = np.zeros(len(self), dtype=bool)
+        chosen_N[rows] = True
+        return chosen_N
+
+    def rows_of(self, ids: Sequence[str]) -> IntArray:
+        """Return all rows with one of these ids, today's and former ones, in no order."""
+        return self._rows("SELECT row FROM papers WHERE id IN (SELECT unnest(?))", [list(ids)])
+
+    def ids_of(self, rows_P: IntArray) -> list[str]:
+        """Return the ids of rows, in their order."""
+        return self.values(rows_P, "id")
+
+    def texts_of(self, rows_P: IntArray) -> list[Text]:
+        """Return the texts of rows, in their order."""
+        titles, bodies = self.values(rows_P, "title"), self.values(rows_P, "abstract")
+        return [Text("paper", *parts) for parts in zip(titles, bodies, strict=True)]
+
+    def values(self, rows_P: IntArray, column: str) -> list[Any]:
+        """Return one column of rows, in their order."""
+        found: list[Any] = self.table(rows_P, [column])[column].to_pylist()
+        return found
+
+    def table(self, rows_P: IntArray, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return rows as a table, in their order.
+
+        Raises
+        ------
+        DataError
+            If a file was changed or removed since the library was opened.
+        """
+        names = list(columns or (*_OWN_TYPES, *self.types))
+        listed = ", ".join(f'"{name}"' for name in dict.fromkeys(["row", *names]))
+        rows_P = np.asarray(rows_P, dtype=np.int64)
+        if not len(rows_P):
+            found = self._table(f"SELECT {listed} FROM papers LIMIT 0", [])
+        else:
+            low, high = int(rows_P.min()), int(rows_P.max())
+            query = (
+                f"SELECT {listed} FROM papers WHERE row BETWEEN {low} AND {high} "
+                "AND row IN (SELECT unnest(?)) ORDER BY row"
+            )
+            if len(rows_P) <= 64:
+                wanted = ", ".join(str(row) for row in set(rows_P.tolist()))
+                query = f"SELECT {listed} FROM papers WHERE row IN ({wanted}) ORDER BY row"
+            found = self._table(query, [rows_P.tolist()] if "?" in query else [])
+        places = np.searchsorted(found["row"].to_numpy(), rows_P)
+        return found.take(pa.array(places)).select(names)
+
+    def all_hashes(self) -> pa.Table:
+        """Return row, id, text_hash and paper_hash of every row."""
+        return self._table("SELECT row, id, text_hash, paper_hash FROM papers ORDER BY row", [])
+
+    def _path(self, part: Segment) -> Path:
+        return self.folder / f"{part.name}.parquet"
+
+    def _rows(self, query: str, values: list[Any]) -> IntArray:
+        rows: IntArray = self._table(query, values)["row"].to_numpy()
+        return rows
+
+    def _table(self, query: str, values: list[Any]) -> pa.Table:
+        import duckdb
+
+        try:
+            return self._connection.sql(query, params=values or None).to_arrow_table()
+        except duckdb.IOException as error:
+            fix = "open the library again; another process has rewritten it"
+            raise DataError(f"cannot read papers: {error}", path=self.folder, fix=fix) from error
+
+    @cached_property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        """A data base of nothing but these files: a filter reads no other and writes none."""
+        import duckdb
+
+        found = duckdb.connect(":memory:")
+        files = [str(self._path(part)) for part in self.segments if part.name not in self.damaged]
+        typed = {**_OWN_TYPES, **self.types}
+        empty = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in typed.items())
+        query = f"SELECT {empty} WHERE FALSE"
+        if files:
+            listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+            query += (
+                f" UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], union_by_name=true)"
+            )
+        found.execute("SET enable_progress_bar = false")
+        folder = str(self.folder).replace("'", "''")
+        found.execute(f"SET allowed_directories = ['{folder}/']")
+        found.execute("SET enable_external_access = false")
+        found.execute(f"CREATE VIEW papers AS {query}")
+        found.execute("SET lock_configuration = true")
+        return found
+
+
+def _damage(path: Path) -> DataError:
+    fix = "restore the file, or run scimult library sync, which encodes its papers again"
+    return DataError("damaged or missing papers", path=path, fix=fix)

@@ -1,0 +1,182 @@
+"""Papers as a library takes them in: an id, a text to encode, and columns to filter by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from scimult.errors import DataError
+from scimult.inference.texts import as_text
+from scimult.retrieval.store import key_of
+from scimult.types import Text
+
+OWN = ("row", "id", "title", "abstract", "text_hash", "paper_hash")
+"""Columns that every library has."""
+_TYPES = {
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "VARCHAR": pa.string(),
+    "VARCHAR[]": pa.list_(pa.string()),
+}
+_SAID = {
+    "BIGINT": "whole numbers",
+    "DOUBLE": "numbers",
+    "BOOLEAN": "true or false",
+    "VARCHAR": "text",
+    "VARCHAR[]": "lists of text",
+}
+# Of the text and of it are the title and the abstract; the id has a column.
+_READ = ("id", "_id", "title", "abstract", "text", "body")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One paper.
+
+    Attributes
+    ----------
+    id : str
+        Its id.
+    text : Text
+        Title and abstract.
+    columns : mapping
+        Anything else that is known of it, by name.
+    """
+
+    id: str
+    text: Text
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def text_hash(self) -> str:
+        """Hash of what is encoded."""
+        return key_of(self.text).hex()
+
+    @cached_property
+    def paper_hash(self) -> str:
+        """Hash of everything."""
+        known = {name: value for name, value in self.columns.items() if value is not None}
+        text = json.dumps([self.id, known], sort_keys=True, ensure_ascii=True, default=str)
+        return hashlib.sha256(f"{self.text_hash} {text}".encode()).hexdigest()[:32]
+
+
+def as_papers(items: Iterable[Paper | Mapping[str, Any]]) -> Iterator[Paper]:
+    """Yield what a user passed as papers; a mapping has ``id``, ``title`` and ``abstract``.
+
+    All its other fields become columns.
+
+    Raises
+    ------
+    DataError
+        If an item is no paper: no id, no text, text under a name that is not read.
+    """
+    for place, item in enumerate(items):
+        if isinstance(item, Paper):
+            yield item
+            continue
+        if not isinstance(item, Mapping):
+            fix = 'pass mappings such as {"id": "p1", "title": "...", "abstract": "..."}'
+            raise DataError(f"paper {place} is of type {type(item).__name__}", fix=fix)
+        name = item.get("id", item.get("_id"))
+        name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            fix = "give every paper an id: a string without line breaks"
+            raise DataError(f"paper {place} has no id", value=name, fix=fix)
+        columns = {key: value for key, value in item.items() if key not in _READ}
+        yield Paper(name, as_text(item, "paper", place), columns)
+
+
+def column_types(papers: Sequence[Paper], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the types of all columns, by name: the ``known`` ones and those that are new here.
+
+    Raises
+    ------
+    DataError
+        If a new column has a name that a library uses itself or that cannot be written.
+    """
+    seen: dict[str, set[str]] = {}
+    for paper in papers:
+        for name, value in paper.columns.items():
+            if name not in known and value is not None:
+                seen.setdefault(name, set()).add(_type_of(value))
+    lowered = {name.casefold() for name in (*OWN, *known)}
+    for name in seen:
+        if name.casefold() in lowered or not name.isprintable() or not name.strip():
+            fix = "give the column another name; capitals alone make none"
+            raise DataError("column has a name that is taken", value=name, fix=fix)
+        lowered.add(name.casefold())
+    return {**known, **{name: _common(kinds) for name, kinds in seen.items()}}
+
+
+def as_table(papers: Sequence[Paper], first_row: int, types: Mapping[str, str]) -> pa.Table:
+    """Return papers as a table of a library's columns, numbered from ``first_row``.
+
+    Raises
+    ------
+    DataError
+        If a value is not of its column's type; the message names paper and column.
+    """
+    columns = {
+        "row": pa.array(range(first_row, first_row + len(papers)), pa.int64()),
+        "id": pa.array([paper.id for paper in papers], pa.string()),
+        "title": pa.array([paper.text.title for paper in papers], pa.string()),
+        "abstract": pa.array([paper.text.body for paper in papers], pa.string()),
+        "text_hash": pa.array([paper.text_hash for paper in papers], pa.string()),
+        "paper_hash": pa.array([paper.paper_hash for paper in papers], pa.string()),
+    }
+    for name, kind in types.items():
+        values = [_converted(paper, name, kind) for paper in papers]
+        columns[name] = pa.array(values, _TYPES[kind])
+    return pa.table(columns)
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "BOOLEAN"
+    if isinstance(value, int):
+        return "BIGINT" if abs(value) < 2**63 else "VARCHAR"
+    if isinstance(value, float):
+        return "DOUBLE"
+    return "VARCHAR[]" if isinstance(value, (list, tuple)) else "VARCHAR"
+
+
+def _common(kinds: set[str]) -> str:
+    if kinds <= {"BIGINT", "DOUBLE"}:
+        return "DOUBLE" if "DOUBLE" in kinds else "BIGINT"
+    return kinds.copy().pop() if len(kinds) == 1 else "VARCHAR"
+
+
+def _converted(paper: Paper, name: str, kind: str) -> Any:
+    value = paper.columns.get(name)
+    if value is None:
+        return None
+    found = _type_of(value)
+    if found == kind and kind != "VARCHAR[]":
+        return value if isinstance(value, (bool, int, float, str)) else _as_words(value)
+    if kind == "VARCHAR[]":
+        items = value if found == "VARCHAR[]" else [value]
+        return [_as_words(item) for item in items if item is not None]
+    if kind == "VARCHAR":
+        return _as_words(value)
+    if kind == "DOUBLE" and found == "BIGINT":
+        return float(value)
+    if kind == "BIGINT" and found == "DOUBLE" and float(value).is_integer():
+        return int(value)
+    raise DataError(
+        f"paper {paper.id!r}: column {name!r} holds {_SAID[kind]}, this is {_SAID[found]}",
+        value=value,
+        fix="write it as the others, or give the column another name",
+    )
+
+
+def _as_words(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)

@@ -1,0 +1,148 @@
+"""What a search returns: ids, scores and texts together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+from scimult.terminal import visible
+from scimult.types import Text
+
+SCORES = {"dot": "dot product", "cosine": "cosine", "l2": "minus L2 distance"}
+"""What the score of each similarity is; larger is closer in all of them."""
+_TITLE_CHARACTERS = 72
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One paper that was found.
+
+    Attributes
+    ----------
+    rank : int
+        From 1, over all pages.
+    score : float
+        See ``Hits.score``.
+    id : str
+        Of the paper.
+    text : Text
+        Its title and abstract.
+    columns : mapping
+        What else the library knows of it.
+    percentile : float or None
+        Share of the library's papers, in per cent, that score lower for this query; from a
+        sample of 10,000.
+    """
+
+    rank: int
+    score: float
+    id: str
+    text: Text
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    percentile: float | None = None
+
+    @property
+    def title(self) -> str:
+        """Title of the paper."""
+        return self.text.title
+
+    @property
+    def abstract(self) -> str:
+        """Abstract of the paper."""
+        return self.text.body
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the abstract, for a table or JSON."""
+        found = {"rank": self.rank, "score": round(self.score, 4)}
+        if self.percentile is not None:
+            found["percentile"] = round(self.percentile, 2)
+        return {**found, "id": self.id, "title": self.title, **self.columns}
+
+    def __repr__(self) -> str:
+        return f"Hit({self.rank}, {self.score:.4f}, {self.id!r}, {self.title!r})"
+
+
+class Hits(Sequence[Hit]):
+    """Papers that were found, best first; printing it shows a table.
+
+    Parameters
+    ----------
+    found : sequence of Hit
+        The papers.
+    score : str
+        What their scores are: a similarity, or how several lists became one.
+    exact : bool
+        Whether every paper was looked at, or an approximate index chose which.
+    """
+
+    def __init__(self, found: Sequence[Hit], score: str, exact: bool = True) -> None:
+        self._found, self.score, self.exact = list(found), score, exact
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the papers."""
+        return [hit.id for hit in self]
+
+    @property
+    def scores(self) -> list[float]:
+        """Scores of the papers."""
+        return [hit.score for hit in self]
+
+    @property
+    def texts(self) -> list[Text]:
+        """Titles and abstracts of the papers."""
+        return [hit.text for hit in self]
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Return a row for each paper, for pandas or JSON."""
+        return [hit.as_dict() for hit in self]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self._found)
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Hits: ...
+
+    def __getitem__(self, place: int | slice) -> Hit | Hits:
+        if isinstance(place, slice):
+            return Hits(self._found[place], self.score, self.exact)
+        return self._found[place]
+
+    def __repr__(self) -> str:
+        how = "" if self.exact else ", approximate"
+        head = f"{len(self)} papers by {self.score}{how}"
+        if not self._found:
+            return head
+        width = max(len(visible(hit.id)) for hit in self._found[:_SHOWN])
+        lines = [
+            f"{hit.rank:>4}  {hit.score:>8.4f}  {visible(hit.id):<{width}}  {_cut(hit.title)}"
+            for hit in self._found[:_SHOWN]
+        ]
+        more = [f"      … and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
+        return "\n".join([head, *lines, *more])
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A paper and the labels that fit it best; of a label, ``Hit.title`` is its name."""
+
+    id: str
+    title: str
+    labels: Hits
+
+    def __repr__(self) -> str:
+        named = ", ".join(f"{hit.title} {hit.score:.2f}" for hit in self.labels)
+        return f"Tagged({self.id!r}, {_cut(self.title)!r}: {named})"
+
+
+def _cut(title: str) -> str:
+    shown = visible(title)
+    return shown if len(shown) <= _TITLE_CHARACTERS else shown[: _TITLE_CHARACTERS - 1] + "…"

@@ -1,0 +1,231 @@
+"""From a request to papers: what may be found, the query's vector, the list, its page.
+
+Shape legend: N rows, D width, Q queries, K results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from scimult.errors import ConfigError, DataError, UnknownNameError, suggest
+from scimult.inference import SciMult
+from scimult.library.approximate import ApproximateSearch, IndexFacts
+from scimult.library.exact import ExactSearch, Found
+from scimult.library.fusing import fused, reranked
+from scimult.library.manifest import INDEXES
+from scimult.library.request import Request
+from scimult.library.results import SCORES, Hit, Hits
+from scimult.library.state import State
+from scimult.library.words import WordIndex
+from scimult.types import BoolArray, FloatArray, IntArray
+
+FUSED = 1000
+"""How many results of each list are fused."""
+_SAMPLE = 10_000
+# Papers that are searched exactly in less time than an index takes to be as good.
+_FEW = 20_000
+_NEAR = 1000
+
+
+class Searcher:
+    """Searches one space of a library.
+
+    Parameters
+    ----------
+    state : State
+        The library.
+    task : str
+        Whose vectors.
+    model : callable
+        Returns the model that made them; called only where something has to be encoded.
+    words : callable
+        Returns the index of words.
+
+    Raises
+    ------
+    UnknownNameError
+        If the library has no vectors for the task.
+    DataError
+        If papers are not what the task looks for.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        task: str,
+        model: Callable[[], SciMult],
+        words: Callable[[], WordIndex],
+    ) -> None:
+        if task not in state.manifest.sides:
+            raise UnknownNameError("task of this library", task, state.manifest.sides)
+        if state.manifest.sides[task] != "candidate":
+            fix = "use tag, which ranks labels for papers"
+            raise DataError("papers are not what this task looks for", value=task, fix=fix)
+        self._state, self._task, self._model, self._words = state, task, model, words
+        self._shards = state.shards(task)
+        longest = state.manifest.longest.get(task, 0.0)
+        self.exact = ExactSearch(self._shards, longest, state.papers.ids_of)
+
+    def search(self, request: Request) -> Hits:
+        """Return the papers of a request."""
+        seeds = self._rows_of(request.ids)
+        allowed_N = self._allowed(request, seeds)
+        query_D = self._query(request, seeds)
+        score = SCORES[self._shards.space.similarity]
+        exact = True
+        if request.min_score is not None:
+            found = self.exact.above(query_D[None], request.min_score, allowed_N)[0]
+        else:
+            depth = max(request.depth, FUSED if request.words is not None else 0)
+            depth = max(depth, request.rerank_top if request.rerank else 0)
+            (found,), exact = self.vectors(query_D[None], depth, allowed_N, request.method)
+        if request.words is not None:
+            words = self._words().best(request.text, FUSED, allowed_N)
+            found = fused(found, words, request.words, self._state.papers.ids_of)
+            score = "reciprocal ranks" if request.words == "rank" else f"{score} and BM25, 0 to 1"
+        if request.rerank is not None:
+            first = slice(0, request.rerank_top)
+            texts = self._state.papers.texts_of(found[0][first])
+            device = str(self._model().device)
+            top = (found[0][first], found[1][first])
+            ids_of = self._state.papers.ids_of
+            found = reranked(top, request.text, texts, request.rerank, device, ids_of)
+            score = "cross-encoder"
+        page = found[0][request.page], found[1][request.page]
+        return self._hits(page, request, query_D, score, exact)
+
+    def vectors(
+        self, queries_QD: FloatArray, k: int, allowed_N: BoolArray, method: str = "auto"
+    ) -> tuple[list[Found], bool]:
+        """Return the best rows of every query, and whether every allowed one was looked at.
+
+        Raises
+        ------
+        ConfigError
+            If the approximate index is asked for and there is none.
+        """
+        index = self.approximate
+        if index is None and method == "approximate":
+            fix = "make one with scimult library index, or search exactly"
+            raise ConfigError("the library has no approximate index", value=self._task, fix=fix)
+        few = allowed_N[: index.facts.rows].sum() < _FEW if index else True
+        if index is None or method == "exact" or (few and method == "auto"):
+            return self.exact.best(queries_QD, k, allowed_N), True
+        return index.best(queries_QD, k, allowed_N), False
+
+    @cached_property
+    def approximate(self) -> ApproximateSearch | None:
+        """The approximate index, if there is one."""
+        facts = self._state.manifest.indexes.get(self._task)
+        if facts is None:
+            return None
+        known = IndexFacts(**facts)
+        path = self._state.folder / INDEXES / known.file
+        ids_of = self._state.papers.ids_of
+        return ApproximateSearch(path, known, self._shards, self.exact, ids_of)
+
+    def _allowed(self, request: Request, seeds: IntArray) -> BoolArray:
+        """Return which rows may be found."""
+        papers, allowed_N = self._state.papers, self._state.live_N
+        if request.where is not None:
+            allowed_N = allowed_N & papers.where(request.where)
+        if request.only is not None:
+            chosen_N = np.zeros_like(allowed_N)
+            chosen_N[papers.rows_of(request.only)] = True
+            allowed_N = allowed_N & chosen_N
+        out = np.concatenate([seeds, papers.rows_of(request.exclude)])
+        if len(out):
+            allowed_N = allowed_N.copy()
+            allowed_N[out] = False
+        return allowed_N
+
+    def _rows_of(self, ids: Sequence[str]) -> IntArray:
+        """Return the rows of papers, in the order of their ids.
+
+        Raises
+        ------
+        DataError
+            If one is not in the library.
+        """
+        papers = self._state.papers
+        rows = papers.rows_of(ids) if len(ids) else np.empty(0, np.int64)
+        rows = rows[self._state.live_N[rows]]
+        found = dict(zip(papers.ids_of(rows), rows.tolist(), strict=True))
+        missing = [name for name in ids if name not in found]
+        if missing:
+            known = papers.ids_of(self._state.live_rows()[:_NEAR])
+            fix = f"use ids of the library{suggest(missing[0], known)}"
+            raise DataError("no paper has this id", value=missing[0], fix=fix)
+        return np.array([found[name] for name in ids], dtype=np.int64)
+
+    def _query(self, request: Request, seeds: IntArray) -> FloatArray:
+        """Return the vector to search with, shape ``(D,)``."""
+        if request.vector is not None:
+            if request.space is not None:
+                ours = self._shards.space
+                made_by = {**request.space.made_by, "role": ours.made_by["role"]}
+                other = replace(request.space, made_by=made_by, dtype=ours.dtype)
+                ours.check_same(other, self._state.folder)
+            return self.exact.checked(np.asarray(request.vector)[None])[0]
+        parts = [self._seed_vectors(seeds)]
+        if request.text.strip():
+            parts.append(self._encoded([request.text]))
+        vectors_QD = np.concatenate(parts)
+        if self._shards.space.similarity == "cosine":
+            lengths = np.linalg.norm(vectors_QD, axis=1, keepdims=True)
+            vectors_QD = vectors_QD / np.where(lengths > 0, lengths, 1)
+        return vectors_QD.mean(axis=0, dtype=np.float64).astype(np.float32)
+
+    def _seed_vectors(self, seeds: IntArray) -> FloatArray:
+        """Return papers as queries: their stored vectors, where the task's query is no paper too.
+
+        Encoded as queries where the two sides of the task differ.
+        """
+        stored_QD = self._shards.rows(seeds)
+        if not len(seeds) or self._task in self._state.manifest.shared:
+            return stored_QD
+        if self._model().kind(self._task, "query") != "paper":
+            return stored_QD
+        texts = self._state.papers.texts_of(seeds)
+        return self._model().encode(texts, task=self._task, role="query")
+
+    def _encoded(self, texts: Sequence[str]) -> FloatArray:
+        return self._model().encode(texts, task=self._task, role="query")
+
+    def _hits(
+        self, found: Found, request: Request, query_D: FloatArray, score: str, exact: bool
+    ) -> Hits:
+        rows, scores = found
+        table = self._state.papers.table(rows).to_pylist()
+        texts = self._state.papers.texts_of(rows)
+        shares = self._percentiles(query_D, rows) if request.percentile else [None] * len(rows)
+        types = self._state.manifest.columns
+        hits = [
+            Hit(
+                rank=request.offset + place,
+                score=float(scores[place - 1]),
+                id=table[place - 1]["id"],
+                text=texts[place - 1],
+                columns={name: table[place - 1][name] for name in types},
+                percentile=shares[place - 1],
+            )
+            for place in range(1, len(rows) + 1)
+        ]
+        return Hits(hits, score, exact)
+
+    def _percentiles(self, query_D: FloatArray, rows: IntArray) -> list[float | None]:
+        """Return how much of the library scores lower than each row, in per cent."""
+        sample = np.sort(self.exact.scores(query_D, self._sample))
+        scores = self.exact.scores(query_D, rows)
+        return [float(x) for x in 100 * np.searchsorted(sample, scores) / max(1, len(sample))]
+
+    @cached_property
+    def _sample(self) -> IntArray:
+        live = self._state.live_rows()
+        generator = np.random.default_rng(0)
+        few = len(live) <= _SAMPLE
+        return live if few else np.sort(generator.choice(live, _SAMPLE, replace=False))

@@ -1,0 +1,79 @@
+"""A library as it is on disk at one moment: its manifest, papers, vectors, and what is removed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from scimult.errors import DataError
+from scimult.library.manifest import PAPERS, VECTORS, read_manifest, read_removed
+from scimult.library.papers import PaperTable
+from scimult.retrieval.shards import Shards
+from scimult.types import BoolArray, IntArray
+
+
+class State:
+    """Opens a library without reading its vectors.
+
+    Parameters
+    ----------
+    folder : Path
+        The library.
+
+    Attributes
+    ----------
+    manifest : Manifest
+        What it says.
+    papers : PaperTable
+        All rows; today's papers are the ``live`` ones.
+
+    Raises
+    ------
+    DataError
+        If there is no library, or it is damaged as a whole.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.manifest = folder, read_manifest(folder)
+        manifest = self.manifest
+        self.papers = PaperTable(folder / PAPERS, manifest.segments, manifest.columns)
+        self._removed_N = read_removed(folder, manifest)
+        self._shards: dict[str, Shards] = {}
+
+    def space_folder(self, task: str) -> Path:
+        """Return the folder of a task's vectors."""
+        role = self.manifest.sides[task]
+        return self.folder / VECTORS / self.manifest.vectors / f"{task}.{role}"
+
+    def shards(self, task: str) -> Shards:
+        """Return the vectors of a task, a shard for each segment."""
+        if task not in self._shards:
+            names = [part.name for part in self.manifest.segments]
+            self._shards[task] = Shards(self.space_folder(task), names)
+        return self._shards[task]
+
+    @cached_property
+    def live_N(self) -> BoolArray:
+        """Which rows are papers of the library and can be read, shape ``(N,)``."""
+        usable_N = self.papers.usable() & ~self._removed_N
+        for task in self.manifest.sides:
+            usable_N &= self.shards(task).usable()
+        return usable_N
+
+    @property
+    def removed_N(self) -> BoolArray:
+        """Which rows are no papers any more, shape ``(N,)``."""
+        return self._removed_N
+
+    def damage(self) -> list[DataError]:
+        """Return what is known to be damaged without reading everything."""
+        found = list(self.papers.damaged.values())
+        for task in self.manifest.sides:
+            found += self.shards(task).damaged.values()
+        return found
+
+    def live_rows(self) -> IntArray:
+        """Return the numbers of the live rows."""
+        return np.flatnonzero(self.live_N)

@@ -1,0 +1,91 @@
+"""Labels for papers of a library.
+
+Shape legend: N papers, C labels, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scimult.errors import ConfigError, DataError
+from scimult.inference import SciMult
+from scimult.inference.texts import as_text
+from scimult.library.results import SCORES, Hit, Hits, Tagged
+from scimult.library.state import State
+from scimult.retrieval.exact import ExactIndex
+from scimult.types import FloatArray, IntArray, Text
+
+_BLOCK = 4096
+
+
+def as_labels(labels: Iterable[str | Mapping[str, Any]]) -> tuple[list[str], list[Text]]:
+    """Return ids and texts of labels; a string is a name, which is the id too.
+
+    Raises
+    ------
+    DataError
+        If there is none, one has no name, or an id comes twice.
+    """
+    ids, texts = [], []
+    for place, label in enumerate(labels):
+        text = as_text(label, "label", place)
+        name = label.get("id", text.title) if isinstance(label, Mapping) else text.title
+        ids.append(str(name))
+        texts.append(text)
+    if not ids:
+        raise DataError("no label is given", fix="pass names, or mappings with id and name")
+    if len(set(ids)) != len(ids):
+        twice = next(name for name in ids if ids.count(name) > 1)
+        raise DataError("label is given twice", value=twice, fix="give every label its own id")
+    return ids, texts
+
+
+def tag_rows(
+    state: State,
+    model: SciMult,
+    rows: IntArray,
+    ids: Sequence[str],
+    labels: Sequence[Text],
+    *,
+    k: int,
+    task: str,
+) -> Iterator[Tagged]:
+    """Yield papers with their best ``k`` labels.
+
+    Stored vectors are used where the library has them for the task.
+
+    Raises
+    ------
+    ConfigError
+        If the task does not rank labels for papers, or ``k`` is not positive.
+    """
+    if (model.kind(task, "query"), model.kind(task, "candidate")) != ("paper", "label"):
+        fix = "name a task that ranks labels for papers, such as classification"
+        raise ConfigError("no task for labels", value=task, fix=fix)
+    if k < 1:
+        raise ConfigError("no list is as short", value=k, fix="ask for one label or more")
+    labels_CD = model.encode(labels, task=task, role="candidate")
+    index = ExactIndex(ids, labels_CD, model.similarity)
+    for start in range(0, len(rows), _BLOCK):
+        part = rows[start : start + _BLOCK]
+        texts, names = state.papers.texts_of(part), state.papers.ids_of(part)
+        ranking = index.search(_vectors(state, model, part, texts, task), k)
+        for place, (name, text) in enumerate(zip(names, texts, strict=True)):
+            found = [
+                Hit(rank, float(score), ids[row], labels[row])
+                for rank, (row, score) in enumerate(
+                    zip(ranking.rows_QK[place], ranking.scores_QK[place], strict=True), start=1
+                )
+            ]
+            yield Tagged(name, text.title, Hits(found, SCORES[model.similarity]))
+
+
+def _vectors(
+    state: State, model: SciMult, rows: IntArray, texts: Sequence[Text], task: str
+) -> FloatArray:
+    if state.manifest.sides.get(task) == "query":
+        return np.ascontiguousarray(state.shards(task).rows(rows))
+    return model.encode(texts, task=task, role="query")

@@ -1,0 +1,96 @@
+"""BM25 over a library's papers, kept beside it until the papers change."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scimult.errors import StorageError
+from scimult.files import FolderKind, atomic_folder
+from scimult.library.exact import Found, ranked
+from scimult.library.state import State
+from scimult.progress import note, warn
+from scimult.retrieval.bm25 import K1, B, tokenise
+from scimult.types import BoolArray, IntArray
+
+if TYPE_CHECKING:
+    import bm25s
+
+FOLDER = "words"
+_ROWS = "rows.npy"
+_KIND = FolderKind("an index of words", lambda folder: (folder / _ROWS).is_file())
+
+
+class WordIndex:
+    """An inverted index over today's papers, memory-mapped from the library's folder.
+
+    It is made when it is first asked for after the papers changed. Where the folder cannot be
+    written it is made for this process alone.
+
+    Parameters
+    ----------
+    state : State
+        The library.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        folder = state.folder / FOLDER / state.manifest.content
+        # Rows are numbered anew by a rewrite, which leaves the content as it is.
+        rows = state.live_rows()
+        kept = _kept_rows(folder / _ROWS)
+        if kept is None or not np.array_equal(kept, rows):
+            self._model = self._made(rows)
+            self._keep(folder, rows)
+        else:
+            import bm25s  # it loads scipy, which a dense search never needs
+
+            self._model = bm25s.BM25.load(folder, mmap=True)
+        self._rows = rows
+
+    def best(self, query: str, k: int, allowed_N: BoolArray) -> Found:
+        """Return the best ``k`` allowed rows that share a token with the query."""
+        (tokens,) = tokenise([query])
+        if not tokens:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        scores_C = np.asarray(self._model.get_scores(tokens), dtype=np.float32)
+        chosen = np.flatnonzero((scores_C > 0) & allowed_N[self._rows])
+        return ranked(self._rows[chosen], scores_C[chosen], self._state.papers.ids_of, k)
+
+    def _made(self, rows: IntArray) -> bm25s.BM25:
+        import bm25s
+
+        note(f"BM25 reads {len(rows):,} papers")
+        tokens = []
+        for start in range(0, len(rows), 1 << 14):
+            texts = self._state.papers.texts_of(rows[start : start + (1 << 14)])
+            tokens += tokenise([text.joined for text in texts])
+        model = bm25s.BM25(method="lucene", k1=K1, b=B)
+        # A library without a word has nothing to find; the index wants one.
+        model.index(tokens if any(tokens) else [[" "]] * max(1, len(tokens)), show_progress=False)
+        return model
+
+    def _keep(self, folder: Path, rows: IntArray) -> None:
+        try:
+            with atomic_folder(folder, _KIND) as temporary:
+                self._model.save(temporary, show_progress=False)
+                np.save(temporary / _ROWS, rows)
+        except StorageError as error:
+            warn(f"{folder}: the index of words is not kept ({error.problem})")
+            return
+        for other in folder.parent.iterdir():
+            if other.name != folder.name and not other.name.startswith("."):
+                with suppress(OSError):
+                    shutil.rmtree(other)
+
+
+def _kept_rows(path: Path) -> IntArray | None:
+    try:
+        rows: IntArray = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return rows

@@ -1,0 +1,307 @@
+"""Changes to a library: papers come, change and go, and only new texts are encoded.
+
+Rows are appended in segments. Vectors and papers of a segment are written first, ``library.json``
+last: a writer that is killed leaves files that nothing names, and the next one removes them. A
+changed paper is a new row and a removed one; where its text is the same its vectors are copied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scimult.errors import DataError
+from scimult.inference import SciMult
+from scimult.library.encoding import encode_papers, spaces_of
+from scimult.library.manifest import (
+    PAPERS,
+    Manifest,
+    content_of,
+    write_manifest,
+    write_removed,
+)
+from scimult.library.papers import Segment, write_segment
+from scimult.library.records import Paper, as_table, column_types
+from scimult.library.state import State
+from scimult.progress import bar
+from scimult.retrieval.shards import publish, shard_name, write_shard
+from scimult.types import FloatArray, IntArray
+
+SEGMENT_ROWS = 8192
+"""Papers of a segment: what a kill can lose."""
+_NUMBER = re.compile(r"\d{6,}")
+
+
+@dataclass
+class Changes:
+    """What a change did.
+
+    Attributes
+    ----------
+    added, changed, unchanged, removed : int
+        Papers; changed are those whose text or columns are others now.
+    texts_encoded, tokens_encoded : int
+        What the model had to do.
+    """
+
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    texts_encoded: int = 0
+    tokens_encoded: int = 0
+
+    def __str__(self) -> str:
+        words = [f"{count:,} {name}" for name, count in vars(self).items() if "_" not in name]
+        return f"{', '.join(words)}; {self.texts_encoded:,} texts encoded"
+
+
+@dataclass(frozen=True)
+class _Known:
+    row: int
+    text_hash: str
+    paper_hash: str
+
+
+class Writer:
+    """Changes a library; the caller holds its lock.
+
+    Parameters
+    ----------
+    state : State
+        The library as it is.
+    model : SciMult, optional
+        Encodes what is new; not needed to remove.
+    segment_rows : int
+        Papers of a segment.
+
+    Raises
+    ------
+    DataError
+        If the model, or a setting of it, is not the library's; what differs is named.
+    """
+
+    def __init__(
+        self, state: State, model: SciMult | None = None, segment_rows: int = SEGMENT_ROWS
+    ) -> None:
+        self.changes = Changes()
+        self._folder, self._state, self._model = state.folder, state, model
+        self._manifest, self._segment_rows = state.manifest, segment_rows
+        self._removed_N = state.removed_N.copy()
+        self._spaces = {task: state.shards(task).space for task in state.manifest.sides}
+        if model is not None:
+            check_model(state, model)
+        self._listed = {task: list(state.shards(task).shards) for task in self._spaces}
+        tidy(state)
+        table = state.papers.all_hashes()
+        columns = [table[name].to_pylist() for name in table.column_names]
+        self._known = {
+            name: _Known(row, *hashes)
+            for row, name, *hashes in zip(*columns, strict=True)
+            if state.live_N[row]
+        }
+        self._lost = _lost(state)
+        if self._lost:
+            # What cannot be read is not known to be there.
+            hashes = [known.paper_hash for known in self._known.values()]
+            self._manifest = replace(self._manifest, content=content_of("0", hashes, []))
+
+    def put(self, papers: Iterable[Paper], *, show_progress: bool = False) -> set[str]:
+        """Take papers in; what is there already as it is costs nothing.
+
+        Returns
+        -------
+        set of str
+            All ids that came.
+
+        Raises
+        ------
+        DataError
+            If an id comes twice, or a column's value is not of its type. What was taken in
+            before stays.
+        """
+        seen: set[str] = set()
+        with bar("papers", total=None, unit="paper", show=show_progress) as shown:
+            for waiting in self._new(papers, seen, shown.update):
+                self._append(waiting)
+        return seen
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Remove papers; ids that are not there are passed over."""
+        chosen = set(ids)
+        lost = [row for row, name in self._lost.items() if name in chosen]
+        found = [self._known.pop(name) for name in chosen if name in self._known]
+        if not lost and not found:
+            return
+        for row in lost:
+            del self._lost[row]
+        self._removed_N[[known.row for known in found] + lost] = True
+        self.changes.removed += len(found)
+        self._commit([known.paper_hash for known in found], [], {})
+
+    def remove_others(self, ids: set[str]) -> None:
+        """Remove all papers but these, and what cannot be read any more."""
+        self.remove([name for name in (*self._known, *self._lost.values()) if name not in ids])
+
+    def _new(
+        self, papers: Iterable[Paper], seen: set[str], advance: object
+    ) -> Iterator[list[Paper]]:
+        """Yield papers that are not in the library as they are, a segment at a time."""
+        assert callable(advance)
+        waiting: list[Paper] = []
+        for paper in papers:
+            advance(1)
+            if paper.id in seen:
+                fix = "give every paper its own id, or leave the repetition out"
+                raise DataError("id is given twice", value=paper.id, fix=fix)
+            seen.add(paper.id)
+            known = self._known.get(paper.id)
+            if known is not None and known.paper_hash == paper.paper_hash:
+                self.changes.unchanged += 1
+                continue
+            waiting.append(paper)
+            if len(waiting) == self._segment_rows:
+                yield waiting
+                waiting = []
+        if waiting:
+            yield waiting
+
+    def _append(self, papers: Sequence[Paper]) -> None:
+        """Write one segment and make it part of the library."""
+        columns = column_types(papers, self._manifest.columns)
+        table = as_table(papers, self._manifest.rows, columns)
+        vectors = self._vectors(papers)
+        before = [self._known.get(paper.id) for paper in papers]
+        former = [known for known in before if known is not None]
+        number = next_number(self._manifest)
+        segment = self._write(number, table, papers, vectors)
+        first = self._manifest.rows
+        self._removed_N = np.append(self._removed_N, np.zeros(len(papers), dtype=bool))
+        self._removed_N[[known.row for known in former]] = True
+        ids = {paper.id for paper in papers}
+        for row in [row for row, name in self._lost.items() if name in ids]:
+            self._removed_N[row] = True
+            del self._lost[row]
+        for place, paper in enumerate(papers):
+            self._known[paper.id] = _Known(first + place, paper.text_hash, paper.paper_hash)
+        self.changes.changed += len(former)
+        self.changes.added += len(papers) - len(former)
+        added = [paper.paper_hash for paper in papers]
+        values = {"columns": columns, "segments": (*self._manifest.segments, segment)}
+        longest = {
+            task: max(self._manifest.longest.get(task, 0.0), longest_of(vectors[task]))
+            for task in self._spaces
+        }
+        self._commit([k.paper_hash for k in former], added, {**values, "longest": longest})
+
+    def _vectors(self, papers: Sequence[Paper]) -> dict[str, FloatArray]:
+        """Encode new texts, and copy the vectors of papers whose text is the same."""
+        assert self._model is not None
+        before = [self._known.get(paper.id) for paper in papers]
+        kept = {
+            place: known.row
+            for place, (paper, known) in enumerate(zip(papers, before, strict=True))
+            if known is not None and known.text_hash == paper.text_hash
+        }
+        places = [place for place in range(len(papers)) if place not in kept]
+        tokens = self._model.tokens_encoded
+        texts = [papers[place].text for place in places]
+        encoded = encode_papers(self._model, texts, self._manifest.sides)
+        self.changes.texts_encoded += len(texts)
+        self.changes.tokens_encoded += self._model.tokens_encoded - tokens
+        found = {}
+        for task, space in self._spaces.items():
+            vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
+            vectors_ND[places] = encoded[task]
+            rows = np.array(list(kept.values()), dtype=np.int64)
+            vectors_ND[list(kept)] = self._copied(task, rows)
+            found[task] = vectors_ND
+        return found
+
+    def _copied(self, task: str, rows: IntArray) -> FloatArray:
+        """Return stored vectors; those of segments of this writer are opened anew."""
+        if len(rows) and rows.max() >= len(self._state.shards(task)):
+            self._state = State(self._folder)
+        return self._state.shards(task).rows(rows)
+
+    def _write(
+        self,
+        number: int,
+        table: object,
+        papers: Sequence[Paper],
+        vectors: dict[str, FloatArray],
+    ) -> Segment:
+        ids = [paper.id for paper in papers]
+        hashes = [paper.text_hash for paper in papers]
+        for task, space in self._spaces.items():
+            folder = self._state.space_folder(task)
+            shard = write_shard(folder, number, space, ids, vectors[task], hashes)
+            self._listed[task] = [*self._listed[task], shard]
+        return write_segment(self._folder / PAPERS, shard_name(number), table)
+
+    def _commit(self, gone: Sequence[str], added: Sequence[str], values: dict[str, object]) -> None:
+        """Make the change happen: spaces and removed rows first, the manifest last."""
+        for task, space in self._spaces.items():
+            publish(self._state.space_folder(task), space, self._listed[task])
+        before = self._manifest
+        name = write_removed(self._folder, before.generation + 1, self._removed_N)
+        content = content_of(before.content, added, gone)
+        self._manifest = before.changed(removed=name, content=content, **values)
+        write_manifest(self._folder, self._manifest)
+        if before.removed and before.removed != name:
+            (self._folder / before.removed).unlink(missing_ok=True)
+
+
+def check_model(state: State, model: SciMult) -> None:
+    """Check that a model makes the vectors that a library holds.
+
+    Raises
+    ------
+    DataError
+        If it does not; what differs is named.
+    """
+    for task, role in state.manifest.sides.items():
+        space = state.shards(task).space
+        (other,) = spaces_of(model, {task: role}, space.dtype).values()
+        space.check_same(other, state.folder)
+
+
+def longest_of(vectors_ND: FloatArray) -> float:
+    """Return the length of the longest vector, rounded up; 0 of none."""
+    return float(np.linalg.norm(vectors_ND, axis=1).max(initial=0.0)) * (1 + 1e-5)
+
+
+def _lost(state: State) -> dict[int, str]:
+    """Return rows of papers that cannot be read any more, and their ids as far as known."""
+    rows = np.flatnonzero(~state.removed_N & ~state.live_N)
+    found = dict.fromkeys(rows.tolist(), "")
+    if not found:
+        return found
+    for task in state.manifest.sides:
+        ids = state.shards(task).ids
+        found.update({row: ids[row] for row in found if ids[row]})
+    table = state.papers.all_hashes()
+    named = zip(table["row"].to_pylist(), table["id"].to_pylist(), strict=True)
+    found.update({row: name for row, name in named if row in found})
+    return found
+
+
+def next_number(manifest: Manifest) -> int:
+    """Return the number of the next segment."""
+    return 1 + max((int(part.name) for part in manifest.segments), default=-1)
+
+
+def tidy(state: State) -> None:
+    """Remove what killed writers left: files of segments that the manifest does not name."""
+    named = {part.name for part in state.manifest.segments}
+    folders = [state.folder / PAPERS, *map(state.space_folder, state.manifest.sides)]
+    for folder in folders:
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if _NUMBER.fullmatch(path.stem) and path.stem not in named:
+                path.unlink(missing_ok=True)
+    for path in state.folder.glob("removed.*.npy"):
+        if path.name != state.manifest.removed:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Reviewers for papers: affinities from what reviewers wrote, and the best assignment."""

@@ -1,0 +1,221 @@
+"""Who reviews what: the assignment of the largest total score, as a linear programme.
+
+With loads alone the programme is a transportation problem, whose corners are whole numbers. It is
+solved on the best pairs only, and pairs whose reduced cost shows that they would help are added
+until there are none: the optimum over all pairs, in the memory of a few.
+
+Shape legend: S submissions, R reviewers, C pairs of the programme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_array, csr_array, vstack
+
+from scimult.errors import DataError
+from scimult.matching.affinity import best_pairs, blocks_of
+from scimult.progress import bar
+from scimult.types import FloatArray, IntArray
+
+# A reduced cost that counts as an improvement; scores are float32.
+_TOLERANCE = 1e-6
+# Pairs of one submission that are added at once.
+_ADDED = 20
+
+
+@dataclass(frozen=True)
+class Loads:
+    """How many reviewers each submission needs, and how many submissions each reviewer takes.
+
+    Parameters
+    ----------
+    needed_S, most_R, least_R : array
+        int64.
+    """
+
+    needed_S: IntArray
+    most_R: IntArray
+    least_R: IntArray
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Assigned pairs in the order of submissions, best first.
+
+    Attributes
+    ----------
+    submissions, reviewers : array
+        Parallel, int64.
+    scores : array
+        float32.
+    rounds : int
+        How often the programme was solved.
+    """
+
+    submissions: IntArray
+    reviewers: IntArray
+    scores: FloatArray
+    rounds: int
+
+
+def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> Assignment:
+    """Return the assignment with the largest sum of scores.
+
+    Parameters
+    ----------
+    scores_SR : array
+        float32, may be memory-mapped; NaN where a pair must not be assigned.
+    loads : Loads
+        What each side needs and takes.
+    names : sequence of str, optional
+        Of submissions, for messages.
+
+    Raises
+    ------
+    DataError
+        If the loads cannot be met; submissions that come short are named.
+    """
+    _check_sums(loads)
+    programme = _Programme(scores_SR, loads)
+    pairs_C = programme.first_pairs()
+    rounds = 0
+    with bar("assigning", unit="round") as shown:
+        while True:
+            rounds += 1
+            values_C, missing_S, unfilled_R, prices_S, prices_R = programme.solve(pairs_C)
+            shown.update(1)
+            more = programme.better_pairs(pairs_C, prices_S, prices_R)
+            if len(more):
+                pairs_C = np.concatenate([pairs_C, more])
+            elif not (missing_S > 0.5).any() and not (unfilled_R > 0.5).any():
+                break
+            elif not programme.raise_penalty():
+                raise _infeasible(missing_S, unfilled_R, names)
+    chosen = pairs_C[values_C > 0.5]
+    assert np.abs(values_C - values_C.round()).max(initial=0) < 1e-5, "corners are whole numbers"
+    submissions, reviewers = np.divmod(chosen, scores_SR.shape[1])
+    scores = np.asarray(scores_SR[submissions, reviewers])
+    order = np.lexsort((reviewers, -scores, submissions))
+    return Assignment(submissions[order], reviewers[order], scores[order], rounds)
+
+
+class _Programme:
+    """The linear programme over a growing set of pairs, numbered ``submission * R + reviewer``."""
+
+    def __init__(self, scores_SR: FloatArray, loads: Loads) -> None:
+        self._scores, self._loads = scores_SR, loads
+        self._count = scores_SR.shape[1]
+        low, high = np.inf, -np.inf
+        for _, block in blocks_of(scores_SR):
+            found = block[np.isfinite(block)]
+            low, high = min(low, found.min(initial=low)), max(high, found.max(initial=high))
+        spread = float(high - low) if high > low else 1.0
+        # What an empty place costs. Only the last value is beyond what exchanges along any chain
+        # of pairs could gain; costs so far apart are slow and inexact, and seldom needed.
+        self._penalty = max(abs(low), abs(high)) + 4 * spread if np.isfinite(high) else 1.0
+        self._last_penalty = self._penalty + spread * sum(scores_SR.shape)
+
+    def raise_penalty(self) -> bool:
+        """Make empty places cost more; return whether they did not cost the most already."""
+        raised = self._penalty < self._last_penalty
+        self._penalty = min(32 * self._penalty, self._last_penalty)
+        return raised
+
+    def first_pairs(self) -> IntArray:
+        """Return the best pairs of each submission and of each reviewer."""
+        wide = 3 * int(self._loads.needed_S.max(initial=0)) + 20
+        long = 3 * int(self._loads.most_R.max(initial=0)) + 10
+        return best_pairs(self._scores, wide, long)
+
+    def solve(
+        self, pairs_C: IntArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return the values of pairs, what is missing on either side, and the prices of both."""
+        loads, number = self._loads, len(pairs_C)
+        submissions, reviewers = np.divmod(pairs_C, self._count)
+        sizes = len(loads.needed_S), len(loads.most_R)
+        lower = np.flatnonzero(loads.least_R > 0)
+        # Variables: pairs, empty places of submissions, empty places of reviewers with a minimum.
+        width = number + sizes[0] + len(lower)
+        places = np.arange(number + sizes[0])
+        owners = np.concatenate([submissions, np.arange(sizes[0])])
+        equal = _ones(owners, places, (sizes[0], width))
+        most = _ones(reviewers, np.arange(number), (sizes[1], width))
+        empty = number + sizes[0] + np.arange(len(lower))
+        least = -most[lower] - _ones(np.arange(len(lower)), empty, (len(lower), width))
+        scores = np.asarray(self._scores[submissions, reviewers], dtype=np.float64)
+        costs = np.concatenate([-scores, np.full(sizes[0] + len(lower), self._penalty)])
+        bounds = np.zeros((width, 2))
+        bounds[:number, 1] = 1
+        bounds[number:, 1] = np.inf
+        found = linprog(
+            costs,
+            A_ub=vstack([most, least]),
+            b_ub=np.concatenate([loads.most_R, -loads.least_R[lower]]),
+            A_eq=equal,
+            b_eq=loads.needed_S,
+            bounds=bounds,
+            method="highs-ds",
+        )
+        assert found.status == 0, found.message
+        prices_R = found.ineqlin.marginals[: sizes[1]].copy()
+        prices_R[lower] -= found.ineqlin.marginals[sizes[1] :]
+        return (
+            found.x[:number],
+            found.x[number : number + sizes[0]],
+            found.x[number + sizes[0] :],
+            found.eqlin.marginals,
+            prices_R,
+        )
+
+    def better_pairs(
+        self, pairs_C: IntArray, prices_S: FloatArray, prices_R: FloatArray
+    ) -> IntArray:
+        """Return pairs outside of the programme that would lower its cost, the best of each row."""
+        found = []
+        wide = min(self._count, _ADDED)
+        for start, block in blocks_of(self._scores):
+            gain = block + prices_S[start : start + len(block), np.newaxis] + prices_R
+            first, last = start * self._count, (start + len(block)) * self._count
+            inside = pairs_C[(pairs_C >= first) & (pairs_C < last)] - first
+            gain.ravel()[inside] = -np.inf
+            columns = np.argpartition(-gain, wide - 1, axis=1)[:, :wide]
+            helps = np.take_along_axis(gain, columns, 1) > _TOLERANCE
+            rows = np.arange(start, start + len(block))[:, np.newaxis]
+            found.append((rows * self._count + columns)[helps])
+        return np.concatenate(found)
+
+
+def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> csr_array:
+    """Return a matrix with ones at these places."""
+    return coo_array((np.ones(len(rows)), (rows, columns)), shape=shape).tocsr()
+
+
+def _check_sums(loads: Loads) -> None:
+    needed, most, least = (int(x.sum()) for x in (loads.needed_S, loads.most_R, loads.least_R))
+    if needed > most:
+        raise DataError(
+            f"{needed:,} reviews are needed and reviewers take {most:,}",
+            fix="raise --max-papers, lower --reviewers, or add reviewers",
+        )
+    if least > needed:
+        raise DataError(
+            f"reviewers want {least:,} reviews at least and {needed:,} are needed",
+            fix="lower --min-papers",
+        )
+
+
+def _infeasible(missing_S: FloatArray, unfilled_R: FloatArray, names: Sequence[str]) -> DataError:
+    short = np.flatnonzero(missing_S > 0.5)
+    told = ", ".join(names[row] if names else str(row) for row in short[:3])
+    problem = f"{len(short):,} of {len(missing_S):,} submissions come short of reviewers"
+    if not len(short):
+        problem = (
+            f"{int((unfilled_R > 0.5).sum()):,} reviewers cannot have the least that they want"
+        )
+    fix = "raise --max-papers, lower --reviewers or --min-papers, or look at their conflicts"
+    return DataError(problem, value=told or None, fix=fix)

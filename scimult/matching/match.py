@@ -1,0 +1,294 @@
+"""Scores of all reviewers for all submissions, the best assignment, and why: written to a folder.
+
+Shape legend: S submissions, R reviewers, P publications, D width.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from scimult.data.ragged import Ragged
+from scimult.errors import DataError
+from scimult.files import FolderKind, atomic_folder, holds_only, write_json, write_text
+from scimult.matching.affinity import BLOCK, Rule, affinities, best_pairs, recency
+from scimult.matching.assignment import Assignment, Loads, assign
+from scimult.matching.venue import Venue
+from scimult.progress import bar
+from scimult.types import FloatArray, IntArray
+
+SCORES, ASSIGNMENT, MATCHES, SUMMARY = (
+    "scores.csv",
+    "assignment.csv",
+    "matches.jsonl",
+    "summary.json",
+)
+MATCHED = FolderKind(
+    "a folder that match-reviewers wrote",
+    lambda folder: (
+        (folder / SUMMARY).is_file() and holds_only(folder, (SCORES, ASSIGNMENT, MATCHES, SUMMARY))
+    ),
+)
+_EVIDENCE = 3
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """What the similarities of publications are multiplied by.
+
+    Parameters
+    ----------
+    half_life : float, optional
+        Years in which a publication loses half of its weight.
+    now : int
+        The year to count from.
+    venues : mapping
+        Weight of the publications of a venue; ``NAME*`` stands for all that begin so, the
+        longest that fits decides, and others weigh 1.
+    """
+
+    half_life: float | None = None
+    now: int = 0
+    venues: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Reviewers of each submission, and bounds of what a reviewer takes."""
+
+    reviewers: int
+    most: int
+    least: int = 0
+
+
+def match(
+    venue: Venue,
+    vectors: tuple[FloatArray, FloatArray],
+    out: Path,
+    *,
+    rule: Rule,
+    weighting: Weighting,
+    conflicts: Iterable[tuple[str, str]] = (),
+    wanted: Wanted | None = None,
+    top: int = 100,
+) -> dict[str, Any]:
+    """Score, assign if that is wanted, and write the folder ``out``; return its summary.
+
+    Parameters
+    ----------
+    venue : Venue
+        What is matched.
+    vectors : pair of array
+        Of submissions and publications in the order of ``venue``, shapes ``(S, D)`` and
+        ``(P, D)``; they are compared by cosine.
+    out : Path
+        Gets ``scores.csv`` and ``assignment.csv`` (submission, reviewer, score, without a
+        header, as OpenReview takes them), ``matches.jsonl`` with the publications that speak
+        for each match, and ``summary.json``.
+    rule, weighting : Rule, Weighting
+        How similarities become scores.
+    conflicts : iterable of pair of str
+        Submissions and reviewers; authors are in conflict with their own submission as well.
+    wanted : Wanted, optional
+        The assignment.
+    top : int
+        Scores are written for so many reviewers of each submission and submissions of each
+        reviewer.
+
+    Raises
+    ------
+    DataError
+        If the assignment is not possible.
+    StorageError
+        If ``out`` cannot be written.
+    """
+    reviewers = [name for name, written in venue.reviewers.items() if written]
+    row_of = {name: row for row, name in enumerate(venue.publications)}
+    written = Ragged.from_lists([row_of[n] for n in venue.reviewers[r]] for r in reviewers)
+    submissions_SD, publications_PD = (_unit(x_ND) for x_ND in vectors)
+    with atomic_folder(out, MATCHED) as temporary, TemporaryDirectory(dir=temporary) as scratch:
+        scores_SR = np.lib.format.open_memmap(
+            Path(scratch) / "scores.npy", "w+", np.float32, (len(submissions_SD), len(reviewers))
+        )
+        weights = _weights(venue, written, weighting)
+        with bar("scoring", total=len(scores_SR), unit="paper") as shown:
+            blocks = affinities(submissions_SD, publications_PD, written, rule, weights)
+            for start, block in blocks:
+                scores_SR[start : start + BLOCK] = block
+                shown.update(len(block))
+        excluded = _exclude(scores_SR, venue, reviewers, conflicts)
+        names = list(venue.submissions)
+        pairs = best_pairs(scores_SR, top, top)
+        _write_pairs(
+            temporary / SCORES, *np.divmod(pairs, len(reviewers)), scores_SR, names, reviewers
+        )
+        summary = _summary(venue, scores_SR, excluded)
+        if wanted is None:
+            pairs = best_pairs(scores_SR, min(top, 10), 0)
+            found = np.divmod(pairs, len(reviewers))
+        else:
+            assigned = _assigned(scores_SR, wanted, names)
+            found = assigned.submissions, assigned.reviewers
+            _write_pairs(temporary / ASSIGNMENT, *found, scores_SR, names, reviewers)
+            summary["assignment"] = _described(assigned, wanted, len(reviewers))
+        similar = submissions_SD, publications_PD, written
+        _write_matches(temporary / MATCHES, found, scores_SR, similar, venue, reviewers)
+        write_json(temporary / SUMMARY, summary)
+        del scores_SR
+    return summary
+
+
+def _unit(x_ND: FloatArray) -> FloatArray:
+    return np.asarray(x_ND / np.maximum(np.linalg.norm(x_ND, axis=1, keepdims=True), 1e-12))
+
+
+def _weights(venue: Venue, written: Ragged, weighting: Weighting) -> FloatArray | None:
+    """Return the weight of each reviewer's each publication; ``None`` if all weigh the same."""
+    publications = list(venue.publications.values())
+    weights_P = np.ones(len(publications), dtype=np.float32)
+    if weighting.half_life is not None:
+        years = [publication.year for publication in publications]
+        weights_P *= recency(years, weighting.now, weighting.half_life)
+    if weighting.venues:
+        by_name = {p.venue: _venue_weight(p.venue, weighting.venues) for p in publications}
+        weights_P *= np.array([by_name[p.venue] for p in publications], dtype=np.float32)
+    return None if (weights_P == 1).all() else weights_P[written.values]
+
+
+def _venue_weight(venue: str, weights: Mapping[str, float]) -> float:
+    if venue in weights:
+        return weights[venue]
+    fitting = [
+        name for name in weights if name.endswith("*") and venue.startswith(name.removesuffix("*"))
+    ]
+    return weights[max(fitting, key=len)] if fitting else 1.0
+
+
+def _exclude(
+    scores_SR: FloatArray,
+    venue: Venue,
+    reviewers: Sequence[str],
+    conflicts: Iterable[tuple[str, str]],
+) -> int:
+    """Take the scores of conflicts away; return how many there are."""
+    own = {(name, author) for name, authors in venue.authors.items() for author in authors}
+    own |= {
+        (name, reviewer)
+        for reviewer in reviewers
+        for name in venue.reviewers[reviewer]
+        if name in venue.submissions
+    }
+    row_of = {name: row for row, name in enumerate(venue.submissions)}
+    column_of = {name: column for column, name in enumerate(reviewers)}
+    pairs = [
+        (row_of[name], column_of[reviewer])
+        for name, reviewer in {*own, *conflicts}
+        if reviewer in column_of
+    ]
+    for row, column in pairs:
+        scores_SR[row, column] = np.nan
+    return len(pairs)
+
+
+def _assigned(scores_SR: FloatArray, wanted: Wanted, names: Sequence[str]) -> Assignment:
+    submissions, reviewers = scores_SR.shape
+    loads = Loads(
+        np.full(submissions, wanted.reviewers, dtype=np.int64),
+        np.full(reviewers, wanted.most, dtype=np.int64),
+        np.full(reviewers, wanted.least, dtype=np.int64),
+    )
+    return assign(scores_SR, loads, names)
+
+
+def _write_pairs(
+    path: Path,
+    submissions: IntArray,
+    reviewers_C: IntArray,
+    scores_SR: FloatArray,
+    names: Sequence[str],
+    reviewers: Sequence[str],
+) -> None:
+    """Write rows of submission, reviewer and score: by submission, the best first."""
+    scores = np.asarray(scores_SR[submissions, reviewers_C])
+    order = np.lexsort((reviewers_C, -scores, submissions))
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    for at in order:
+        rows.writerow([names[submissions[at]], reviewers[reviewers_C[at]], f"{scores[at]:.6f}"])
+    write_text(path, text.getvalue())
+
+
+def _write_matches(
+    path: Path,
+    found: tuple[IntArray, IntArray],
+    scores_SR: FloatArray,
+    similar: tuple[FloatArray, FloatArray, Ragged],
+    venue: Venue,
+    reviewers: Sequence[str],
+) -> None:
+    """Write for each submission its matches, with the publications that are closest to it."""
+    submissions_SD, publications_PD, written = similar
+    ids, publications = list(venue.publications), list(venue.publications.values())
+    matches: dict[int, list[dict[str, Any]]] = {}
+    for row, column in zip(*found, strict=True):
+        rows = written[column]
+        close = publications_PD[rows] @ submissions_SD[row]
+        best = np.argsort(-close, kind="stable")[:_EVIDENCE]
+        because = [
+            {
+                "id": ids[rows[at]],
+                "title": publications[rows[at]].text.title,
+                "cosine": round(float(close[at]), 4),
+            }
+            for at in best
+        ]
+        score = round(float(scores_SR[row, column]), 6)
+        match = {"reviewer": reviewers[column], "score": score, "because": because}
+        matches.setdefault(int(row), []).append(match)
+    lines = [
+        {"id": name, "title": text.title, "reviewers": sorted(matches.get(row, []), key=_by_score)}
+        for row, (name, text) in enumerate(venue.submissions.items())
+    ]
+    write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def _by_score(match: Mapping[str, Any]) -> tuple[float, str]:
+    return -match["score"], match["reviewer"]
+
+
+def _summary(venue: Venue, scores_SR: FloatArray, excluded: int) -> dict[str, Any]:
+    silent = [name for name, written in venue.reviewers.items() if not written]
+    if not scores_SR.shape[1]:
+        raise DataError("no reviewer has a publication", fix="add what they wrote")
+    return {
+        "submissions": len(venue.submissions),
+        "reviewers": scores_SR.shape[1],
+        "publications": len(venue.publications),
+        "conflicts": excluded,
+        "reviewers_without_publications": silent,
+        **{name.replace(" ", "_"): count for name, count in venue.counts.items() if count},
+    }
+
+
+def _described(assigned: Assignment, wanted: Wanted, reviewers: int) -> dict[str, Any]:
+    """Return what a chair looks at first: totals, the worst match, how loads are spread."""
+    loads = np.bincount(assigned.reviewers, minlength=reviewers)
+    by_paper = assigned.scores.reshape(-1, wanted.reviewers).sum(axis=1)
+    return {
+        "reviewers_of_a_submission": wanted.reviewers,
+        "total_score": float(assigned.scores.sum(dtype=np.float64)),
+        "mean_score": float(assigned.scores.mean(dtype=np.float64)),
+        "lowest_score": float(assigned.scores.min()),
+        "lowest_mean_of_a_submission": float(by_paper.min() / wanted.reviewers),
+        "reviewers_with_nothing": int((loads == 0).sum()),
+        "reviewers_with_the_most": int((loads == wanted.most).sum()),
+        "rounds": assigned.rounds,
+    }

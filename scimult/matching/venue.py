@@ -1,0 +1,267 @@
+"""Submissions, reviewers and what they published, as OpenReview exports them or as two files.
+
+OpenReview's layout (github.com/openreview/openreview-expertise): ``archives/REVIEWER.jsonl`` with
+the publications of one reviewer, and ``submissions/*.jsonl``, ``submissions.jsonl`` or
+``submissions.json``. A note is ``{"id", "content": {"title", "abstract", ...}}``; fields of API 2
+are ``{"value": ...}``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from scimult.data.importers import read_papers
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.rows import read_delimited
+from scimult.errors import DataError
+from scimult.types import Text
+
+ARCHIVES = "archives"
+_SUBMISSIONS = ("submissions.jsonl", "submissions.json")
+_DATES = ("pdate", "cdate", "tcdate", "odate")
+_VENUES = ("venueid", "venue")
+
+
+@dataclass
+class Publication:
+    """A paper of some reviewer: what is compared, and what its weight comes from."""
+
+    text: Text
+    year: int | None = None
+    venue: str = ""
+
+
+@dataclass
+class Venue:
+    """What is matched.
+
+    Attributes
+    ----------
+    submissions : dict
+        Id to text.
+    authors : dict
+        Id of a submission to the reviewer ids of its authors; those without are left out.
+    publications : dict
+        Id to publication; one that several reviewers wrote is there once.
+    reviewers : dict
+        Reviewer to the ids of what they wrote.
+    counts : Counter
+        What was met.
+    """
+
+    submissions: dict[str, Text] = field(default_factory=dict)
+    authors: dict[str, list[str]] = field(default_factory=dict)
+    publications: dict[str, Publication] = field(default_factory=dict)
+    reviewers: dict[str, list[str]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add_submission(self, record: Record, name: str, text: Text, authors: list[str]) -> None:
+        """Add a submission.
+
+        Raises
+        ------
+        DataError
+            If the id is known.
+        """
+        if name in self.submissions:
+            fix = "leave the repetition out"
+            raise record.error("submission is given twice", value=name, fix=fix)
+        self.submissions[name] = text
+        if authors:
+            self.authors[name] = authors
+
+    def add_publication(self, reviewer: str, name: str, publication: Publication) -> None:
+        """Add what a reviewer wrote; of two copies of a paper the one with an abstract stays."""
+        known = self.publications.get(name)
+        if known is None or (publication.text.body and not known.text.body):
+            self.publications[name] = publication
+        written = self.reviewers.setdefault(reviewer, [])
+        if name in written:
+            self.counts["publications of a reviewer repeated"] += 1
+        else:
+            written.append(name)
+
+    def check(self, path: Path) -> None:
+        """Check that there is something to match.
+
+        Raises
+        ------
+        DataError
+            If there is no submission, or no reviewer with a publication.
+        """
+        for what, found in (("submission", self.submissions), ("publication", self.publications)):
+            if not found:
+                fix = "check that it is the right file; without --skip-bad you see what is wrong"
+                raise DataError(f"no {what} is left", path=path, fix=fix)
+
+
+def read_openreview(folder: Path, rejects: Rejects) -> Venue:
+    """Read a folder that OpenReview's tools write.
+
+    A reviewer with an empty file stays without publications.
+
+    Raises
+    ------
+    DataError
+        If the folder lacks archives or submissions; through ``rejects``, at a bad note.
+    """
+    venue = Venue()
+    archives = sorted((folder / ARCHIVES).glob("*.jsonl"))
+    if not archives:
+        fix = f"name the folder that holds {ARCHIVES}/REVIEWER.jsonl and submissions.jsonl"
+        raise DataError(f"no {ARCHIVES}/*.jsonl", path=folder, fix=fix)
+    for _ in rejects.keep(_submitted(folder, rejects), lambda note: _add_submission(venue, note)):
+        pass
+    for archive in archives:
+        reviewer = archive.name.removesuffix(".jsonl")
+        venue.reviewers[reviewer] = []
+        if not archive.stat().st_size:
+            continue
+        notes = read_jsonl(archive, rejects)
+        for name, publication in rejects.keep(notes, _publication):
+            venue.add_publication(reviewer, name, publication)
+    venue.check(folder)
+    return venue
+
+
+def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
+    """Read submissions, and publications with a column ``reviewer``, of any known format.
+
+    Submissions may name their authors' reviewer ids in ``authors``.
+
+    Raises
+    ------
+    DataError
+        If a file does not exist or lacks a column; through ``rejects``, at a bad row.
+    """
+    venue = Venue()
+    for paper in read_papers([papers], rejects=rejects):
+        record = Record(paper.place.file, paper.place.line, {})
+        text = Text("paper", paper.title, paper.abstract)
+        try:
+            venue.add_submission(record, paper.id, text, paper.authors)
+        except DataError as error:
+            rejects.reject(error)
+    columns = {"reviewer": "reviewer"}
+    for paper in read_papers([publications], columns=columns, rejects=rejects):
+        reviewer = str(paper.extra["reviewer"] or "").strip()
+        if not reviewer:
+            record = Record(paper.place.file, paper.place.line, {})
+            fix = "name the reviewer, or remove the row"
+            rejects.reject(record.error("publication of no reviewer", value=paper.id, fix=fix))
+            continue
+        text = Text("paper", paper.title, paper.abstract)
+        venue.add_publication(reviewer, paper.id, Publication(text, paper.year, paper.venue))
+    venue.check(publications)
+    return venue
+
+
+def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str, str]]:
+    """Read pairs that must not be matched: a table of submission and reviewer, with no header.
+
+    OpenReview's constraints have a third value: -1 is a conflict, 0 is none.
+
+    Raises
+    ------
+    DataError
+        Through ``rejects``: a pair of unknown ids, another value.
+    """
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    width = _columns(path, delimiter)
+    header = ("submission", "reviewer", "value")[:width]
+    rows = read_delimited(path, delimiter, rejects, header=header)
+
+    def parse(row: Record) -> tuple[str, str] | None:
+        pair = row.identifier("submission"), row.identifier("reviewer")
+        known = (venue.submissions, venue.reviewers)
+        for what, name, there in zip(("submission", "reviewer"), pair, known, strict=True):
+            if name not in there:
+                fix = "correct the id, or pass --skip-bad"
+                raise row.error(f"conflict of an unknown {what}", value=name, fix=fix)
+        value = row.fields.get("value", "-1").strip()
+        if value not in ("-1", "0", "-1.0", "0.0"):
+            raise row.error("value is neither -1 nor 0", value=value, fix="write -1 for a conflict")
+        return pair if value.startswith("-1") else None
+
+    return {pair for pair in rejects.keep(rows, parse) if pair is not None}
+
+
+def _columns(path: Path, delimiter: str) -> int:
+    """Return how many columns a table of conflicts has, by its first line."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            width = file.readline().count(delimiter) + 1
+    except OSError as error:
+        raise DataError("file cannot be read", path=path, fix="check the path") from error
+    if width not in (2, 3):
+        fix = "write submission,reviewer in each line, or submission,reviewer,-1"
+        raise DataError(f"{width} columns of conflicts", path=path, line=1, fix=fix)
+    return width
+
+
+def _submitted(folder: Path, rejects: Rejects) -> Iterator[Record]:
+    """Yield the notes of the submissions, in whichever of three forms they are there."""
+    inner = sorted((folder / "submissions").glob("*.jsonl"))
+    files: Iterable[Path] = inner or [p for name in _SUBMISSIONS if (p := folder / name).is_file()]
+    files = list(files)[: len(inner) or 1]
+    if not files:
+        fix = f"add submissions/*.jsonl or one of {', '.join(_SUBMISSIONS)}"
+        raise DataError("no submissions", path=folder, fix=fix)
+    records = chain.from_iterable(read_jsonl(file, rejects) for file in files)
+    for record in records:
+        if "content" in record.fields:
+            yield record
+        else:  # submissions.json: {id: note}
+            yield from (
+                Record(record.path, record.line, note)
+                for note in record.fields.values()
+                if isinstance(note, dict)
+            )
+
+
+def _add_submission(venue: Venue, note: Record) -> None:
+    content = _content(note)
+    authors = [str(name) for name in content.get("authorids") or ()]
+    venue.add_submission(note, note.identifier("id"), _text(note, content), authors)
+
+
+def _publication(note: Record) -> tuple[str, Publication]:
+    content = _content(note)
+    venues = (str(content[name]) for name in _VENUES if content.get(name))
+    dates = (note.fields[name] for name in _DATES if isinstance(note.fields.get(name), int))
+    milliseconds = next(dates, None)
+    year = (
+        None
+        if milliseconds is None
+        else datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc).year
+    )
+    publication = Publication(_text(note, content), year, next(venues, ""))
+    return note.identifier("id"), publication
+
+
+def _content(note: Record) -> dict[str, Any]:
+    """Return a note's content, with the values of API 2 taken out of their boxes."""
+    content = note.fields.get("content")
+    if not isinstance(content, dict):
+        fix = 'write {"id": ..., "content": {"title": ..., "abstract": ...}}'
+        raise note.error("note has no content", value=note.fields.get("id"), fix=fix)
+    return {
+        name: value["value"] if isinstance(value, dict) and "value" in value else value
+        for name, value in content.items()
+    }
+
+
+def _text(note: Record, content: dict[str, Any]) -> Text:
+    inside = Record(note.path, note.line, {k: v or "" for k, v in content.items()})
+    title, abstract = (inside.text(name, "").strip() for name in ("title", "abstract"))
+    if not title and not abstract:
+        fix = "give it a text, remove it, or pass --skip-bad"
+        value = note.fields.get("id")
+        raise note.error("title and abstract are both empty", value=value, fix=fix)
+    return Text("paper", title, abstract)

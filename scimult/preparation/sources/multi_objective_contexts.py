@@ -1,0 +1,108 @@
+"""The citing sentences that the multi-objective paper took from unarXive, in two files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import combinations
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scimult.data.lines import Record, read_jsonl
+from scimult.data.rows import read_delimited
+from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.raw import Makes, RawSource, distinct, text_id
+
+COLLECTION = "collection.tsv"
+CONTEXTS = "contexts.jsonl"
+NOT_HERE = (
+    "download what the multi-objective paper made of unarXive (scimult prepare --list says "
+    "where); unarXive itself, arXiv_src_*.jsonl, is read by scimult prepare unarxive"
+)
+COLUMNS = ("id", "title", "abstract", "category")
+
+
+class ContextsOptions(SourceOptions):
+    """Options of ``scimult prepare multi-objective-contexts``.
+
+    Parameters
+    ----------
+    objectives : list of str
+        ``context2doc``: citing sentence to each paper that it cites. ``doc2doc``: every two
+        papers that one sentence cites.
+    """
+
+    objectives: Annotated[list[Literal["context2doc", "doc2doc"]], Field(min_length=1)] = [
+        "context2doc",
+        "doc2doc",
+    ]
+
+
+def _convert(conversion: Conversion, options: ContextsOptions) -> None:
+    convert_contexts(conversion, options.objectives)
+
+
+def convert_contexts(conversion: Conversion, objectives: Sequence[str]) -> None:
+    """Write a source for each objective."""
+    for objective in objectives:
+        fill = partial(_convert_objective, conversion, objective)
+        makes: Makes = "judgments" if objective == "context2doc" else "links"
+        conversion.write(f"unarxive-{objective}", fill, [makes])
+
+
+def _convert_objective(conversion: Conversion, objective: str, raw: RawSource) -> None:
+    _write_collection(conversion, raw)
+    rows = read_jsonl(conversion.file(CONTEXTS, NOT_HERE), conversion.rejects)
+    write = _write_context if objective == "context2doc" else _write_together
+    conversion.each(rows, partial(write, raw=raw))
+
+
+def _write_collection(conversion: Conversion, raw: RawSource) -> None:
+    def add(record: Record) -> None:
+        title, abstract = record.text("title"), record.text("abstract")
+        raw.paper(record, record.identifier("id"), title, abstract)
+
+    path = conversion.file(COLLECTION, NOT_HERE)
+    conversion.each(read_delimited(path, "\t", conversion.rejects, header=COLUMNS), add)
+
+
+def _cited(record: Record, raw: RawSource) -> list[str]:
+    raw.counts["contexts"] += 1
+    return distinct(record.strings("cited_ids"))
+
+
+def _write_context(record: Record, raw: RawSource) -> None:
+    write_context(record, record.text("text"), _cited(record, raw), raw)
+
+
+def write_context(record: Record, text: str, cited: Sequence[str], raw: RawSource) -> None:
+    """Write a citing sentence as a query, if one of the papers it cites is there."""
+    known = [paper for paper in cited if raw.has_paper(paper)]
+    query = text_id(text.strip())
+    if known and not raw.has_query(query):
+        raw.query(record, query, text)
+    for paper in cited:
+        raw.judgment(record, query, paper, 1)
+
+
+def _write_together(record: Record, raw: RawSource) -> None:
+    write_together(record, _cited(record, raw), raw)
+
+
+def write_together(record: Record, cited: Sequence[str], raw: RawSource) -> None:
+    """Link every two papers that one sentence cites."""
+    for first, second in combinations(cited, 2):
+        raw.link(record, first, second, 1)
+
+
+MULTI_OBJECTIVE_CONTEXTS = PublicSource(
+    name="multi-objective-contexts",
+    title="citing sentences of unarXive (context2doc) and papers cited together (doc2doc)",
+    url="https://github.com/zetaalphavector/multi-obj-repr-learning (from unarXive)",
+    licence="of the arXiv papers; unarXive's permissively licensed subset is CC BY-SA 4.0",
+    files=(CONTEXTS, COLLECTION),
+    options=ContextsOptions,
+    convert=_convert,
+)

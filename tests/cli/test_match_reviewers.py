@@ -1,0 +1,112 @@
+"""``scimult match-reviewers`` as a chair calls it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from tests.matching.made_up import note, write_venue
+from tests.tiny import save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def match(model: Path, folder: Path, *options: str) -> Any:
+    places = ("--model", str(model), "--venue", str(folder), "--out", str(folder / "out"))
+    return CliRunner().invoke(app, ["match-reviewers", *places, "--no-cache", *options])
+
+
+def rows(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+def test_scores_assignment_and_evidence(model: Path, tmp_path: Path) -> None:
+    folder = write_venue(tmp_path)
+    conflicts = folder / "conflicts.csv"
+    conflicts.write_text("s2,~Cyd_N2\n")
+    loads = ("--reviewers", "1", "--max-papers", "2", "--conflicts", str(conflicts))
+    result = match(model, folder, *loads)
+    assert result.exit_code == 0, result.output
+    assert "~Idle_O1" in result.stderr
+    scores = {(s, r): float(value) for s, r, value in rows(folder / "out" / "scores.csv")}
+    # An author and a conflict have no score.
+    assert set(scores) == {
+        ("s1", "~Ada_L1"),
+        ("s1", "~Cyd_N2"),
+        ("s2", "~Ada_L1"),
+        ("s2", "~Bob_M1"),
+        ("s3", "~Ada_L1"),
+        ("s3", "~Bob_M1"),
+        ("s3", "~Cyd_N2"),
+    }
+    assigned = [(s, r) for s, r, _ in rows(folder / "out" / "assignment.csv")]
+    assert [s for s, _ in assigned] == ["s1", "s2", "s3"]
+    assert set(assigned) <= set(scores)
+    matches = [json.loads(line) for line in (folder / "out" / "matches.jsonl").open()]
+    for found, (_, reviewer) in zip(matches, assigned, strict=True):
+        (entry,) = found["reviewers"]
+        assert entry["reviewer"] == reviewer
+        assert entry["score"] == pytest.approx(scores[found["id"], reviewer], abs=1e-6)
+        cosines = [reason["cosine"] for reason in entry["because"]]
+        # The mean of the best three, or of as many as there are.
+        assert entry["score"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-4)
+    summary = json.loads((folder / "out" / "summary.json").read_text())
+    assert (summary["submissions"], summary["reviewers"], summary["conflicts"]) == (3, 3, 2)
+    # The same again: the folder of an earlier match is replaced.
+    before = (folder / "out" / "scores.csv").read_bytes()
+    assert match(model, folder, *loads).exit_code == 0
+    assert (folder / "out" / "scores.csv").read_bytes() == before
+
+
+def test_weights_lower_what_is_old_or_of_a_venue(model: Path, tmp_path: Path) -> None:
+    folder = write_venue(tmp_path)
+    known = folder / "archives" / "~Ada_L1.jsonl"
+    known.write_text(json.dumps(note("a1", "Galaxies", venue="AAS 2020")) + "\n")
+
+    def score(*options: str) -> float:
+        assert match(model, folder, *options).exit_code == 0
+        found = {(s, r): float(v) for s, r, v in rows(folder / "out" / "scores.csv")}
+        return found["s3", "~Ada_L1"]
+
+    weights = folder / "weights.csv"
+    weights.write_text("AAS*,0.25\nAAS 2019,3\n")
+    plain = score()
+    assert plain > 0
+    assert score("--venue-weights", str(weights)) == pytest.approx(plain / 4, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--reviewers", "2"), "needs both loads"),
+        (("--min-papers", "1"), "needs both loads"),
+        (("--score", "best"), "unknown score"),
+        (("--papers", "x.csv"), "what is matched is not clear"),
+        (("--reviewers", "2", "--max-papers", "1"), "6 reviews are needed and reviewers take 3"),
+    ],
+)
+def test_mistakes(model: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    result = match(model, write_venue(tmp_path), *options)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.count("Fix: ") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_others_stays(model: Path, tmp_path: Path) -> None:
+    folder = write_venue(tmp_path)
+    (folder / "out").mkdir()
+    (folder / "out" / "thesis.tex").write_text("precious")
+    result = match(model, folder)
+    assert result.exit_code == 1
+    assert (folder / "out" / "thesis.tex").read_text() == "precious"

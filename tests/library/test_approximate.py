@@ -1,0 +1,133 @@
+"""Approximate search: the recall asked for, filters, papers that came later, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scimult.errors import ConfigError, DataError
+from scimult.library import Library, searching
+from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, build, tuned
+from scimult.library.exact import ExactSearch
+from scimult.retrieval.shards import Shards, Space, publish, write_shard
+from scimult.types import FloatArray, Similarity
+from tests.library.conftest import dated, paper
+
+WIDTH = 32
+
+
+def _ids(rows: np.ndarray) -> list[str]:
+    return [f"{row:06d}" for row in rows]
+
+
+def _clustered(rows: int, seed: int) -> FloatArray:
+    centres = np.random.default_rng(7).standard_normal((60, WIDTH))
+    generator = np.random.default_rng(seed)
+    noise = generator.standard_normal((rows, WIDTH))
+    return (centres[generator.integers(0, 60, rows)] + 0.6 * noise).astype(np.float32)
+
+
+def _space(folder: Path, similarity: Similarity) -> Shards:
+    space, vectors_ND = Space(WIDTH, similarity), _clustered(8000, 1)
+    parts = [vectors_ND[:5000], vectors_ND[5000:]]
+    publish(
+        folder,
+        space,
+        [
+            write_shard(folder, number, space, [str(i) for i in range(len(part))], part)
+            for number, part in enumerate(parts)
+        ],
+    )
+    return Shards(folder)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "l2"])
+@pytest.mark.parametrize("kind", ["rabitq", "pq", "hnsw"])
+def test_the_recall_that_was_asked_for_on_other_queries(
+    tmp_path: Path, kind: Kind, similarity: Similarity
+) -> None:
+    shards, live_N = _space(tmp_path / "space", similarity), np.ones(8000, bool)
+    live_N[::7] = False
+    path = tmp_path / "index.faiss"
+    facts = build(path, kind, shards, live_N)
+    exact = ExactSearch(shards, 100.0, _ids)
+    search = ApproximateSearch(path, facts, shards, exact, _ids)
+    sample_QD, other_QD = _clustered(100, 2), _clustered(200, 3)
+    facts = tuned(search, sample_QD, exact.best(sample_QD, 10, live_N), live_N, 0.95)
+    assert facts.recall >= 0.95
+    again = ApproximateSearch(path, facts, shards, exact, _ids)
+    generator = np.random.default_rng(4)
+    for share in (1.0, 0.3, 0.05):
+        allowed_N = live_N & (generator.random(8000) < share)
+        found, truth = (one.best(other_QD, 10, allowed_N) for one in (again, exact))
+        shares = [len({*a[0]} & {*b[0]}) / 10 for a, b in zip(found, truth, strict=True)]
+        assert all(allowed_N[rows].all() for rows, _ in found)
+        # 200 queries: two standard errors of a mean of 0.95 are 0.02 or less.
+        assert np.mean(shares) >= 0.93
+        for (rows, scores), (best, wanted) in zip(found, truth, strict=True):
+            known = dict(zip(best.tolist(), wanted.tolist(), strict=True))
+            for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+                assert known.get(row, score) == score
+
+
+def test_codes_take_a_twelfth_of_the_vectors(tmp_path: Path) -> None:
+    space, vectors_ND = Space(384, "cosine"), np.random.default_rng(0).random((4000, 384))
+    shard = write_shard(tmp_path, 0, space, [str(i) for i in range(4000)], vectors_ND)
+    publish(tmp_path, space, [shard])
+    sizes = {}
+    for kind in ("rabitq", "pq"):
+        path = tmp_path / f"{kind}.faiss"
+        build(path, kind, Shards(tmp_path), np.ones(4000, bool), lists=1)
+        # Less what does not grow with the papers: the rotation, one centre, the tables of codes.
+        fixed = 4 * 384 * 384 if kind == "rabitq" else 4 * 16 * 384
+        sizes[kind] = (path.stat().st_size - fixed) / 4000
+    assert all(size <= 384 * 4 / 12 for size in sizes.values()), sizes
+
+
+@pytest.fixture
+def library(make: Callable[..., Library], monkeypatch: pytest.MonkeyPatch) -> Library:
+    monkeypatch.setattr(searching, "_FEW", 10)
+    return make([paper(i, year=2000 + i % 10) for i in range(1100)], tasks=["search"])
+
+
+def test_a_library_uses_its_index(library: Library) -> None:
+    with pytest.raises(ConfigError, match="no approximate index.*scimult library index"):
+        library.search("graph", method="approximate")
+    facts = library.index(target_recall=0.9)
+    assert isinstance(facts, IndexFacts)
+    assert facts.recall >= 0.9
+    found, wanted = library.search("graph", k=50), library.search("graph", k=50, method="exact")
+    assert (found.exact, wanted.exact) == (False, True)
+    assert len({*found.ids} & {*wanted.ids}) >= 40
+    assert "approximate" in repr(found)
+    late = paper(5000, 1, year=2003)
+    library.add([late])
+    library.remove(wanted.ids[:3])
+    vector_D = library.model.encode([late], task="search", role="candidate")[0]
+    again = library.search(vector=vector_D, k=1)
+    assert (again.exact, again.ids) == (False, ["p5000"])
+    assert not {*wanted.ids[:3]} & {*library.search("graph", k=50).ids}
+    some = library.search("graph", where={"year": 2003}, method="approximate", k=5)
+    assert {hit.columns["year"] for hit in some} == {2003}
+    library.compact()
+    assert library.search("graph").exact
+
+
+def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> None:
+    library.index()
+    (path,) = (library.path / "indexes").iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    opened = Library.open(library.path, model=library.model)
+    with pytest.raises(DataError, match=r"damaged approximate index.*Fix: make it again"):
+        opened.search("graph")
+    assert len(opened.search("graph", method="exact")) == 10
+
+
+def test_small_libraries_and_wrong_targets_are_refused(make: Callable[..., Library]) -> None:
+    with pytest.raises(ConfigError, match="too few papers for an index"):
+        make(dated(10)).index()
+    with pytest.raises(ConfigError, match="no share of the best"):
+        make(dated(3), "other").index(target_recall=1.5)

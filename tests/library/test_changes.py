@@ -1,0 +1,297 @@
+"""A library that is kept up to date is the library that would be made anew."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import scimult.files
+from scimult.errors import DataError, StorageError, UnknownNameError
+from scimult.files import only_writer
+from scimult.inference import SciMult
+from scimult.library import Library, compaction, writing
+from tests.library.conftest import dated, made, paper
+
+Make = Callable[..., Library]
+# Papers of a moment: number to version and year.
+_PAPERS = st.dictionaries(
+    st.integers(0, 12), st.tuples(st.integers(0, 1), st.integers(2000, 2001)), min_size=1
+)
+_HISTORY = st.lists(
+    st.one_of(
+        st.tuples(st.just("sync"), _PAPERS),
+        st.tuples(st.just("add"), _PAPERS),
+        st.tuples(st.just("remove"), st.sets(st.integers(0, 12))),
+        st.tuples(st.just("compact"), st.none()),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def _papers(chosen: dict[int, tuple[int, int]]) -> list[dict[str, Any]]:
+    return [paper(number, version, year=year) for number, (version, year) in chosen.items()]
+
+
+def _contents(library: Library) -> dict[str, tuple[Any, ...]]:
+    """Return every paper's title, abstract and columns, by id."""
+    rows = library.state.live_rows()
+    table = library.state.papers.table(rows).to_pylist()
+    assert len({row["id"] for row in table}) == len(table)
+    return {row["id"]: (row["title"], row["abstract"], row.get("year")) for row in table}
+
+
+def _assert_same(library: Library, anew: Library) -> None:
+    """Vectors within 1e-5: other texts of a batch change the order of float32 sums."""
+    assert _contents(library) == _contents(anew)
+    assert library.state.manifest.content == anew.state.manifest.content
+    assert library.check() == []
+    for task in anew.state.manifest.sides:
+        found, wanted = (
+            dict(
+                zip(
+                    one.state.papers.ids_of(one.state.live_rows()),
+                    one.state.shards(task).rows(one.state.live_rows()),
+                    strict=True,
+                )
+            )
+            for one in (library, anew)
+        )
+        assert all(np.allclose(found[name], wanted[name], atol=1e-5) for name in wanted)
+    pages = [one.search("graph speech", k=99) for one in (library, anew)]
+    assert pages[0].scores == pytest.approx(pages[1].scores, abs=1e-5)
+    assert sorted(pages[0].ids) == sorted(pages[1].ids)
+
+
+@settings(max_examples=12, deadline=None)
+@given(history=_HISTORY)
+def test_any_history_ends_like_a_library_made_anew(
+    tmp_path_factory: pytest.TempPathFactory,
+    model: SciMult,
+    history: list[tuple[str, Any]],
+) -> None:
+    folder = tmp_path_factory.mktemp("history")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing.Writer.__init__, "__defaults__", (None, 3))
+        patch.setattr(compaction, "SEGMENT_ROWS", 4)
+        patch.setattr(compaction, "MOST_SMALL", 2)
+        library = made(folder / "kept", model, [])
+        now: dict[int, tuple[int, int]] = {}
+        for verb, given_ in history:
+            if verb == "sync":
+                library.sync(_papers(given_))
+                now = dict(given_)
+            elif verb == "add":
+                library.add(_papers(given_))
+                now.update(given_)
+            elif verb == "remove":
+                library.remove(f"p{number:03d}" for number in given_)
+                now = {number: kept for number, kept in now.items() if number not in given_}
+            else:
+                library.compact()
+            assert len(library) == len(now)
+        anew = made(folder / "anew", model, _papers(now))
+        _assert_same(Library.open(folder / "kept", model=model), anew)
+
+
+class Killed(BaseException):
+    """Stands for a kill; unlike one, it lets temporary files be removed."""
+
+
+def _killed_at(write: int, work: Callable[[], object]) -> None:
+    """Do ``work`` until a file would be written for the ``write``-th time, if it comes so far."""
+    writes, replace = itertools.count(1), os.replace
+
+    def replace_or_die(*names: Any) -> None:
+        if next(writes) == write:
+            raise Killed
+        replace(*names)
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(scimult.files.os, "replace", replace_or_die)
+        work()
+
+
+@settings(max_examples=12, deadline=None)
+@given(before=_PAPERS, after=_PAPERS, write=st.integers(1, 40), crowded=st.booleans())
+def test_killed_at_any_write_and_given_again(
+    tmp_path_factory: pytest.TempPathFactory,
+    model: SciMult,
+    before: dict[int, tuple[int, int]],
+    after: dict[int, tuple[int, int]],
+    write: int,
+    crowded: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("killed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing.Writer.__init__, "__defaults__", (None, 3))
+        patch.setattr(compaction, "SEGMENT_ROWS", 4)
+        patch.setattr(compaction, "MOST_SMALL", 1 if crowded else 32)
+        library = made(folder / "kept", model, _papers(before))
+        _killed_at(write, lambda: library.sync(_papers(after)))
+        # What is there is whole: papers as they were or as they will be, each once.
+        half = Library.open(folder / "kept", model=model)
+        known = {row["id"]: row for row in (*_papers(before), *_papers(after))}
+        assert half.check() == []
+        assert set(_contents(half)) <= set(known)
+        half.sync(_papers(after))
+        anew = made(folder / "anew", model, _papers(after))
+        _assert_same(Library.open(folder / "kept", model=model), anew)
+        left = {path.stem for path in (folder / "kept" / "papers").iterdir()}
+        named = {part.name for part in Library.open(folder / "kept").state.manifest.segments}
+        assert left == named
+
+
+_KILLED = """
+import itertools, os, sys
+import scimult.files
+from scimult.library import Library, writing
+from tests.library.conftest import dated
+writing.Writer.__init__.__defaults__ = (None, 5)
+library, writes, replace = Library.open(sys.argv[1]), itertools.count(1), os.replace
+library.model
+def replace_or_die(*names):
+    if next(writes) == int(sys.argv[2]):
+        os.kill(os.getpid(), 9)
+    replace(*names)
+scimult.files.os.replace = replace_or_die
+library.sync(dated(25)[5:])
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("write", [2, 12])
+def test_a_killed_process_leaves_nothing_that_the_next_does_not_mend(
+    repository: Path, model_folder: Path, model: SciMult, tmp_path: Path, write: int
+) -> None:
+    folder = tmp_path / "kept"
+    Library.create(folder, dated(10), model=model_folder, dtype="float32")
+    command = [sys.executable, "-c", _KILLED, str(folder), str(write)]
+    assert subprocess.run(command, cwd=repository, check=False).returncode == -9
+    library = Library.open(folder, model=model)
+    assert library.check() == []
+    library.sync(dated(25)[5:])
+    _assert_same(library, made(tmp_path / "anew", model, dated(25)[5:]))
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_one_per_cent_new_papers_cost_one_per_cent(make: Make, model: SciMult) -> None:
+    papers = [paper(number) for number in range(500)]
+    library = make(papers)
+    tokens = model.tokens_encoded
+    model.encode(papers, task="search", role="candidate")
+    full = model.tokens_encoded - tokens
+    new = [*papers[5:], *(paper(number) for number in range(1000, 1005))]
+    changes = library.sync(new)
+    assert (changes.added, changes.removed, changes.unchanged) == (5, 5, 495)
+    assert changes.texts_encoded == 5
+    assert changes.tokens_encoded <= 0.012 * full
+    assert library.sync(new).texts_encoded == 0
+
+
+def test_only_changed_texts_are_encoded(make: Make) -> None:
+    library = make(dated(12))
+    papers = dated(12)
+    papers[3]["year"] = 1999
+    papers[4]["title"] = "another title"
+    changes = library.sync(papers)
+    assert (changes.changed, changes.unchanged, changes.texts_encoded) == (2, 10, 1)
+    assert library.search(ids=["p000"], where="year = 1999").ids == ["p003"]
+
+
+def test_a_second_writer_is_refused(make: Make) -> None:
+    library = make(dated(3))
+    with only_writer(library.path):
+        for change in (lambda: library.add([paper(9)]), lambda: library.remove(["p001"])):
+            with pytest.raises(StorageError, match="another process is writing here"):
+                change()
+        assert len(library.search("graph")) == 3
+    assert library.add([paper(9)]).added == 1
+
+
+def test_a_reader_keeps_what_it_opened_until_it_looks_again(make: Make, model: SciMult) -> None:
+    library = make(dated(6))
+    reader = Library.open(library.path, model=model)
+    library.sync(dated(4))
+    assert (len(reader), len(reader.search("graph", k=9))) == (6, 6)
+    reader.refresh()
+    assert (len(reader), len(reader.search("graph", k=9))) == (4, 4)
+
+
+@pytest.mark.parametrize("file", ["papers/000001.parquet", "vectors/*/search.candidate/000001.npy"])
+def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_mends_it(
+    make: Make, model: SciMult, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.setattr(writing.Writer.__init__, "__defaults__", (None, 5))
+    library = make(dated(15))
+    (path,) = library.path.glob(file)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    damaged = Library.open(library.path, model=model)
+    assert [str(path) in str(problem) for problem in damaged.check()] == [True]
+    assert str(damaged.check()[0]).count("Fix:") == 1
+    rest = damaged.search("graph", k=15)
+    assert sorted(rest.ids) == [f"p{i:03d}" for i in (*range(5), *range(10, 15))]
+    assert damaged.search("graph", k=15, where="year >= 2000").ids == rest.ids
+    changes = damaged.sync(dated(15))
+    assert changes.texts_encoded == 5
+    assert damaged.check() == []
+    _assert_same(damaged, make(dated(15), "anew"))
+
+
+def test_what_cannot_be_taken_in_is_refused_and_nothing_is_lost(make: Make) -> None:
+    library = make(dated(5))
+    with pytest.raises(DataError, match="id is given twice.*p007"):
+        library.add([paper(7), paper(7, 1)])
+    with pytest.raises(DataError, match=r"p008.*'year' holds whole numbers, this is text.*Fix:"):
+        library.add([paper(8, year="soon")])
+    with pytest.raises(DataError, match=r"name that is taken.*'Row'"):
+        library.add([paper(8, Row=3)])
+    with pytest.raises(DataError, match="sync would empty the library"):
+        library.sync([])
+    with pytest.raises(DataError, match="paper 0 has no id"):
+        library.add([{"title": "x"}])
+    with pytest.raises(DataError, match="text under 'titel'"):
+        library.add([{"id": "x", "titel": "x", "abstract": "y"}])
+    assert len(library) == 5
+    assert library.check() == []
+    assert library.add([paper(8, year=2001.0)]).added == 1
+
+
+def test_another_model_or_setting_is_refused_by_name(
+    make: Make, tmp_path: Path, model_folder: Path
+) -> None:
+    from tests.tiny import save_tiny_model
+
+    library = make(dated(3))
+    other = save_tiny_model(tmp_path / "other", similarity="cosine", seed=7)
+    with pytest.raises(DataError, match=r"of 'other', here of 'tiny' differ in weights"):
+        Library.open(library.path, model=other).add([paper(9)])
+    pooled = SciMult.from_pretrained(model_folder, pooling="mean")
+    with pytest.raises(DataError, match=r"pooling 'mean', here 'cls'"):
+        Library.open(library.path, model=pooled).search("graph")
+    narrow = SciMult.from_pretrained(model_folder, dims=8)
+    with pytest.raises(DataError, match=r"width 8, here 16"):
+        Library.open(library.path, model=narrow).search("graph")
+
+
+def test_a_library_is_made_where_nothing_is(make: Make, tmp_path: Path) -> None:
+    library = make(dated(2))
+    with pytest.raises(StorageError, match="output exists already"):
+        make(dated(2))
+    with pytest.raises(DataError, match="is no library.*scimult library create"):
+        Library.open(tmp_path)
+    with pytest.raises(UnknownNameError, match="unknown task.*'serach'.*did you mean 'search'"):
+        make(dated(2), "other", tasks=["serach"])
+    assert repr(library).startswith(f"Library({str(library.path)!r}: 2 papers by 'tiny'; search")

@@ -1,0 +1,201 @@
+"""Search, recommend and tag: what a user asks for and gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.inference import SciMult
+from scimult.inference.origin import space_of
+from scimult.library import Library
+from scimult.retrieval.bm25 import BM25Index
+from tests.library.conftest import dated, made
+from tests.tiny import save_cross_encoder, save_tiny_model
+
+PAPERS = dated(40)
+
+
+@pytest.fixture(scope="module")
+def library(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return made(tmp_path_factory.mktemp("search") / "library", model, PAPERS)
+
+
+def _scores(model: SciMult, query: str) -> dict[str, float]:
+    papers_ND = model.encode(PAPERS, task="search", role="candidate")
+    scores_N = papers_ND @ model.encode([query], task="search")[0]
+    return {row["id"]: float(score) for row, score in zip(PAPERS, scores_N, strict=True)}
+
+
+def _best(scores: dict[str, float], keep: Callable[[dict[str, Any]], bool]) -> list[str]:
+    kept = {row["id"] for row in PAPERS if keep(row)}
+    return sorted(kept, key=lambda name: -scores[name])
+
+
+FILTERS: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
+    ("year >= 2005 and venue = 'ACL'", lambda row: row["year"] >= 2005 and row["venue"] == "ACL"),
+    ({"year": (2003, 2006)}, lambda row: 2003 <= row["year"] <= 2006),
+    ({"year": (None, 2003)}, lambda row: row["year"] <= 2003),
+    ({"year": [2001, 2009]}, lambda row: row["year"] in (2001, 2009)),
+    ({"venue": None}, lambda row: row["venue"] is None),
+    ({"labels": "protein"}, lambda row: "protein" in row["labels"]),
+    ({"labels": ["protein", "graph"]}, lambda row: row["labels"][0] in ("protein", "graph")),
+    ({"id": ["p001", "p002"]}, lambda row: row["id"] in ("p001", "p002")),
+    ({"year": []}, lambda row: False),
+]
+
+
+@pytest.mark.parametrize(("where", "keep"), FILTERS, ids=[str(where) for where, _ in FILTERS])
+def test_filters_keep_recall(
+    library: Library, model: SciMult, where: Any, keep: Callable[[dict[str, Any]], bool]
+) -> None:
+    wanted = _best(_scores(model, "graph of tokens"), keep)
+    assert library.search("graph of tokens", where=where, k=40).ids == wanted
+
+
+def test_pages_exclusions_and_thresholds(library: Library, model: SciMult) -> None:
+    scores = _scores(model, "kernel")
+    order = sorted(scores, key=lambda name: -scores[name])
+    pages = [library.search("kernel", k=7, offset=start) for start in range(0, 42, 7)]
+    assert [name for page in pages for name in page.ids] == order
+    assert [hit.rank for page in pages for hit in page] == list(range(1, 41))
+    assert library.search("kernel", exclude=order[:2], k=3).ids == order[2:5]
+    assert library.search("kernel", only=order[5:9], k=9).ids == order[5:9]
+    least = (scores[order[20]] + scores[order[21]]) / 2
+    found = library.search("kernel", min_score=least)
+    assert found.ids == order[:21]
+    assert min(found.scores) >= least
+    assert library.search("kernel", min_score=least, k=5, offset=18).ids == order[18:21]
+    assert library.search("kernel", min_score=2.0).ids == []
+
+
+def test_seeds_and_own_vectors(library: Library, model: SciMult, tmp_path: Path) -> None:
+    seeds = ["p004", "p011"]
+    chosen = [row for row in PAPERS if row["id"] in seeds]
+    vector_D = model.encode(chosen, task="link_prediction", role="query").mean(axis=0)
+    by_ids = library.recommend(seeds, k=5)
+    space = space_of(model, "link_prediction", "query")
+    by_vector = library.search(
+        vector=vector_D, space=space, task="link_prediction", exclude=seeds, k=5
+    )
+    assert by_ids.ids == by_vector.ids
+    assert by_ids.scores == pytest.approx(by_vector.scores, abs=1e-5)
+    assert not set(seeds) & set(by_ids.ids)
+    new = library.recommend(title=chosen[0]["title"], abstract=chosen[0]["abstract"], k=1)
+    assert new.ids == ["p004"]
+    with pytest.raises(DataError, match=r"shape \(1, 3\) for a library of width 16"):
+        library.search(vector=np.ones(3, np.float32))
+    other = SciMult.from_pretrained(save_tiny_model(tmp_path / "o", similarity="cosine", seed=3))
+    with pytest.raises(DataError, match="differ in weights"):
+        library.search(vector=vector_D, space=space_of(other, "search", "query"))
+    with pytest.raises(DataError, match=r"no paper has this id.*'p0099'.*did you mean"):
+        library.recommend("p0099")
+
+
+def test_words_and_vectors_together(library: Library, model: SciMult) -> None:
+    query = "graph speech study"
+    texts = [f"{row['title']} {row['abstract']}".strip() for row in PAPERS]
+    ids = [row["id"] for row in PAPERS]
+    ranking = BM25Index(ids, texts).search([query], 40)
+    listed = [
+        (ids[row], s) for row, s in zip(ranking.rows_QK[0], ranking.scores_QK[0], strict=True)
+    ]
+    words = dict(pair for pair in listed if pair[1] > 0)
+    vectors = _scores(model, query)
+    assert library.search(query, words=1.0, k=3).ids == _ties_down(words, 3)
+    places = {name: place for place, name in enumerate(_ties_down(words, len(words)), start=1)}
+    order = sorted(vectors, key=lambda name: -vectors[name])
+    points = {
+        name: 1 / (60 + place) + (1 / (60 + places[name]) if name in places else 0)
+        for place, name in enumerate(order, start=1)
+    }
+    found = library.search(query, words="rank", k=40)
+    assert found.scores == pytest.approx(sorted(points.values(), reverse=True), abs=1e-7)
+    assert dict(zip(found.ids, found.scores, strict=True)) == pytest.approx(points, abs=1e-7)
+    assert found.score == "reciprocal ranks"
+
+
+def _ties_down(scores: dict[str, float], k: int) -> list[str]:
+    by_id = sorted(scores, reverse=True)
+    return sorted(by_id, key=lambda name: -np.float32(scores[name]))[:k]
+
+
+def test_a_cross_encoder_orders_the_first_anew(library: Library, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    folder = save_cross_encoder(tmp_path / "cross")
+    first = library.search("graph", k=6)
+    found = library.search("graph", rerank=str(folder), rerank_top=6, k=6)
+    scores = CrossEncoder(str(folder)).predict([("graph", text.joined) for text in first.texts])
+    assert found.ids == [first.ids[place] for place in np.argsort(-scores)]
+    assert found.score == "cross-encoder"
+
+
+def test_percentiles_are_shares_of_the_library(library: Library) -> None:
+    found = library.search("graph", k=40, percentile=True)
+    assert [hit.percentile for hit in found] == pytest.approx(
+        [100 * (39 - i) / 40 for i in range(40)]
+    )
+
+
+def test_results_hold_ids_scores_and_texts(library: Library) -> None:
+    found = library.search("graph", k=2)
+    assert str(found).splitlines()[0] == "2 papers by cosine"
+    assert found.ids[0] in str(found)
+    assert found[0].abstract == library.search(ids=[found[1].id], only=[found[0].id])[0].abstract
+    assert set(found.as_dicts()[0]) == {"rank", "score", "id", "title", "year", "venue", "labels"}
+    assert "\x1b" not in repr(
+        type(found)(
+            [type(found[0])(1, 0.5, "a", type(found.texts[0])("paper", "\x1b[31m"))], "cosine"
+        )
+    )
+
+
+def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None:
+    labels = [{"id": "l1", "name": "Graphs", "definition": "Nodes"}, {"id": "l2", "name": "Plasma"}]
+    tagged = library.tag(labels, where={"year": 2004}, k=2)
+    assert [one.id for one in tagged] == ["p004", "p014", "p024", "p034"]
+    papers_ND = model.encode([PAPERS[4]], task="classification", role="query")
+    labels_ND = model.encode(labels, task="classification", role="candidate")
+    scores = dict(zip(["l1", "l2"], (papers_ND @ labels_ND.T)[0].tolist(), strict=True))
+    assert dict(zip(tagged[0].labels.ids, tagged[0].labels.scores, strict=True)) == pytest.approx(
+        scores, abs=1e-5
+    )
+    assert library.tag(["Graphs"], ids=["p001"])[0].labels[0].title == "Graphs"
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({}, "nothing to search for"),
+        ({"text": "x", "vector": np.ones(16)}, "both a vector and texts"),
+        ({"text": "x", "k": 0}, "no such page"),
+        ({"text": "x", "min_score": 0.5, "words": 0.5}, "all above a score"),
+        ({"ids": ["p001"], "words": 0.5}, "BM25 reads words"),
+        ({"text": "x", "words": 2}, "no share of BM25"),
+        ({"ids": "p001"}, "ids is a string"),
+        ({"text": "x", "where": "jear > 3"}, "cannot filter.*columns: id, title, abstract, year"),
+        ({"text": "x", "where": "1=1; DROP VIEW papers"}, "cannot filter"),
+        ({"text": "x", "where": "id IN (SELECT content FROM read_text('/etc/hosts'))"}, "disabled"),
+        ({"text": "x", "where": ""}, "filter is empty"),
+    ],
+)
+def test_contradictions_are_refused(
+    library: Library, request_: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        library.search(**request_)
+    assert str(error.value).count("Fix:") == 1
+
+
+def test_unknown_names_are_suggested(library: Library) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'year'"):
+        library.search("x", where={"yaer": 2000})
+    with pytest.raises(UnknownNameError, match="did you mean 'search'"):
+        library.search("x", task="serach")
+    with pytest.raises(DataError, match="use tag"):
+        library.search("x", task="classification")

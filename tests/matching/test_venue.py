@@ -1,0 +1,121 @@
+"""OpenReview's folder and tables: what is read, united and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scimult.data.lines import Rejects
+from scimult.errors import DataError
+from scimult.matching.venue import read_conflicts, read_openreview, read_tables
+from tests.matching.made_up import note, write_venue
+
+
+def test_a_folder_of_openreview(tmp_path: Path) -> None:
+    venue = read_openreview(write_venue(tmp_path), Rejects())
+    assert list(venue.submissions) == ["s1", "s2", "s3"]
+    assert venue.authors == {"s1": ["~Bob_M1"]}
+    assert venue.reviewers == {
+        "~Ada_L1": ["x1", "a1"],
+        "~Bob_M1": ["b1"],
+        "~Cyd_N2": ["c1", "x1"],
+        "~Idle_O1": [],
+    }
+    # Of two copies of a paper the one with an abstract stays.
+    assert venue.publications["x1"].text.body == "We observe dwarf galaxies."
+    a1 = venue.publications["a1"]
+    assert (a1.text.title, a1.year, a1.venue) == ("Galaxies", 2020, "AAS 2020")
+
+
+def test_submissions_in_three_forms(tmp_path: Path) -> None:
+    whole = read_openreview(write_venue(tmp_path / "lines"), Rejects()).submissions
+    notes = [json.loads(line) for line in (tmp_path / "lines" / "submissions.jsonl").open()]
+    for form in ("json", "folder"):
+        folder = write_venue(tmp_path / form)
+        (folder / "submissions.jsonl").unlink()
+        if form == "json":
+            text = json.dumps({found["id"]: found for found in notes})
+            (folder / "submissions.json").write_text(text, encoding="utf-8")
+        else:
+            (folder / "submissions").mkdir()
+            for found in notes:
+                path = folder / "submissions" / f"{found['id']}.jsonl"
+                path.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        assert read_openreview(folder, Rejects()).submissions == whole
+
+
+def test_tables_of_any_format(tmp_path: Path) -> None:
+    (tmp_path / "papers.csv").write_text("id,title,abstract\ns1,Graphs,Of nodes.\n")
+    lines = [
+        {"reviewer": "ada", "id": "p1", "title": "Nodes", "year": 2020, "venue": "ACL 2020"},
+        {"reviewer": "bob", "id": "p1", "title": "Nodes", "abstract": "And edges."},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "publications.jsonl").write_text(text)
+    venue = read_tables(tmp_path / "papers.csv", tmp_path / "publications.jsonl", Rejects())
+    assert venue.submissions["s1"].body == "Of nodes."
+    assert venue.reviewers == {"ada": ["p1"], "bob": ["p1"]}
+    assert venue.publications["p1"].text.body == "And edges."
+
+
+@pytest.mark.parametrize(
+    ("where", "line", "message"),
+    [
+        ("archives/~Bob_M1.jsonl", '{"id": "b2"}', "note has no content"),
+        (
+            "archives/~Bob_M1.jsonl",
+            json.dumps(note("b2", " ")),
+            "title and abstract are both empty",
+        ),
+        ("submissions.jsonl", json.dumps(note("s1", "Again")), "submission is given twice"),
+        ("submissions.jsonl", json.dumps(note("", "No id")), "field 'id' is empty"),
+    ],
+)
+def test_a_bad_note_has_its_place(tmp_path: Path, where: str, line: str, message: str) -> None:
+    path = write_venue(tmp_path) / where
+    known = path.read_text(encoding="utf-8")
+    path.write_text(known + line + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=message) as refused:
+        read_openreview(tmp_path, Rejects())
+    assert (refused.value.path, refused.value.line) == (path, known.count("\n") + 1)
+    rejects = Rejects(skip_bad=True)
+    assert len(read_openreview(tmp_path, rejects).submissions) == 3
+    assert sum(rejects.counts.values()) == 1
+
+
+def test_folders_without_what_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no archives/\*.jsonl"):
+        read_openreview(tmp_path, Rejects())
+    (write_venue(tmp_path) / "submissions.jsonl").unlink()
+    with pytest.raises(DataError, match="no submissions"):
+        read_openreview(tmp_path, Rejects())
+
+
+def test_conflicts_in_two_and_three_columns(tmp_path: Path) -> None:
+    venue = read_openreview(write_venue(tmp_path), Rejects())
+    path = tmp_path / "conflicts.csv"
+    path.write_text("s1,~Ada_L1\ns2,~Cyd_N2\n")
+    expected = {("s1", "~Ada_L1"), ("s2", "~Cyd_N2")}
+    assert read_conflicts(path, venue, Rejects()) == expected
+    path.write_text("s1,~Ada_L1,-1\ns2,~Cyd_N2,-1\ns3,~Ada_L1,0\n")
+    assert read_conflicts(path, venue, Rejects()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "line"),
+    [
+        ("s1,~Ada_L1\ns9,~Ada_L1\n", "unknown submission", 2),
+        ("s1,~Nobody1\n", "unknown reviewer", 1),
+        ("s1,~Ada_L1,1\n", "neither -1 nor 0", 1),
+        ("s1\n", "1 columns of conflicts", 1),
+    ],
+)
+def test_bad_conflicts(tmp_path: Path, text: str, message: str, line: int) -> None:
+    venue = read_openreview(write_venue(tmp_path), Rejects())
+    path = tmp_path / "conflicts.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message) as refused:
+        read_conflicts(path, venue, Rejects())
+    assert refused.value.line == line
