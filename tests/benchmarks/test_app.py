@@ -111,7 +111,7 @@ def test_gradients_in_half_precision(tmp_path: Path) -> None:
         assert 2**-9 < row["groups"]["all"][0] < 0.1
 
 
-@pytest.mark.ranks
+@pytest.mark.slow
 def test_the_cost_of_preparing_a_library(tmp_path: Path) -> None:
     size = ["--papers", "200", "--citations", "500", "--labels", "5", "--words", "40", "--clean"]
     arguments = ["data", *size, "--folder", str(tmp_path)]
