@@ -8,11 +8,11 @@ from itertools import chain
 from pathlib import Path
 
 from scimult.data.importers.columns import TABLES, is_expression
-from scimult.data.importers.files import Format, delimiter_of, find_files, guess_format
+from scimult.data.importers.files import Format, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, make_paper
 from scimult.data.importers.shapes import SHAPES, at
 from scimult.data.lines import Record, Rejects, read_jsonl
-from scimult.data.rows import read_delimited, read_parquet
+from scimult.data.rows import delimiter_of, read_delimited, read_parquet
 from scimult.errors import DataError
 
 Columns = Mapping[str, str | None]
