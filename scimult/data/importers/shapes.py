@@ -17,6 +17,7 @@ from scimult.data.importers.paper import first, plain_text, short_doi
 
 Fields = Mapping[str, Any]
 Shape = Callable[[Fields], dict[str, Any]]
+_ARXIV_DOI = re.compile(r"(?:https?://doi\.org/)?10\.48550/arxiv\.(.+)", re.I)
 _VERSION = re.compile(r"v\d+$")
 _OPENALEX_ID = re.compile(r"https?://(?:api\.)?openalex\.org/(?:works/)?", re.I)
 
@@ -128,7 +129,8 @@ def cited_arxiv_ids(paper: Fields) -> dict[str, str]:
     found = {}
     for key, entry in (paper.get("bib_entries") or {}).items():
         written = at(entry, "contained_arXiv_ids.id") or [""]
-        name = at(entry, "ids.arxiv_id") or written[0]
+        of_arxiv = _ARXIV_DOI.match(at(entry, "ids.doi") or "")
+        name = at(entry, "ids.arxiv_id") or written[0] or (of_arxiv[1] if of_arxiv else "")
         if name:
             found[key] = _VERSION.sub("", name)
     return found
