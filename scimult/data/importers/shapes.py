@@ -9,11 +9,11 @@ References, checked against the layouts of November 2026: OpenAlex works
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from scimult.data.formats import restore_abstract, words_in_place
-from scimult.data.importers.paper import first, plain_text, short_doi
+from scimult.data.importers.paper import first, plain_text, short_doi, year_in
 
 Fields = Mapping[str, Any]
 Shape = Callable[[Fields], dict[str, Any]]
@@ -98,7 +98,7 @@ def crossref(work: Fields) -> dict[str, Any]:
         "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
         "authors": [person(author) for author in work.get("author") or ()],
         "venue": plain_text(venue[0] if isinstance(venue, list) and venue else venue or ""),
-        "year": year if year is not None else literal,
+        "year": year if year is not None else year_in(literal),
         "doi": doi,
         "references": cited,
         "labels": first(work, "subject", "keyword"),
@@ -206,7 +206,15 @@ def plain(record: Fields) -> dict[str, Any]:
     fields = {name: first(lower, *found) for name, found in _SYNONYMS.items()}
     if not isinstance(fields["references"], list):
         fields["references"] = None
+    if isinstance(fields["authors"], list):
+        fields["authors"] = [person(author) or author for author in fields["authors"]]
     return fields
+
+
+def has_text(names: Iterable[str]) -> bool:
+    """Return whether a plain table with these columns has one for titles or abstracts."""
+    lower = {name.casefold().strip() for name in names}
+    return bool(lower & {*_SYNONYMS["title"], *_SYNONYMS["abstract"]})
 
 
 SHAPES: Mapping[str, Shape] = {
