@@ -97,7 +97,8 @@ class SourceConfig(StrictConfig):
     @model_validator(mode="after")
     def _check_parts(self) -> SourceConfig:
         """Check that what is said of a part is said of one that the source has."""
-        said = {"tasks": sorted(self.tasks.model_fields_set), "dangling": sorted(self.dangling)}
+        dangling = sorted(str(table) for table in self.dangling)
+        said = {"tasks": sorted(self.tasks.model_fields_set), "dangling": dangling}
         for key, parts in said.items():
             for part in parts:
                 if getattr(self, part) is None:
