@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from glob import glob, has_magic
 from pathlib import Path
 
 from scimult.data.text_files import check_texts
@@ -27,6 +28,19 @@ def check_use(model: Path, *texts: Path) -> list[Path]:
     """
     check_model(model)
     return [file for path in texts for file in check_texts(path)]
+
+
+def check_inputs(files: Iterable[Path]) -> None:
+    """Check that files or patterns of files meet something, whatever their format.
+
+    Raises
+    ------
+    DataError
+        If one does not.
+    """
+    for path in files:
+        if not path.exists() and not (has_magic(str(path)) and glob(str(path), recursive=True)):
+            raise DataError("file does not exist", path=path, fix="check the path")
 
 
 def check_model(model: Path) -> None:
