@@ -114,9 +114,8 @@ def _read_group(
             records = split_tables.read_split_tables(paths)
             yield from _renamed(records, shape, columns, rejects)
             return
-    for path in paths:
-        records = _records(path, container, rejects)
-        yield from _renamed(records, shape, columns, rejects)
+    records = chain.from_iterable(_records(path, container, rejects) for path in paths)
+    yield from _renamed(records, shape, columns, rejects)
 
 
 def _check_text(first: Record, columns: Columns) -> None:

@@ -101,6 +101,13 @@ def test_columns_as_expressions_are_duckdbs(tmp_path: Path, kind: str) -> None:
     assert [paper.place.line for paper in papers] == [1, 2]
 
 
+def test_a_column_may_be_missing_from_some_files(tmp_path: Path) -> None:
+    _written(tmp_path, "0.jsonl", _lines({"id": "1", "title": "A"}))
+    _written(tmp_path, "1.jsonl", _lines({"id": "2", "title": "B", "people": [{"n": "Ana"}]}))
+    papers = _read(tmp_path / "*.jsonl", columns={"authors": "people.n"})
+    assert [paper.authors for paper in papers] == [[], ["Ana"]]
+
+
 def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
     _written(tmp_path, "0.jsonl.gz", _lines({"id": "1", "title": "A"}))
     _written(tmp_path, "1.jsonl.gz", _lines({"id": "2", "title": "B", "people": [{"n": "Ana"}]}))
