@@ -276,6 +276,30 @@ def search(
 
 
 @app.command()
+def approximate(
+    vectors: Annotated[Path, typer.Option(help="Folder of shards: a space of a library.")],
+    rows: Annotated[int, typer.Option(min=10_000, help="Repeated with noise beyond.")] = 1_000_000,
+    kinds: Annotated[list[str] | None, typer.Option("--kind", help="rabitq, pq or hnsw.")] = None,
+    queries: Annotated[int, typer.Option(min=8, help="Held out of the vectors.")] = 512,
+    target: Annotated[float, typer.Option(help="Recall that is asked for.")] = 0.95,
+) -> None:
+    """Approximate beside exact search: recall, time, memory; the last line is one JSON object."""
+    from benchmarks.approximate import measure_approximate
+    from benchmarks.tables import approximate_table
+    from scimult.errors import UnknownNameError
+    from scimult.library.approximate import FACTORIES
+
+    chosen = kinds or ["rabitq"]
+    for kind in chosen:
+        if kind not in FACTORIES:
+            raise UnknownNameError("kind of index", kind, FACTORIES)
+    costs = measure_approximate(vectors, rows, chosen, queries, target)
+    title = f"{costs[0].rows:,} vectors of width {costs[0].width}, {costs[0].real:,} of them real"
+    print_table(approximate_table(costs, title))
+    typer.echo(json.dumps({"approximate": [cost.as_json() for cost in costs]}))
+
+
+@app.command()
 def encode(
     model: Annotated[Path, typer.Option(help="A sentence-transformers folder of a BERT.")],
     papers: Annotated[Path, typer.Option(help="JSON lines of papers (.gz): what is encoded.")],

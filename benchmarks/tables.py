@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from scimult.table import Table, texts
 
 if TYPE_CHECKING:
+    from benchmarks.approximate import ApproximateCost
     from benchmarks.compare_encoding import EncodingBeside
     from benchmarks.compare_search import SearchBeside
     from benchmarks.compare_training import TrainingRow
@@ -116,3 +117,26 @@ def encoding_beside_table(rows: Sequence[EncodingBeside], title: str, missing: l
     ]
     notes += [f"not installed: {how}" for how in missing]
     return Table(title, ["texts", "encoder", "tokens/s", "cosine"], 2, cells, notes)
+
+
+def approximate_table(rows: Sequence[ApproximateCost], title: str) -> Table:
+    """Return indexes beside exact search."""
+    headings = ["kind", "recall@10", "lists", "per result", "ms", "exact ms", "times", "alone"]
+    cells = []
+    for row in rows:
+        ratios = row.as_json()
+        cells.append(
+            texts(
+                row.kind,
+                f"{row.recall:.3f}",
+                row.effort,
+                row.candidates,
+                f"{row.approximate_ms:.3f}",
+                f"{row.exact_ms:.2f}",
+                f"{ratios['times_exact']:.0f}",
+                f"{ratios['times_exact_alone']:.0f}",
+            )
+        )
+    sizes = ", ".join(f"{row.kind} {row.bytes_per_vector:.0f}" for row in rows)
+    note = f"CPU time of a query; alone: one query at a time; bytes of a vector: {sizes}"
+    return Table(title, [*headings], 1, cells, [note])

@@ -215,6 +215,77 @@ def compact(folder: Folder) -> None:
     echo(f"{folder}: {len(opened):,} papers in {len(opened.state.manifest.segments)} segments")
 
 
+@library.command()
+def migrate(
+    folder: Folder,
+    model: Model,
+    adapter: Annotated[
+        bool,
+        typer.Option(
+            "--adapter",
+            help="Encode no paper: fit a map by which its queries search the old vectors.",
+        ),
+    ] = False,
+    precision: Annotated[
+        Literal["float32", "float16"] | None, typer.Option(help="Default: as it is.")
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = "auto",
+    pooling: Pooling = None,
+    similarity: Similarity = None,
+) -> None:
+    """Encode a library with another model and switch to it; killed, it goes on."""
+    check_model(model)
+    from scimult.library import Library
+
+    opened = Library.open(folder, device=device)
+    settings = {"pooling": pooling, "similarity": similarity}
+    if adapter:
+        for task, fitted in opened.adapt(model, dtype=dtype, settings=settings).items():
+            told = f"{fitted.kind} finds {fitted.recall:.3f} of the best 10 of {model.name}"
+            echo(f"{folder}: {task}: {told}, on papers that were held out")
+        echo(f"search with --model {model}")
+        return
+    done = opened.migrate(
+        model, precision=precision, dtype=dtype, settings=settings, show_progress=True
+    )
+    echo(f"{folder}: {done.papers:,} papers by {model.name} ({done.texts_encoded:,} texts encoded)")
+
+
+@library.command()
+def export(
+    folder: Folder,
+    to: Annotated[
+        Literal["qdrant", "milvus", "opensearch", "pgvector"],
+        typer.Option(help="Data base that the papers and vectors go to.", show_default=False),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the files that it loads; of qdrant its local mode."),
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Server of qdrant.")] = None,
+    task: Annotated[str, typer.Option(help="Task whose vectors go out.")] = "search",
+    name: Annotated[str, typer.Option(help="Of the collection, index or table there.")] = "papers",
+    where: Annotated[
+        str | None, typer.Option(help='A condition in SQL, such as "year >= 2020".')
+    ] = None,
+) -> None:
+    """Hand papers and vectors to Qdrant, Milvus, OpenSearch or PostgreSQL with pgvector."""
+    if (out is None) == (url is None) or (url is not None and to != "qdrant"):
+        fix = "give --out, or of qdrant --url"
+        raise DataError("where to?", fix=fix)
+    from scimult.library import Library
+    from scimult.library.feeds import feed_files, feed_qdrant
+
+    feed = Library.open(folder).feed(task=task, where=where)
+    if to == "qdrant":
+        count = feed_qdrant(feed, url or str(out), name)
+    else:
+        assert out is not None
+        count = feed_files(feed, to, out, name)
+    echo(f"{url or out}: {count:,} papers for {to}")
+
+
 class _incoming:
     """The papers of files, as a context that says what was left out of them."""
 

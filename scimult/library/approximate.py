@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     import faiss
 
 Kind = Literal["rabitq", "pq", "hnsw"]
-_FACTORIES = {
+FACTORIES = {
     "rabitq": "RR{width},IVF{lists},RaBitQ",
     "pq": "IVF{lists},PQ{parts}x4fs",
     "hnsw": "IDMap2,HNSW32_SQ8",
 }
 _BLOCK = 1 << 16
 _TRAINED_ON = 40  # vectors for each list, about what k-means asks for
-_ROUNDS = 8
+_ROUNDS = 5
 _EFFORTS = tuple(2**power for power in range(2, 11))
 _CANDIDATES = (2, 5, 10, 20, 40)
 TUNED_K = 10
@@ -200,7 +200,7 @@ def build(
     rows = np.flatnonzero(live_N)
     count = lists or max(1, min(4 * round(math.sqrt(len(rows))), len(rows) // _TRAINED_ON))
     parts = max(part for part in range(1, width // 4 + 1) if width % part == 0)
-    text = _FACTORIES[kind].format(width=width, lists=count, parts=parts)
+    text = FACTORIES[kind].format(width=width, lists=count, parts=parts)
     l2 = shards.space.similarity == "l2"
     metric = library.METRIC_L2 if l2 else library.METRIC_INNER_PRODUCT
     index = library.index_factory(width, text, metric)

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-import numpy as np
+from typing import Any, get_args
 
 from scimult.errors import DataError, one_of
 from scimult.files import only_writer
@@ -16,20 +14,22 @@ from scimult.inference import SciMult
 from scimult.library.approximate import IndexFacts, Kind
 from scimult.library.compaction import compact
 from scimult.library.creation import create_library
-from scimult.library.encoding import open_model
+from scimult.library.drift import Adapter
 from scimult.library.facts import facts_of
+from scimult.library.feeds.batches import Feed
 from scimult.library.filters import Where
 from scimult.library.indexing import make_index
+from scimult.library.migration import SAMPLE, Migrated, adapt, migrate
+from scimult.library.opened import OpenedModel
 from scimult.library.records import Paper, as_papers
-from scimult.library.request import Method, Request
+from scimult.library.request import Request
 from scimult.library.results import Hits, Tagged
 from scimult.library.searching import Searcher
 from scimult.library.state import State
 from scimult.library.tagging import as_labels, tag_rows
 from scimult.library.words import WordIndex
-from scimult.library.writing import Changes, Writer, check_model
-from scimult.retrieval.shards import Precision, Space
-from scimult.types import FloatArray
+from scimult.library.writing import Changes, Writer
+from scimult.retrieval.shards import Precision
 
 Papers = Iterable[Paper | Mapping[str, Any]]
 
@@ -49,7 +49,7 @@ class Library:
     Raises
     ------
     DataError
-        If the folder is no library, or ``model`` is not the one that made it.
+        If the folder is no library.
     """
 
     def __init__(
@@ -63,15 +63,9 @@ class Library:
         self._state = State(self.path)
 
     @classmethod
-    def open(
-        cls,
-        path: Path | str,
-        *,
-        model: Path | str | SciMult | None = None,
-        device: str | None = None,
-    ) -> Library:
-        """Open a library; nothing is read that a search does not need."""
-        return cls(path, model=model, device=device)
+    def open(cls, path: Path | str, **options: Any) -> Library:
+        """Open a library, with the options of the class, and read nothing yet."""
+        return cls(path, **options)
 
     @classmethod
     def create(
@@ -105,8 +99,6 @@ class Library:
             As of ``SciMult.from_pretrained``.
         settings : mapping, optional
             Its ``pooling``, ``similarity``, ``normalise`` and ``dims``.
-        show_progress : bool
-            Show a bar.
 
         Raises
         ------
@@ -135,7 +127,7 @@ class Library:
 
     @property
     def state(self) -> State:
-        """The library as it was when it was opened, or last changed or refreshed by this object."""
+        """The library as it was when it was opened, changed by this object, or refreshed."""
         return self._state
 
     @property
@@ -145,17 +137,13 @@ class Library:
         Raises
         ------
         DataError
-            If it is not the one that made the library; what differs is named.
+            If it did not make the library; what differs is named.
         """
-        return self._model
+        return self._opened.model
 
     @cached_property
-    def _model(self) -> SciMult:
-        given = self._given
-        reference = self._state.manifest.model
-        found = given if isinstance(given, SciMult) else open_model(reference, given, self._device)
-        check_model(self._state, found)
-        return found
+    def _opened(self) -> OpenedModel:
+        return OpenedModel(self._state, self._given, self._device)
 
     @cached_property
     def _words(self) -> WordIndex:
@@ -163,59 +151,35 @@ class Library:
 
     def refresh(self) -> None:
         """See what other processes changed."""
+        self._given = self._opened.kept
         self._state = State(self.path)
-        self._searchers.clear()
-        self.__dict__.pop("_words", None)
+        for name in ("_opened", "_searchers", "_words"):
+            self.__dict__.pop(name, None)
 
-    def search(
-        self,
-        text: str = "",
-        *,
-        task: str = "search",
-        ids: Sequence[str] = (),
-        vector: FloatArray | None = None,
-        space: Space | None = None,
-        k: int | None = None,
-        offset: int = 0,
-        min_score: float | None = None,
-        where: Where | None = None,
-        only: Sequence[str] | None = None,
-        exclude: Sequence[str] = (),
-        method: Method = "auto",
-        words: float | Literal["rank"] | None = None,
-        rerank: str | None = None,
-        rerank_top: int = 100,
-        percentile: bool = False,
-    ) -> Hits:
+    def search(self, text: str = "", *, task: str = "search", **options: Any) -> Hits:
         """Find papers for words, papers of the library, or an own vector.
 
-        The parameters are those of :class:`scimult.library.request.Request`.
+        Parameters
+        ----------
+        text : str
+            What to look for, in words.
+        task : str
+            Whose vectors are searched.
+        **options
+            ``k``, ``offset``, ``min_score``, ``where``, ``only``, ``exclude``, ``ids``, ``vector``,
+            ``method``, ``words``, ``rerank``, ``percentile`` and others: the fields of
+            :class:`scimult.library.request.Request`, which says what they mean.
 
         Raises
         ------
         ConfigError, UnknownNameError
-            If the request contradicts itself, or a column or the task is not known.
+            If the request contradicts itself, or an option, a column or the task is not known.
         DataError
             If an id is not in the library, or the vector is not of its space.
         """
-        request = Request(
-            text=text,
-            ids=ids,
-            vector=vector,
-            space=space,
-            k=k,
-            offset=offset,
-            min_score=min_score,
-            where=where,
-            only=only,
-            exclude=exclude,
-            method=method,
-            words=words,
-            rerank=rerank,
-            rerank_top=rerank_top,
-            percentile=percentile,
-        )
-        return self.searcher(task).search(request)
+        for name in options:
+            one_of("option of a search", name, Request.__dataclass_fields__)
+        return self.searcher(task).search(Request(text=text, **options))
 
     def recommend(
         self,
@@ -231,12 +195,10 @@ class Library:
         Parameters
         ----------
         ids : str or sequence of str
-            Papers of the library; left out of the results.
+            Left out of the results.
         title, abstract : str
             A new paper.
-        task : str
-            Task of the model that links papers.
-        **options
+        task, **options
             As of :meth:`search`: ``k``, ``min_score``, ``where``, ``exclude`` and others.
         """
         seeds = [ids] if isinstance(ids, str) else list(ids)
@@ -246,7 +208,8 @@ class Library:
             fix = "give ids, or title and abstract of a new paper"
             raise DataError("papers of the library and a new one cannot both be meant", fix=fix)
         paper = {"title": title, "abstract": abstract}
-        (vector_D,) = self.model.encode([paper], task=task, role="query")
+        vectors = self.model.encode([paper], task=task, role="query")
+        vector_D = self._opened.adapted(task, vectors)[0]
         return self.search(task=task, vector=vector_D, **options)
 
     def tag(
@@ -266,14 +229,19 @@ class Library:
             Names, or mappings with ``id``, ``name`` and ``definition``.
         """
         names, texts = as_labels(labels)
-        rows = self._chosen(ids, where)
-        return list(tag_rows(self._state, self.model, rows, names, texts, k=k, task=task))
+        rows = self._state.chosen(ids, where)
+        return list(tag_rows(self._state, self._opened.own, rows, names, texts, k=k, task=task))
 
     def searcher(self, task: str) -> Searcher:
         """Return what searches the vectors of a task."""
         if task not in self._searchers:
-            made = Searcher(self._state, task, lambda: self.model, lambda: self._words)
-            self._searchers[task] = made
+            self._searchers[task] = Searcher(
+                self._state,
+                task,
+                lambda: self.model,
+                lambda: self._words,
+                lambda vectors: self._opened.adapted(task, vectors),
+            )
         return self._searchers[task]
 
     @cached_property
@@ -288,9 +256,9 @@ class Library:
         DataError
             If an id comes twice or a value does not fit its column. Papers before it stay.
         StorageError
-            If another process changes the library.
+            If another process is writing.
         """
-        with self._writer(self.model) as writer:
+        with self._writer(self._opened.own) as writer:
             writer.put(as_papers(papers), show_progress=show_progress)
         return writer.changes
 
@@ -305,7 +273,7 @@ class Library:
 
         Killed, it is given again and goes on.
         """
-        with self._writer(self.model) as writer:
+        with self._writer(self._opened.own) as writer:
             ids = writer.put(as_papers(papers), show_progress=show_progress)
             if not ids and len(self):
                 fix = "check the papers; remove takes ids, or delete the folder"
@@ -334,19 +302,78 @@ class Library:
         """
         one_of("kind of index", kind, get_args(Kind))
         self.searcher(task)
-        model = self.model
+        model = self._opened.own
         with only_writer(self.path):
             facts = make_index(State(self.path), model, task, kind, target_recall)
         self.refresh()
         return facts
 
+    def migrate(
+        self,
+        model: Path | str,
+        *,
+        precision: Precision | None = None,
+        dtype: str = "auto",
+        settings: Mapping[str, Any] | None = None,
+        show_progress: bool = False,
+    ) -> Migrated:
+        """Encode all papers with another model, then switch to it; killed, it goes on.
+
+        Meanwhile the library is searched as before.
+
+        Parameters
+        ----------
+        model, precision, dtype, settings
+            As of :meth:`create`; the precision is kept by default.
+        """
+        encoder, chosen = self._other(model, dtype, settings)
+        with only_writer(self.path):
+            state = State(self.path)
+            done = migrate(
+                state, encoder, Path(model), chosen, precision, show_progress=show_progress
+            )
+        self.__dict__.pop("_opened", None)
+        self._given = encoder
+        self.refresh()
+        return done
+
+    def adapt(
+        self,
+        model: Path | str,
+        *,
+        sample: int = SAMPLE,
+        dtype: str = "auto",
+        settings: Mapping[str, Any] | None = None,
+    ) -> dict[str, Adapter]:
+        """Let queries of a newer model search these vectors, by a map fitted to a sample.
+
+        Then ``Library.open(path, model=newer)`` searches. Papers are still added by the library's
+        own model, until :meth:`migrate` has the time.
+        """
+        encoder, chosen = self._other(model, dtype, settings)
+        with only_writer(self.path):
+            adapters = adapt(State(self.path), encoder, Path(model), chosen, sample)
+        self.refresh()
+        return adapters
+
+    def _other(
+        self, model: Path | str, dtype: str, settings: Mapping[str, Any] | None
+    ) -> tuple[SciMult, dict[str, Any]]:
+        chosen = dict(settings or {})
+        opened = SciMult.from_pretrained(model, device=self._device, dtype=dtype, **chosen)
+        return opened, chosen
+
     def ids(self, *, where: Where | None = None) -> list[str]:
         """Return the ids of all papers, or of those that a filter lets through."""
-        return self._state.papers.ids_of(self._chosen(None, where))
+        return self._state.papers.ids_of(self._state.chosen(None, where))
 
     def info(self) -> dict[str, Any]:
         """Return what the library holds and what made it, by name."""
         return facts_of(self._state)
+
+    def feed(self, *, task: str = "search", where: Where | None = None) -> Feed:
+        """Return papers with the vectors of a task, for :mod:`scimult.library.feeds`."""
+        return Feed(self._state, task, where)
 
     def compact(self) -> None:
         """Rewrite the library without removed papers, and small segments as one."""
@@ -362,23 +389,12 @@ class Library:
             found += self._state.shards(task).check().values()
         return found
 
-    def _chosen(self, ids: Sequence[str] | None, where: Where | None) -> np.ndarray:
-        allowed_N = self._state.live_N
-        if where is not None:
-            allowed_N = allowed_N & self._state.papers.where(where)
-        if ids is not None:
-            chosen_N = np.zeros_like(allowed_N)
-            chosen_N[self._state.papers.rows_of(ids)] = True
-            allowed_N = allowed_N & chosen_N
-        return np.flatnonzero(allowed_N)
-
     @contextmanager
     def _writer(self, model: SciMult | None):
         """Yield what changes the library, as it is on disk now; nobody else writes meanwhile."""
         try:
             with only_writer(self.path):
-                state = State(self.path)
-                yield Writer(state, model)
+                yield Writer(State(self.path), model)
                 compact(State(self.path))
         finally:
             self.refresh()

@@ -46,6 +46,8 @@ class Manifest:
         Fingerprint of all papers; the same for the same papers, however they came in.
     indexes : mapping of task to mapping
         What is known of the approximate index of a space.
+    adapter : mapping
+        What is known of the map from a newer model's queries.
     generation : int
         Grows by one with every change.
     """
@@ -60,6 +62,7 @@ class Manifest:
     longest: Mapping[str, float] = field(default_factory=dict)
     content: str = "0" * 32
     indexes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    adapter: Mapping[str, Any] = field(default_factory=dict)
     generation: int = 0
 
     @property

@@ -44,6 +44,8 @@ class Searcher:
         Returns the model that made them; called only where something has to be encoded.
     words : callable
         Returns the index of words.
+    adapt : callable
+        Makes of the model's queries what is searched for: with an adapter for a newer model.
 
     Raises
     ------
@@ -59,6 +61,7 @@ class Searcher:
         task: str,
         model: Callable[[], SciMult],
         words: Callable[[], WordIndex],
+        adapt: Callable[[FloatArray], FloatArray] = lambda vectors: vectors,
     ) -> None:
         if task not in state.manifest.sides:
             raise UnknownNameError("task of this library", task, state.manifest.sides)
@@ -66,7 +69,7 @@ class Searcher:
             fix = "use tag, which ranks labels for papers"
             raise DataError("papers are not what this task looks for", value=task, fix=fix)
         self._state, self._task, self._model, self._words = state, task, model, words
-        self._shards = state.shards(task)
+        self._shards, self._adapt = state.shards(task), adapt
         longest = state.manifest.longest.get(task, 0.0)
         self.exact = ExactSearch(self._shards, longest, state.papers.ids_of)
 
@@ -191,10 +194,10 @@ class Searcher:
         if self._model().kind(self._task, "query") != "paper":
             return stored_QD
         texts = self._state.papers.texts_of(seeds)
-        return self._model().encode(texts, task=self._task, role="query")
+        return self._adapt(self._model().encode(texts, task=self._task, role="query"))
 
     def _encoded(self, texts: Sequence[str]) -> FloatArray:
-        return self._model().encode(texts, task=self._task, role="query")
+        return self._adapt(self._model().encode(texts, task=self._task, role="query"))
 
     def _hits(
         self, found: Found, request: Request, query_D: FloatArray, score: str, exact: bool

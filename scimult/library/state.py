@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from scimult.errors import DataError
+from scimult.library.filters import Where
 from scimult.library.manifest import PAPERS, VECTORS, read_manifest, read_removed
 from scimult.library.papers import PaperTable
 from scimult.retrieval.shards import Shards
@@ -77,3 +79,20 @@ class State:
     def live_rows(self) -> IntArray:
         """Return the numbers of the live rows."""
         return np.flatnonzero(self.live_N)
+
+    def chosen(self, ids: Sequence[str] | None = None, where: Where | None = None) -> IntArray:
+        """Return the rows of all papers, of those of ids, or of a filter.
+
+        Raises
+        ------
+        ConfigError, UnknownNameError
+            If the filter is wrong.
+        """
+        chosen_N = self.live_N.copy()
+        if where is not None:
+            chosen_N &= self.papers.where(where)
+        if ids is not None:
+            named_N = np.zeros_like(chosen_N)
+            named_N[self.papers.rows_of(ids)] = True
+            chosen_N &= named_N
+        return np.flatnonzero(chosen_N)

@@ -155,10 +155,13 @@ def write_shard(
     return Shard(name, len(ids), facts[_VECTORS].decode(), sha256(ids_path))
 
 
-def find_shard(folder: Path, number: int, space: Space) -> Shard | None:
+def find_shard(
+    folder: Path, number: int, space: Space, hashes: Sequence[str] | None = None
+) -> Shard | None:
     """Return the shard with this number if it was written as a whole for this space.
 
-    The ids are read, the vectors are not: :meth:`Shards.check` reads them.
+    And of these ``hashes``, if they are given. The ids are read, the vectors are not:
+    :meth:`Shards.check` reads them.
     """
     name = shard_name(number)
     ids_path, path = folder / f"{name}.arrow", folder / f"{name}.npy"
@@ -169,6 +172,8 @@ def find_shard(folder: Path, number: int, space: Space) -> Shard | None:
     except (OSError, ValueError, EOFError, pa.ArrowException):
         return None
     if facts.get(_SPACE) != space.fingerprint.encode() or len(mapped_ND) != len(table):
+        return None
+    if hashes is not None and table["hash"].to_pylist() != list(hashes):
         return None
     return Shard(name, len(table), facts[_VECTORS].decode(), sha256(ids_path))
 

@@ -15,7 +15,8 @@ from scimult.data.importers.paper import first, plain_text
 from scimult.data.lines import Record, Rejects, empty_file, open_binary, read_lines
 from scimult.errors import DataError
 
-_LATEX = re.compile(r"[\\{}~$]|--|``|''")
+_LATEX = re.compile(r"[\\~$]|--|``|''")
+_BRACES = str.maketrans("", "", "{}")
 _KEYWORDS = re.compile(r"\s*[;,]\s*")
 _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])\s{0,2}-(?:\s|$)")
 
@@ -85,11 +86,13 @@ def _bibtex_paper(record: Record, decode: Callable[[str], str]) -> dict[str, Any
 
 
 def _latex_decoder() -> Callable[[str], str]:
-    """Return what decodes LaTeX; a text without any is passed by, for decoding takes 1 ms."""
+    """Return what decodes LaTeX; where there are but braces they go, for decoding takes 1 ms."""
     from pylatexenc.latex2text import LatexNodes2Text
 
     decoder = LatexNodes2Text(math_mode="verbatim")
-    return lambda text: decoder.latex_to_text(text) if _LATEX.search(text) else text
+    return lambda text: (
+        decoder.latex_to_text(text) if _LATEX.search(text) else text.translate(_BRACES)
+    )
 
 
 def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -113,7 +116,9 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
                 rejects.reject(_ris_error(path, start, held, "reference has no end"))
             held, start = [], number
         elif not start:
-            rejects.reject(_ris_error(path, number, [line], "line stands outside of a reference"))
+            if tag:  # other lines there number the references, or are the exporter's name
+                problem = "line stands outside of a reference"
+                rejects.reject(_ris_error(path, number, [line], problem))
             continue
         # Some exports have one space, or none after the dash: rispy wants two and one.
         held.append(f"{tag[1]}  - {line[tag.end() :].strip()}" if tag else line)

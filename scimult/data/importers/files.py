@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scimult.data.formats import HEAD_BYTES
-from scimult.data.importers.prepared import is_prepared
 from scimult.data.importers.shapes import guess_shape
 from scimult.data.lines import Rejects, open_binary, read_jsonl
 from scimult.data.rows import read_parquet
@@ -76,9 +75,14 @@ def find_files(files: Sequence[Path | str]) -> list[Path]:
     return list(chain.from_iterable(_found(Path(file)) for file in files))
 
 
+def _is_prepared(path: Path) -> bool:
+    """Return whether ``path`` is a prepared folder."""
+    return all((path / name).is_file() for name in ("texts.arrow", "metadata.arrow"))
+
+
 def _found(path: Path) -> list[Path]:
     if path.is_dir():
-        return [path if is_prepared(path) else find_file(path, "paper")]
+        return [path if _is_prepared(path) else find_file(path, "paper")]
     if path.exists():
         return [path]
     if glob.has_magic(str(path)):

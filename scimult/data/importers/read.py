@@ -10,7 +10,6 @@ from pathlib import Path
 from scimult.data.importers.columns import TABLES, is_expression
 from scimult.data.importers.files import Format, delimiter_of, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, make_paper
-from scimult.data.importers.prepared import read_prepared
 from scimult.data.importers.shapes import SHAPES, at
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.rows import read_delimited, read_parquet
@@ -89,7 +88,7 @@ def _read_group(
     """Yield the records of files of one format, with fields under our names."""
     container, shape = found
     if container in TABLES:
-        from scimult.data.importers import engine
+        from scimult.data.importers import engine, split_tables
 
         first = next(_records(paths[0], container, Rejects(skip_bad=True)), None)
         known = () if first is None else list(first.fields)
@@ -109,8 +108,8 @@ def _read_group(
             records = engine.select(paths, container, expressions.values())
             yield from _renamed(records, "plain", columns, rejects)
             return
-        if shape == "s2ag" and container == "json" and engine.has_split_tables(paths):
-            records = engine.read_split_tables(paths)
+        if shape == "s2ag" and container == "json" and split_tables.has_split_tables(paths):
+            records = split_tables.read_split_tables(paths)
             yield from _renamed(records, shape, columns, rejects)
             return
     for path in paths:
@@ -128,6 +127,8 @@ def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
         delimiter = "\t" if container == "tsv" else delimiter_of(path)
         return read_delimited(path, delimiter, rejects)
     if container == "prepared":
+        from scimult.data.importers.prepared import read_prepared
+
         return read_prepared(path)
     from scimult.data.importers import bibliographies
 

@@ -1,0 +1,146 @@
+"""Drift adapters: queries of a new model among vectors of an old one.
+
+A linear map is fitted to papers that both models encoded, from new vectors to old ones (Vejendla,
+2025, Drift-Adapter, arXiv:2509.23471). It is orthogonal (Procrustes; Schönemann, 1966), or ridge
+regression, whole or of low rank (Izenman, 1975), whichever finds most of what the new model would
+find on papers that were held out.
+
+Shape legend: N papers, M, D new and old width, K results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scimult.errors import DataError
+from scimult.retrieval.embeddings import unit_rows
+from scimult.types import FloatArray, Similarity
+
+LEAST = 50
+"""Papers that both models have to encode."""
+_K = 10
+_SHRINKAGE = (1e-3, 1e-1)
+_RANKS = (64, 128, 256)
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A map from new vectors to old ones.
+
+    Attributes
+    ----------
+    kind : str
+        How it was fitted.
+    matrix_MD : array
+        float32.
+    recall : float
+        Share of the best 10 of the new model that are found with adapted vectors, on papers that
+        were held out, among all that both models encoded.
+    """
+
+    kind: str
+    matrix_MD: FloatArray
+    recall: float
+
+    def __call__(self, vectors_NM: FloatArray) -> FloatArray:
+        """Return vectors of the new model as ones of the old, shape ``(N, D)``.
+
+        Raises
+        ------
+        DataError
+            If the width is another.
+        """
+        if vectors_NM.shape[1] != len(self.matrix_MD):
+            problem = f"vectors of shape {vectors_NM.shape} for an adapter of {len(self.matrix_MD)}"
+            raise DataError(problem, fix="use the model that the adapter was fitted to")
+        adapted: FloatArray = vectors_NM @ self.matrix_MD
+        return adapted
+
+
+def fit_adapter(new_NM: FloatArray, old_ND: FloatArray, similarity: Similarity) -> Adapter:
+    """Return the best map of several kinds from new vectors of papers to old ones.
+
+    A fifth of the papers is held out to choose by.
+
+    Raises
+    ------
+    DataError
+        If there are too few papers.
+    """
+    if len(new_NM) < LEAST:
+        raise DataError("too few papers to fit an adapter", value=len(new_NM), fix="take more")
+    if similarity == "cosine":
+        new_NM, old_ND = unit_rows(new_NM), unit_rows(old_ND)
+    held = np.arange(len(new_NM)) % 5 == 0
+    fitted = [
+        Adapter(kind, matrix.astype(np.float32), 0.0)
+        for kind, matrix in _maps(new_NM[~held], old_ND[~held])
+    ]
+    scored = [_scored(adapter, new_NM, old_ND, held, similarity) for adapter in fitted]
+    return max(scored, key=lambda adapter: adapter.recall)
+
+
+def procrustes(new_NM: FloatArray, old_ND: FloatArray) -> Matrix:
+    """Return the matrix of orthonormal rows or columns that maps new vectors nearest to old."""
+    product_MD = new_NM.astype(np.float64).T @ old_ND.astype(np.float64)
+    left, _, right = np.linalg.svd(product_MD, full_matrices=False)
+    found: Matrix = left @ right
+    return found
+
+
+def ridge(new_NM: FloatArray, old_ND: FloatArray, shrinkage: float) -> Matrix:
+    """Return the least-squares map; ``shrinkage`` times the mean square is added to the squares."""
+    x, y = new_NM.astype(np.float64), old_ND.astype(np.float64)
+    gram_MM = x.T @ x
+    gram_MM += shrinkage * np.trace(gram_MM) / len(gram_MM) * np.eye(len(gram_MM))
+    found: Matrix = np.linalg.solve(gram_MM, x.T @ y)
+    return found
+
+
+def of_rank(matrix_MD: Matrix, new_NM: FloatArray, rank: int) -> Matrix:
+    """Return the map of this rank that keeps most of what ``matrix_MD`` makes of the vectors."""
+    _, _, right = np.linalg.svd(new_NM.astype(np.float64) @ matrix_MD, full_matrices=False)
+    return matrix_MD @ right[:rank].T @ right[:rank]
+
+
+def best_rows(
+    queries_QD: FloatArray, vectors_ND: FloatArray, similarity: Similarity, own_Q: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the best 10 rows of each query but its own, shape ``(Q, K)``; for small samples."""
+    if similarity == "cosine":
+        queries_QD, vectors_ND = unit_rows(queries_QD), unit_rows(vectors_ND)
+    scores_QN = queries_QD @ vectors_ND.T
+    if similarity == "l2":
+        scores_QN = scores_QN - 0.5 * (vectors_ND**2).sum(axis=1)
+    scores_QN[np.arange(len(own_Q)), own_Q] = -np.inf
+    rows_QK: NDArray[np.int64] = np.argpartition(-scores_QN, _K, axis=1)[:, :_K]
+    return rows_QK
+
+
+def _maps(new_NM: FloatArray, old_ND: FloatArray) -> Iterator[tuple[str, Matrix]]:
+    yield "procrustes", procrustes(new_NM, old_ND)
+    for shrinkage in _SHRINKAGE:
+        whole_MD = ridge(new_NM, old_ND, shrinkage)
+        yield f"ridge {shrinkage:g}", whole_MD
+        for rank in _RANKS:
+            if rank < min(whole_MD.shape):
+                yield f"ridge {shrinkage:g} of rank {rank}", of_rank(whole_MD, new_NM, rank)
+
+
+def _scored(
+    adapter: Adapter,
+    new_NM: FloatArray,
+    old_ND: FloatArray,
+    held_N: NDArray[np.bool_],
+    similarity: Similarity,
+) -> Adapter:
+    own_Q = np.flatnonzero(held_N)
+    wanted = best_rows(new_NM[held_N], new_NM, similarity, own_Q)
+    found = best_rows(adapter(new_NM[held_N]), old_ND, similarity, own_Q)
+    shares = [len(np.intersect1d(a, b)) / _K for a, b in zip(found, wanted, strict=True)]
+    return Adapter(adapter.kind, adapter.matrix_MD, float(np.mean(shares)))

@@ -1,0 +1,207 @@
+"""One writer for each data base: files that it loads, or its own client."""
+
+from __future__ import annotations
+
+import csv
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scimult.errors import ConfigError, one_of
+from scimult.files import FolderKind, atomic_folder, write_json, write_text
+from scimult.library.feeds.batches import Feed
+
+_NAMESPACE = uuid.UUID("6f1c1f5e-7c58-4f5e-9a55-5c1a7a0f5b11")
+_OPENSEARCH = {"BIGINT": "long", "DOUBLE": "double", "BOOLEAN": "boolean"}
+_POSTGRES = {"BIGINT": "bigint", "DOUBLE": "double precision", "BOOLEAN": "boolean"}
+_SPACES = {
+    "opensearch": {"cosine": "cosinesimil", "dot": "innerproduct", "l2": "l2"},
+    "pgvector": {"cosine": "vector_cosine_ops", "dot": "vector_ip_ops", "l2": "vector_l2_ops"},
+    "milvus": {"cosine": "COSINE", "dot": "IP", "l2": "L2"},
+    "qdrant": {"cosine": "Cosine", "dot": "Dot", "l2": "Euclid"},
+}
+_KIND = FolderKind("a feed of a library", lambda folder: (folder / "feed.json").is_file())
+
+
+def feed_files(feed: Feed, target: str, folder: Path, name: str = "papers") -> int:
+    """Write files that a data base loads, into a new folder; return the number of papers.
+
+    Parameters
+    ----------
+    feed : Feed
+        What is fed.
+    target : {"milvus", "opensearch", "pgvector"}
+        The data base.
+    folder : Path
+        Where; an earlier feed is replaced.
+    name : str
+        Of the collection, index or table there.
+
+    Raises
+    ------
+    UnknownNameError, ConfigError
+        If the target, or the name, is none.
+    StorageError
+        If something else is in the folder.
+    """
+    write = FILES[one_of("target", target, FILES)]
+    if not name.isidentifier():
+        fix = "use letters, digits and underscores"
+        raise ConfigError("no name of a collection", value=name, fix=fix)
+    with atomic_folder(folder, _KIND) as temporary:
+        count = write(feed, temporary, name)
+        facts = {"target": target, "task": feed.task, "papers": count, "name": name}
+        space = {"width": feed.space.width, "similarity": feed.space.similarity}
+        write_json(temporary / "feed.json", {**facts, **space, "made_by": feed.space.made_by})
+    return count
+
+
+def _opensearch(feed: Feed, folder: Path, name: str) -> int:
+    similarity = _SPACES["opensearch"][feed.space.similarity]
+    method = {"name": "hnsw", "engine": "faiss", "space_type": similarity}
+    kinds = {column: _OPENSEARCH.get(kind, "keyword") for column, kind in feed.types.items()}
+    properties: dict[str, Any] = {
+        "id": {"type": "keyword"},
+        "title": {"type": "text"},
+        "abstract": {"type": "text"},
+        **{column: {"type": kind} for column, kind in kinds.items()},
+        "vector": {"type": "knn_vector", "dimension": feed.space.width, "method": method},
+    }
+    body = {"settings": {"index.knn": True}, "mappings": {"properties": properties}}
+    write_json(folder / "index.json", body)
+    count = 0
+    for number, records in enumerate(feed.records()):
+        with (folder / f"part-{number:05d}.ndjson").open("w", encoding="utf-8") as file:
+            for record in records:
+                action = {"index": {"_index": name, "_id": record["id"]}}
+                for line in (action, record):
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        count += len(records)
+    return count
+
+
+def _pgvector(feed: Feed, folder: Path, name: str) -> int:
+    columns = {column: _postgres_type(kind) for column, kind in feed.types.items()}
+    typed = {"id": "text PRIMARY KEY", "title": "text", "abstract": "text", **columns}
+    typed["vector"] = f"vector({feed.space.width})"
+    defined = ",\n".join(f"  {_quoted(column)} {kind}" for column, kind in typed.items())
+    operators = _SPACES["pgvector"][feed.space.similarity]
+    parts, count = [], 0
+    for number, records in enumerate(feed.records()):
+        parts.append(f"part-{number:05d}.csv")
+        with (folder / parts[-1]).open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            for record in records:
+                writer.writerow([_cell(record.get(column)) for column in typed])
+        count += len(records)
+    listed = ", ".join(_quoted(column) for column in typed)
+    copies = [f"\\copy {name} ({listed}) FROM '{part}' WITH (FORMAT csv)" for part in parts]
+    sql = [
+        "CREATE EXTENSION IF NOT EXISTS vector;",
+        f"CREATE TABLE {name} (\n{defined}\n);",
+        *copies,
+        f"CREATE INDEX ON {name} USING hnsw (vector {operators});",
+    ]
+    write_text(folder / "load.sql", "\n".join(sql) + "\n")
+    return count
+
+
+def _milvus(feed: Feed, folder: Path, name: str) -> int:
+    fields = [
+        {"name": "id", "type": "VARCHAR", "primary": True},
+        *({"name": column, "type": "VARCHAR"} for column in ("title", "abstract")),
+        *({"name": column, "type": kind, "nullable": True} for column, kind in feed.types.items()),
+        {"name": "vector", "type": "FLOAT_VECTOR", "dim": feed.space.width},
+    ]
+    metric = _SPACES["milvus"][feed.space.similarity]
+    write_json(folder / "collection.json", {"name": name, "metric": metric, "fields": fields})
+    count = 0
+    for number, (table, vectors_ND) in enumerate(feed.batches()):
+        flat = pa.array(vectors_ND.reshape(-1))
+        offsets = pa.array(range(0, len(flat) + 1, feed.space.width), pa.int32())
+        lists = pa.ListArray.from_arrays(offsets, flat)
+        pq.write_table(table.append_column("vector", lists), folder / f"part-{number:05d}.parquet")
+        count += len(table)
+    return count
+
+
+FILES: dict[str, Callable[[Feed, Path, str], int]] = {
+    "milvus": _milvus,
+    "opensearch": _opensearch,
+    "pgvector": _pgvector,
+}
+
+
+def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
+    """Fill a collection of Qdrant by its client; return the number of papers.
+
+    A point's id is a UUID of the paper's id, which stands in the payload beside the text and the
+    columns. Given again, points are replaced.
+
+    Parameters
+    ----------
+    feed : Feed
+        What is fed.
+    where : str
+        URL of a server, or a folder for Qdrant's local mode.
+    name : str
+        Of the collection.
+
+    Raises
+    ------
+    ConfigError
+        If the client is not installed, or the collection has another width or similarity.
+    """
+    try:
+        from qdrant_client import QdrantClient, models
+    except ImportError as error:
+        raise ConfigError("Qdrant's client is missing", fix="pip install qdrant-client") from error
+    remote = where.startswith(("http://", "https://"))
+    client = QdrantClient(url=where) if remote else QdrantClient(path=where)
+    distance = models.Distance(_SPACES["qdrant"][feed.space.similarity])
+    wanted = models.VectorParams(size=feed.space.width, distance=distance)
+    try:
+        if not client.collection_exists(name):
+            client.create_collection(name, vectors_config=wanted)
+        found = client.get_collection(name).config.params.vectors
+        if (found.size, found.distance) != (wanted.size, wanted.distance):
+            fix = "name another collection, or delete this one"
+            raise ConfigError("collection holds other vectors", value=name, fix=fix)
+        count = 0
+        for records in feed.records():
+            points = [
+                models.PointStruct(
+                    id=str(uuid.uuid5(_NAMESPACE, record["id"])),
+                    vector=record.pop("vector"),
+                    payload=record,
+                )
+                for record in records
+            ]
+            client.upsert(name, points)
+            count += len(points)
+    finally:
+        client.close()
+    return count
+
+
+def _postgres_type(kind: str) -> str:
+    return "text[]" if kind.endswith("[]") else _POSTGRES.get(kind, "text")
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as COPY reads it from CSV: lists as arrays, vectors in brackets."""
+    if isinstance(value, list) and value and isinstance(value[0], float):
+        return json.dumps(value)
+    if isinstance(value, list):
+        escaped = (str(item).replace("\\", "\\\\").replace('"', '\\"') for item in value)
+        return "{" + ",".join(f'"{item}"' for item in escaped) + "}"
+    return value
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,224 @@
+"""Another model for a library: its vectors encoded anew beside the old ones, or an adapter.
+
+A migration fills spaces of the new model shard by shard, then ``library.json`` names them. Until
+then the library is searched as before, and a migration that was killed goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scimult.errors import ConfigError, DataError
+from scimult.files import atomic_file
+from scimult.inference import SciMult
+from scimult.library.compaction import compact
+from scimult.library.drift import Adapter, fit_adapter
+from scimult.library.encoding import (
+    encode_papers,
+    folder_of,
+    reference_to,
+    shared_sides,
+    sides_of,
+    spaces_of,
+)
+from scimult.library.manifest import INDEXES, VECTORS, write_manifest
+from scimult.library.state import State
+from scimult.library.writing import longest_of
+from scimult.progress import bar
+from scimult.retrieval.shards import (
+    Precision,
+    Shard,
+    Shards,
+    Space,
+    find_shard,
+    publish,
+    write_shard,
+)
+
+SAMPLE = 2000
+"""Papers that an adapter is fitted to."""
+
+
+@dataclass
+class Migrated:
+    """What a migration did: papers of the library, and those that had to be encoded."""
+
+    papers: int = 0
+    texts_encoded: int = 0
+
+
+def migrate(
+    state: State,
+    model: SciMult,
+    path: Path,
+    settings: Mapping[str, Any],
+    precision: Precision | None = None,
+    *,
+    show_progress: bool = False,
+) -> Migrated:
+    """Encode a library with another model and switch to it; the caller holds the lock.
+
+    Raises
+    ------
+    DataError
+        If papers cannot be read.
+    ConfigError, UnknownNameError
+        If the model does not know the library's tasks.
+    """
+    if not np.array_equal(state.live_N, ~state.removed_N):
+        fix = "mend it first: scimult library check names the files, sync encodes them again"
+        raise DataError("the library is damaged", path=state.folder, fix=fix)
+    state = compact(state, everything=True)
+    manifest = state.manifest
+    sides = sides_of(model, manifest.sides)
+    kept = state.shards(next(iter(sides))).space.dtype
+    spaces = spaces_of(model, sides, precision or kept)
+    name, done = folder_of(spaces), Migrated(papers=manifest.rows)
+    if name == manifest.vectors:
+        return done
+    folders = {task: state.folder / VECTORS / name / f"{task}.{sides[task]}" for task in sides}
+    listed: dict[str, list[Shard]] = {task: [] for task in sides}
+    with bar("papers", total=manifest.rows, unit="paper", show=show_progress) as shown:
+        for place, segment in enumerate(manifest.segments):
+            rows = np.arange(state.papers.starts[place], state.papers.starts[place + 1])
+            shards = _segment(state, model, rows, int(segment.name), spaces, folders, done)
+            for task, shard in shards.items():
+                listed[task].append(shard)
+            shown.update(segment.rows)
+    for task, space in spaces.items():
+        publish(folders[task], space, listed[task])
+    longest = {task: _longest(folders[task]) for task in sides}
+    where = path.resolve() if path.exists() else path
+    values = {
+        "model": reference_to(model, where, settings),
+        "vectors": name,
+        "sides": sides,
+        "shared": shared_sides(model, sides),
+        "longest": longest,
+        "indexes": {},
+        "adapter": {},
+    }
+    write_manifest(state.folder, manifest.changed(**values))
+    _remove_others(state.folder, name)
+    return done
+
+
+def _segment(
+    state: State,
+    model: SciMult,
+    rows: np.ndarray[Any, np.dtype[np.int64]],
+    number: int,
+    spaces: Mapping[str, Space],
+    folders: Mapping[str, Path],
+    done: Migrated,
+) -> dict[str, Shard]:
+    """Return the shards of a segment, those found of an earlier attempt or new ones."""
+    table = state.papers.table(rows, ["id", "text_hash"])
+    ids, hashes = (table[name].to_pylist() for name in ("id", "text_hash"))
+    found = {
+        task: find_shard(folders[task], number, space, hashes) for task, space in spaces.items()
+    }
+    whole = {task: shard for task, shard in found.items() if shard is not None}
+    if len(whole) == len(found):
+        return whole
+    sides = {task: state.manifest.sides[task] for task in spaces}
+    vectors = encode_papers(model, state.papers.texts_of(rows), sides)
+    done.texts_encoded += len(rows)
+    return {
+        task: write_shard(folders[task], number, space, ids, vectors[task], hashes)
+        for task, space in spaces.items()
+    }
+
+
+def _longest(folder: Path) -> float:
+    return max(
+        (longest_of(np.asarray(x, np.float32)) for _, x in Shards(folder).blocks()), default=0
+    )
+
+
+def _remove_others(folder: Path, kept: str) -> None:
+    for path in (folder / VECTORS).iterdir():
+        if path.name != kept:
+            shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(folder / INDEXES, ignore_errors=True)
+    for path in folder.glob("adapter.*.npz"):
+        path.unlink(missing_ok=True)
+
+
+def adapt(
+    state: State,
+    model: SciMult,
+    path: Path,
+    settings: Mapping[str, Any],
+    sample: int = SAMPLE,
+) -> dict[str, Adapter]:
+    """Fit a map from a new model's vectors to the library's, for each task that is searched.
+
+    Raises
+    ------
+    ConfigError
+        If the model compares vectors in another way.
+    """
+    shared = {task: role for task, role in state.manifest.sides.items() if role == "candidate"}
+    spaces = spaces_of(model, sides_of(model, shared), "float32")
+    old = state.shards(next(iter(shared))).space
+    if model.similarity != old.similarity:
+        fix = "encode it anew: scimult library migrate without --adapter"
+        problem = f"the library compares by {old.similarity}, the model by {model.similarity}"
+        raise ConfigError(problem, fix=fix)
+    rows = np.sort(np.random.default_rng(0).permutation(state.live_rows())[:sample])
+    vectors = encode_papers(model, state.papers.texts_of(rows), shared)
+    adapters = {
+        task: fit_adapter(vectors[task], state.shards(task).rows(rows), model.similarity)
+        for task in shared
+    }
+    name = f"adapter.{state.manifest.generation + 1:06d}.npz"
+    with atomic_file(state.folder / name) as temporary, temporary.open("wb") as file:
+        np.savez(file, **{task: adapter.matrix_MD for task, adapter in adapters.items()})
+    where = path.resolve() if path.exists() else path
+    facts = {
+        "file": name,
+        "model": reference_to(model, where, settings),
+        "spaces": {task: space.fingerprint for task, space in spaces.items()},
+        "fitted": {task: [one.kind, one.recall] for task, one in adapters.items()},
+    }
+    before = state.manifest.adapter.get("file")
+    write_manifest(state.folder, state.manifest.changed(adapter=facts))
+    if before:
+        (state.folder / str(before)).unlink(missing_ok=True)
+    return adapters
+
+
+def adapter_for(state: State, model: SciMult) -> dict[str, Adapter]:
+    """Return the adapters for queries of a model; none if there are none for it.
+
+    Raises
+    ------
+    DataError
+        If their file is damaged.
+    """
+    facts = state.manifest.adapter
+    if not facts:
+        return {}
+    sides = {task: state.manifest.sides[task] for task in facts["spaces"]}
+    if not all(task in model.tasks for task in sides):
+        return {}
+    spaces = spaces_of(model, sides, "float32")
+    if {task: space.fingerprint for task, space in spaces.items()} != facts["spaces"]:
+        return {}
+    path = state.folder / str(facts["file"])
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {
+                task: Adapter(kind, file[task], recall)
+                for task, (kind, recall) in facts["fitted"].items()
+            }
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        fix = "fit it again with scimult library migrate --adapter"
+        raise DataError(f"damaged adapter: {error}", path=path, fix=fix) from error

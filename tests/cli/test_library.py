@@ -1,0 +1,144 @@
+"""scimult library, and search, recommend and tag over one, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from tests.tiny import save_tiny_model
+
+BIB = """@article{a1, title={Deep nets for graphs}, abstract={We study nets.}, year={2019}}
+@article{a2, title={Proteins}, author={Doe, J and Roe, K}, year={2021}, journal={Nature}}
+@article{a3, title={Protein folding with nets}, year={2020}}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny", similarity="cosine")
+
+
+def _run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def _rows(*arguments: object) -> list[dict[str, Any]]:
+    result = _run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def _error(*arguments: object) -> str:
+    result = _run(*arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("Fix:") == 1
+    return str(result.stderr)
+
+
+@pytest.fixture
+def library(model: Path, tmp_path: Path) -> Path:
+    (tmp_path / "library.bib").write_text(BIB, encoding="utf-8")
+    made = _run(
+        "library",
+        "create",
+        tmp_path / "mine",
+        "--model",
+        model,
+        "--papers",
+        tmp_path / "library.bib",
+    )
+    assert made.exit_code == 0, made.output
+    assert "3 papers (3 added" in made.output
+    return tmp_path / "mine"
+
+
+def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None:
+    bib = library.parent / "library.bib"
+    assert len(_rows("search", "nets", "--library", library)) == 3
+    bib.write_text(
+        BIB.replace("Proteins", "Enzymes") + "@misc{a4, title={New}}\n", encoding="utf-8"
+    )
+    result = _run("library", "sync", library, "--papers", bib)
+    assert "4 papers (1 added, 1 changed, 2 unchanged, 0 removed; 2 texts encoded)" in result.output
+    result = _run("library", "remove", library, "a1", "a9")
+    assert "1 of 2 ids are not in it" in result.stderr
+    assert "3 papers" in result.stdout
+    assert "2 papers" in _run("library", "remove", library, "--where", "year = 2020").stdout
+    facts = json.loads(_run("library", "info", library, "--json").stdout)
+    assert (facts["papers"], facts["model"], facts["made by"]["pooling"]) == (2, "tiny", "cls")
+    assert "2 papers can be used, 0 files are damaged" in _run("library", "check", library).stdout
+    assert "2 papers in 1 segments" in _run("library", "compact", library).stdout
+
+
+def test_search_recommend_and_tag_in_a_library(library: Path) -> None:
+    rows = _rows("search", "nets", "--library", library, "--where", "year >= 2020", "--percentile")
+    assert {row["id"] for row in rows} == {"a2", "a3"}
+    assert set(rows[0]) == {
+        "rank",
+        "score",
+        "percentile",
+        "id",
+        "title",
+        "authors",
+        "venue",
+        "year",
+    }
+    table = _run("search", "nets", "--library", library, "--top", 1, "--words", "0.5").stdout
+    assert "score (cosine and BM25, 0 to 1)" in table
+    two = _rows("recommend", "--library", library, "--id", "a1", "--id", "a2")
+    assert [row["id"] for row in two] == ["a3"]
+    assert len(_rows("recommend", "--library", library, "--title", "Nets")) == 3
+    labels = library.parent / "labels.jsonl"
+    labels.write_text('{"id": "l1", "name": "Biology"}\n{"id": "l2", "name": "Nets"}\n')
+    tagged = _rows("tag", "--library", library, "--labels", labels, "--top", 1, "--id", "a2")
+    assert [(row["id"], len(row["labels"])) for row in tagged] == [("a2", 1)]
+    out = library.parent / "tags.jsonl"
+    assert _run("tag", "--library", library, "--labels", labels, "--out", out).exit_code == 0
+    assert len(out.read_text().splitlines()) == 3
+
+
+def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
+    out = tmp_path / "feed"
+    result = _run("library", "export", library, "--to", "opensearch", "--out", out)
+    assert "3 papers for opensearch" in result.output
+    assert (out / "index.json").is_file()
+    assert "where to?" in _error("library", "export", library, "--to", "milvus")
+    newer = save_tiny_model(tmp_path / "newer", similarity="cosine", seed=4)
+    assert "differ in weights" in _error("search", "nets", "--library", library, "--model", newer)
+    assert "too few papers" in _error("library", "migrate", library, "--model", newer, "--adapter")
+    result = _run("library", "migrate", library, "--model", newer)
+    assert "3 papers by newer (3 texts encoded)" in result.output
+    assert len(_rows("search", "nets", "--library", library)) == 3
+    assert "too few papers for an index" in _error("library", "index", library)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search", "x"], "--model is missing"),
+        (["search", "x", "--model", "."], "--papers is missing"),
+        (["search", "x", "--library", "nowhere"], "is no library"),
+        (["search", "x", "--library", "mine", "--papers", "x"], "cannot both be searched"),
+        (["search", "x", "--model", ".", "--papers", "x", "--where", "1"], "--where goes with"),
+        (["search", "x", "--library", "mine", "--pooling", "cls"], "--pooling goes with --papers"),
+        (["search", "x", "--library", "mine", "--where", "jear > 1"], "cannot filter"),
+        (["library", "remove", "mine"], "which papers?"),
+        (["library", "add", "mine", "--papers", "none.bib"], "none.bib"),
+        (["library", "add", "mine", "--papers", "library.bib", "--column", "x"], "no column"),
+        (
+            ["library", "create", "mine", "--model", "x", "--papers", "library.bib"],
+            "does not exist",
+        ),
+    ],
+)
+def test_mistakes_are_named(
+    library: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(library.parent)
+    assert message in _error(*arguments)

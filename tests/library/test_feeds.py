@@ -1,0 +1,134 @@
+"""Feeds for data bases: read back by Qdrant's local mode, or by what reads such files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from scimult.errors import ConfigError, StorageError, UnknownNameError
+from scimult.inference import SciMult
+from scimult.library import Library
+from scimult.library.feeds import feed_files, feed_qdrant
+from tests.library.conftest import dated, made
+
+
+@pytest.fixture(scope="module")
+def library(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    papers = dated(30)
+    papers[3]["title"] = 'Of "quotes", commas,\nlines and \\ strokes'
+    papers[3]["labels"] = ['a "b"', "c\\d,e"]
+    found = made(tmp_path_factory.mktemp("feeds") / "library", model, papers)
+    found.remove(["p007"])
+    return found
+
+
+def _vectors(library: Library) -> dict[str, np.ndarray[Any, Any]]:
+    rows = library.state.live_rows()
+    vectors_ND = library.state.shards("search").rows(rows)
+    return dict(zip(library.state.papers.ids_of(rows), vectors_ND, strict=True))
+
+
+def test_qdrant_finds_what_the_library_finds(library: Library, tmp_path: Path) -> None:
+    client = pytest.importorskip("qdrant_client")
+    where = str(tmp_path / "qdrant")
+    assert feed_qdrant(library.feed(), where) == 29
+    assert feed_qdrant(library.feed(), where) == 29
+    vector_D = library.model.encode(["graph of kernels"], task="search")[0]
+    found = client.QdrantClient(path=where)
+    try:
+        assert found.count("papers").count == 29
+        year = client.models.FieldCondition(key="year", range=client.models.Range(gte=2005))
+        for limits, filter_ in ((None, None), ("year >= 2005", client.models.Filter(must=[year]))):
+            points = found.query_points(
+                "papers", vector_D.tolist(), limit=10, query_filter=filter_
+            ).points
+            wanted = library.search("graph of kernels", where=limits, k=10)
+            assert [point.payload["id"] for point in points] == wanted.ids
+            assert [point.score for point in points] == pytest.approx(wanted.scores, abs=1e-5)
+            assert points[0].payload["title"] == wanted[0].title
+    finally:
+        found.close()
+
+
+def test_opensearch_bulk_files(library: Library, tmp_path: Path) -> None:
+    assert feed_files(library.feed(), "opensearch", tmp_path / "out") == 29
+    mapping = json.loads((tmp_path / "out" / "index.json").read_text())["mappings"]["properties"]
+    assert mapping["vector"]["dimension"] == 16
+    assert mapping["vector"]["method"]["space_type"] == "cosinesimil"
+    assert (mapping["year"]["type"], mapping["labels"]["type"]) == ("long", "keyword")
+    lines = (tmp_path / "out" / "part-00000.ndjson").read_text(encoding="utf-8").split("\n")
+    actions, papers = ([json.loads(x) for x in lines[start:-1:2]] for start in (0, 1))
+    assert [one["index"]["_id"] for one in actions] == [one["id"] for one in papers]
+    for name, vector_D in _vectors(library).items():
+        (record,) = [one for one in papers if one["id"] == name]
+        assert np.array_equal(np.float32(record["vector"]), vector_D)
+        assert set(record) <= set(mapping)
+
+
+def test_milvus_parquet(library: Library, tmp_path: Path) -> None:
+    assert feed_files(library.feed(where="year >= 2005"), "milvus", tmp_path / "out") == 14
+    table = pq.read_table(tmp_path / "out" / "part-00000.parquet")
+    collection = json.loads((tmp_path / "out" / "collection.json").read_text())
+    assert [one["name"] for one in collection["fields"]] == table.column_names
+    assert collection["metric"] == "COSINE"
+    wanted = _vectors(library)
+    for row in table.to_pylist():
+        assert np.array_equal(np.float32(row["vector"]), wanted[row["id"]])
+
+
+def test_milvus_finds_what_the_library_finds(library: Library, tmp_path: Path) -> None:
+    pytest.importorskip("milvus_lite")
+    from pymilvus import DataType, MilvusClient
+
+    feed_files(library.feed(), "milvus", tmp_path / "out")
+    collection = json.loads((tmp_path / "out" / "collection.json").read_text())
+    client = MilvusClient(str(tmp_path / "milvus.db"))
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=True)
+    schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=64)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=16)
+    index = client.prepare_index_params()
+    index.add_index("vector", index_type="FLAT", metric_type=collection["metric"])
+    client.create_collection("papers", schema=schema, index_params=index)
+    rows = pq.read_table(tmp_path / "out" / "part-00000.parquet").to_pylist()
+    client.insert("papers", rows)
+    vector_D = library.model.encode(["graph of kernels"], task="search")[0]
+    (found,) = client.search("papers", [vector_D.tolist()], limit=10, filter="year >= 2005")
+    wanted = library.search("graph of kernels", where="year >= 2005", k=10)
+    assert [hit["id"] for hit in found] == wanted.ids
+    assert [hit["distance"] for hit in found] == pytest.approx(wanted.scores, abs=1e-5)
+    client.close()
+
+
+def test_pgvector_csv(library: Library, tmp_path: Path) -> None:
+    assert feed_files(library.feed(), "pgvector", tmp_path / "out", "works") == 29
+    sql = (tmp_path / "out" / "load.sql").read_text()
+    assert '"vector" vector(16)' in sql
+    assert "\\copy works (" in sql
+    assert "USING hnsw (vector vector_cosine_ops)" in sql
+    with (tmp_path / "out" / "part-00000.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    names = ["id", "title", "abstract", *library.state.manifest.columns, "vector"]
+    papers = {row[0]: dict(zip(names, row, strict=True)) for row in rows}
+    assert papers["p003"]["title"] == 'Of "quotes", commas,\nlines and \\ strokes'
+    assert papers["p003"]["labels"] == r'{"a \"b\"","c\\d,e"}'
+    for name, vector_D in _vectors(library).items():
+        assert np.array_equal(np.float32(json.loads(papers[name]["vector"])), vector_D)
+
+
+def test_wrong_feeds_are_refused(library: Library, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'milvus'"):
+        feed_files(library.feed(), "milvs", tmp_path / "out")
+    with pytest.raises(ConfigError, match="no name of a collection"):
+        feed_files(library.feed(), "pgvector", tmp_path / "out", "x; drop")
+    with pytest.raises(UnknownNameError, match="did you mean 'search'"):
+        library.feed(task="serach")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(StorageError, match="exists and is not a feed"):
+        feed_files(library.feed(), "milvus", tmp_path / "mine")

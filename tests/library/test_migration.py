@@ -1,0 +1,124 @@
+"""Another model for a library: encoded anew and switched, or through an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.linalg import orthogonal_procrustes
+from sklearn.linear_model import Ridge
+
+from scimult.errors import ConfigError, DataError
+from scimult.inference import SciMult
+from scimult.library import Library, compaction, migration, writing
+from scimult.library.drift import fit_adapter, procrustes, ridge
+from tests.library.conftest import dated, made, paper
+from tests.library.test_changes import Killed
+from tests.tiny import save_tiny_model
+
+Make = Callable[..., Library]
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(
+        tmp_path_factory.mktemp("newer") / "newer", similarity="cosine", seed=5, pooling="mean"
+    )
+
+
+def test_a_migrated_library_is_one_made_with_the_new_model(
+    make: Make, newer: Path, tmp_path: Path
+) -> None:
+    library = make(dated(20))
+    library.remove(["p003"])
+    done = library.migrate(newer, dtype="float32")
+    assert (done.papers, done.texts_encoded) == (19, 19)
+    model = SciMult.from_pretrained(newer)
+    anew = made(tmp_path / "anew", model, [row for row in dated(20) if row["id"] != "p003"])
+    again = Library.open(library.path)
+    assert again.state.manifest.model["name"] == "newer"
+    for one in (library, again):
+        found, wanted = one.search("graph", k=19), anew.search("graph", k=19)
+        assert found.ids == wanted.ids
+        assert found.scores == pytest.approx(wanted.scores, abs=1e-5)
+    assert len(list((library.path / "vectors").iterdir())) == 1
+    assert library.check() == []
+    assert library.migrate(newer, dtype="float32").texts_encoded == 0
+    assert library.add([paper(77)]).added == 1
+
+
+def test_a_killed_migration_goes_on_and_the_library_is_searched_meanwhile(
+    make: Make, newer: Path, monkeypatch: pytest.MonkeyPatch, model: SciMult
+) -> None:
+    monkeypatch.setattr(writing.Writer.__init__, "__defaults__", (None, 5))
+    monkeypatch.setattr(compaction, "SEGMENT_ROWS", 5)
+    library = make(dated(20))
+    before = library.search("graph", k=20)
+    encode, calls = migration.encode_papers, []
+
+    def encode_or_die(*arguments: object) -> object:
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise Killed
+        return encode(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(migration, "encode_papers", encode_or_die)
+    with pytest.raises(Killed):
+        library.migrate(newer, dtype="float32")
+    half = Library.open(library.path, model=model)
+    assert half.search("graph", k=20).scores == before.scores
+    done = half.migrate(newer, dtype="float32")
+    assert (done.papers, done.texts_encoded) == (20, 10)
+    assert half.check() == []
+
+
+def test_an_adapter_lets_queries_of_a_newer_model_search(
+    make: Make, newer: Path, model: SciMult
+) -> None:
+    library = make([paper(i) for i in range(120)], tasks=["search", "link_prediction"])
+    with pytest.raises(DataError, match="differ in weights"):
+        Library.open(library.path, model=newer).search("graph")
+    adapters = library.adapt(newer, dtype="float32")
+    assert set(adapters) == {"search", "link_prediction"}
+    adapted = Library.open(library.path, model=newer)
+    query = SciMult.from_pretrained(newer).encode(["graph"], task="search")
+    mapped = adapters["search"](query)[0]
+    assert adapted.search("graph").ids == library.search(vector=mapped).ids
+    assert len(adapted.recommend(title="graph")) == 10
+    with pytest.raises(DataError, match="differ in weights"):
+        adapted.add([paper(500)])
+    assert (
+        library.search("graph").ids == Library.open(library.path, model=model).search("graph").ids
+    )
+    adapted.migrate(newer, dtype="float32")
+    assert adapted.add([paper(500)]).added == 1
+
+
+def test_another_similarity_cannot_be_adapted(make: Make, tmp_path: Path) -> None:
+    library = make([paper(i) for i in range(60)])
+    dot = save_tiny_model(tmp_path / "dot", similarity="dot")
+    with pytest.raises(ConfigError, match="compares by cosine, the model by dot"):
+        library.adapt(dot)
+    with pytest.raises(DataError, match="too few papers to fit an adapter"):
+        make(dated(20), "small").adapt(dot, settings={"similarity": "cosine"})
+
+
+def test_maps_are_those_of_scipy_and_sklearn() -> None:
+    generator = np.random.default_rng(0)
+    new_NM, old_ND = generator.standard_normal((2, 200, 12))
+    assert np.allclose(procrustes(new_NM, old_ND), orthogonal_procrustes(new_NM, old_ND)[0])
+    strength = 0.1 * np.trace(new_NM.T @ new_NM) / 12
+    fitted = Ridge(alpha=strength, fit_intercept=False).fit(new_NM, old_ND).coef_.T
+    assert np.allclose(ridge(new_NM, old_ND, 0.1), fitted)
+
+
+def test_a_rotation_is_undone() -> None:
+    generator = np.random.default_rng(0)
+    old_ND = generator.standard_normal((300, 16)).astype(np.float32)
+    turn_DD = np.linalg.qr(generator.standard_normal((16, 16)))[0]
+    adapter = fit_adapter((old_ND @ turn_DD).astype(np.float32), old_ND, "cosine")
+    assert adapter.recall == pytest.approx(1.0)
+    unit_ND = old_ND / np.linalg.norm(old_ND, axis=1, keepdims=True)
+    assert np.allclose(adapter((unit_ND @ turn_DD).astype(np.float32)), unit_ND, atol=0.01)
