@@ -46,6 +46,8 @@ def check_inputs(files: Iterable[Path]) -> None:
 def check_model(model: Path) -> None:
     """Check that a path can be a model's; see ``check_use``."""
     fix = "name a run, a saved model, a Hugging Face folder or organisation/name on the hub"
+    if str(model).startswith("package:"):
+        return
     if model.is_file():
         raise CheckpointError("is a file; a model is a folder", path=model, fix=fix)
     if not model.exists() and (model.is_absolute() or len(model.parts) != 2):
