@@ -255,15 +255,11 @@ def _write_matches(
         score = round(float(scores_SR[row, column]), 6)
         match = {"reviewer": reviewers[column], "score": score, "because": because}
         matches.setdefault(int(row), []).append(match)
-    lines = [
-        {"id": name, "title": text.title, "reviewers": sorted(matches.get(row, []), key=_by_score)}
-        for row, (name, text) in enumerate(venue.submissions.items())
-    ]
+    lines = []
+    for row, (name, text) in enumerate(venue.submissions.items()):
+        ordered = sorted(matches.get(row, []), key=lambda match: (-match["score"], match["reviewer"]))
+        lines.append({"id": name, "title": text.title, "reviewers": ordered})
     write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-
-
-def _by_score(match: Mapping[str, Any]) -> tuple[float, str]:
-    return -match["score"], match["reviewer"]
 
 
 def _summary(venue: Venue, scores_SR: FloatArray, excluded: int) -> dict[str, Any]:
