@@ -257,7 +257,9 @@ def _write_matches(
         matches.setdefault(int(row), []).append(match)
     lines = []
     for row, (name, text) in enumerate(venue.submissions.items()):
-        ordered = sorted(matches.get(row, []), key=lambda match: (-match["score"], match["reviewer"]))
+        ordered = sorted(
+            matches.get(row, []), key=lambda match: (-match["score"], match["reviewer"])
+        )
         lines.append({"id": name, "title": text.title, "reviewers": ordered})
     write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
