@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -64,13 +64,13 @@ def approximate(
     from benchmarks.approximate import measure_approximate
     from benchmarks.tables import approximate_table
     from scimult.errors import UnknownNameError
-    from scimult.library.approximate import FACTORIES
+    from scimult.library.approximate import FACTORIES, Kind
 
     chosen = kinds or ["rabitq"]
     for kind in chosen:
         if kind not in FACTORIES:
             raise UnknownNameError("kind of index", kind, FACTORIES)
-    of_kinds = [kind for kind in FACTORIES if kind in chosen]
+    of_kinds: list[Kind] = [kind for kind in get_args(Kind) if kind in chosen]
     costs = measure_approximate(vectors, rows, of_kinds, queries, target)
     title = f"{costs[0].rows:,} vectors of width {costs[0].width}, {costs[0].real:,} of them real"
     print_table(approximate_table(costs, title))
