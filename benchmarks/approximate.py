@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,16 +124,16 @@ def measure_approximate(
             ]
             times = _least(
                 {
-                    "exact_ms": lambda: exact.best(asked_QD, TUNED_K, everything),
-                    "blocks_ms": lambda: index.search(asked_QD, TUNED_K),
-                    "approximate_ms": lambda s=search: s.best(asked_QD, TUNED_K, everything),
+                    "exact_ms": partial(exact.best, asked_QD, TUNED_K, everything),
+                    "blocks_ms": partial(index.search, asked_QD, TUNED_K),
+                    "approximate_ms": partial(search.best, asked_QD, TUNED_K, everything),
                 },
                 len(asked_QD),
             )
             alone = _least(
                 {
-                    "alone_exact_ms": lambda: _each(exact, few_QD, everything),
-                    "alone_ms": lambda s=search: _each(s, few_QD, everything),
+                    "alone_exact_ms": partial(_each, exact, few_QD, everything),
+                    "alone_ms": partial(_each, search, few_QD, everything),
                 },
                 len(few_QD),
             )

@@ -55,7 +55,7 @@ _OTHER = {
         'write {"id": "1", "title": "...", "abstract": "..."} on a line for every paper',
     ),
 }
-_SEPARATORS = {",": (".csv", "CSV"), "\t": (".tsv", "a table (TSV)"), ";": ("", "CSV")}
+_SEPARATORS = {",": (".csv", "CSV"), "\t": (".tsv", "a table (TSV)"), ";": (".csv", "CSV")}
 _COLUMN = re.compile(r"[\w .:/()#-]{1,60}")
 # Words that name our columns in other people's tables; the first column with one is meant.
 _COLUMN_WORDS = {
@@ -216,8 +216,6 @@ def _refuse_table(path: Path, text: str) -> None:
 
 
 def _table_command(path: Path, suffix: str, names: Sequence[str]) -> str:
-    if not suffix:
-        return "save it with commas in place of semicolons, then try again for the next step"
     named, first = _named(path, suffix)
     if "title" not in names and "name" in names:
         files = f"papers.file=PAPERS labels.file={_quoted(named.name)}"

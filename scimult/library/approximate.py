@@ -11,6 +11,7 @@ Shape legend: Q queries, N rows, D width, K results, R candidates of a query.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ import numpy as np
 
 from scimult.errors import ConfigError, DataError
 from scimult.files import atomic_file
-from scimult.library.exact import ExactSearch, Found, IdsOf
+from scimult.library.exact import ExactSearch, Found, IdsOf, ranked
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity
@@ -43,6 +44,10 @@ _ROUNDS = 5
 _EFFORTS = tuple(2**power for power in range(2, 11))
 _CANDIDATES = (2, 5, 10, 20, 40)
 TUNED_K = 10
+# Beyond the best by float32 scores, which the float64 ones may exchange.
+_SPARE = 8
+# Candidates whose vectors are read at once: few enough for a processor's cache.
+_SCORED = 1 << 10
 # A graph whose papers are mostly filtered out leads nowhere: they are searched exactly.
 _SPARSE = 0.5
 
@@ -125,13 +130,19 @@ class ApproximateSearch:
         late_N = allowed_N.copy()
         late_N[: self.facts.rows] = False
         late = self._exact.best(queries_QD, k, late_N) if late_N.any() else None
+        near_QM = self._near(queries_QD, rows_QR, k + _SPARE)
+        query_P, column_P = np.nonzero(near_QM >= 0)
+        rows_P = near_QM[query_P, column_P]
+        scores_P = self._exact.scores_of(queries_QD, query_P, rows_P)
+        edges = np.searchsorted(query_P, np.arange(len(queries_QD) + 1))
         found = []
-        for query, rows_R in enumerate(rows_QR):
-            rows = rows_R[rows_R >= 0]
-            near = self._near(queries_QD[query], rows, k)
+        for query, (start, end) in enumerate(itertools.pairwise(edges)):
+            rows, scores = rows_P[start:end], scores_P[start:end]
             if late is not None:
-                near = np.concatenate([near, late[query][0]])
-            found.append(self._exact.ranked(queries_QD[query], near, k))
+                rows, scores = (
+                    np.concatenate(parts) for parts in zip((rows, scores), late[query], strict=True)
+                )
+            found.append(ranked(rows, scores, self._ids_of, k))
         return found
 
     def _candidates(self, queries_QD: FloatArray, count: int, allowed_N: BoolArray) -> IntArray:
@@ -146,19 +157,27 @@ class ApproximateSearch:
         )[1]
         return rows_QR
 
-    def _near(self, query_D: FloatArray, rows: IntArray, k: int) -> IntArray:
-        """Return the rows that may be among the best ``k`` by float32 scores."""
-        if len(rows) <= 2 * k:
-            return rows
-        vectors_RD = self._shards.rows(rows)
-        if self._similarity == "l2":
-            scores_R = -((vectors_RD - query_D) ** 2).sum(axis=1)
-        else:
-            scores_R = vectors_RD @ query_D
-            if self._similarity == "cosine":
-                lengths_R = np.sqrt(np.einsum("rd,rd->r", vectors_RD, vectors_RD))
-                scores_R = scores_R / np.where(lengths_R > 0, lengths_R, 1)
-        return rows[np.argpartition(scores_R, len(rows) - 2 * k)[-2 * k :]]
+    def _near(self, queries_QD: FloatArray, rows_QR: IntArray, count: int) -> IntArray:
+        """Return the best ``count`` candidates by float32 scores, -1 for none, in no order."""
+        if rows_QR.shape[1] <= count:
+            return rows_QR
+        step = max(1, _SCORED // rows_QR.shape[1])
+        near = []
+        for start in range(0, len(rows_QR), step):
+            rows_BR, asked_BD = rows_QR[start : start + step], queries_QD[start : start + step]
+            flat_PD = self._shards.rows(np.maximum(rows_BR, 0).reshape(-1))
+            vectors_BRD = flat_PD.reshape(*rows_BR.shape, -1)
+            scores_BR = np.matmul(vectors_BRD, asked_BD[:, :, None])[:, :, 0]
+            if self._similarity != "dot":
+                squares_BR = np.einsum("brd,brd->br", vectors_BRD, vectors_BRD)
+                if self._similarity == "l2":
+                    scores_BR -= 0.5 * squares_BR
+                else:
+                    scores_BR /= np.sqrt(np.where(squares_BR > 0, squares_BR, 1))
+            scores_BR[rows_BR < 0] = -np.inf
+            best_BM = np.argpartition(-scores_BR, count - 1, axis=1)[:, :count]
+            near.append(np.take_along_axis(rows_BR, best_BM, axis=1))
+        return np.concatenate(near)
 
     def _share(self, allowed_N: BoolArray) -> float:
         return float(allowed_N[: self.facts.rows].sum() / max(1, self.facts.papers))
@@ -166,16 +185,18 @@ class ApproximateSearch:
     @property
     def _most_effort(self) -> int:
         if self.facts.kind == "hnsw":
-            return max(_EFFORTS)
-        return int(_library().extract_index_ivf(self._index).nlist)
+            return _EFFORTS[-1]
+        lists: int = _library().extract_index_ivf(self._index).nlist
+        return lists
 
     @cached_property
     def _index(self) -> faiss.Index:
         try:
-            return _library().read_index(str(self._path), _library().IO_FLAG_MMAP_IFC)
+            found: faiss.Index = _library().read_index(str(self._path), _library().IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
             fix = "make it again with scimult library index, or search with --exact"
             raise DataError("damaged approximate index", path=self._path, fix=fix) from error
+        return found
 
 
 def build(
@@ -290,6 +311,6 @@ def _library() -> Any:
     try:
         import faiss
     except ImportError as error:
-        fix = "pip install 'scimult[cpu]' (faiss-cpu), or search with --exact"
+        fix = "pip install faiss-cpu, or search with --exact"
         raise ConfigError("approximate search needs faiss", fix=fix) from error
     return faiss

@@ -105,7 +105,8 @@ def ridge(new_NM: FloatArray, old_ND: FloatArray, shrinkage: float) -> Matrix:
 def of_rank(matrix_MD: Matrix, new_NM: FloatArray, rank: int) -> Matrix:
     """Return the map of this rank that keeps most of what ``matrix_MD`` makes of the vectors."""
     _, _, right = np.linalg.svd(new_NM.astype(np.float64) @ matrix_MD, full_matrices=False)
-    return matrix_MD @ right[:rank].T @ right[:rank]
+    found: Matrix = matrix_MD @ right[:rank].T @ right[:rank]
+    return found
 
 
 def best_rows(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from scimult.errors import DataError
 from scimult.products import products
@@ -27,7 +28,7 @@ Found = tuple[IntArray, FloatArray]
 IdsOf = Callable[[IntArray], list[str]]
 
 _BLOCK = 1 << 13
-_PAIRS = 1 << 16
+_PAIRS = 1 << 13
 _QUERIES = 256
 _UNIT_ROUNDOFF = 2.0**-24
 
@@ -94,17 +95,22 @@ class ExactSearch:
 
     def scores(self, query_D: FloatArray, rows_P: IntArray) -> FloatArray:
         """Return the scores of listed rows: float64 from the stored vectors, then rounded."""
-        query = query_D.astype(np.float64)
+        return self.scores_of(query_D[None], np.zeros(len(rows_P), dtype=np.int64), rows_P)
+
+    def scores_of(self, queries_QD: FloatArray, query_P: IntArray, rows_P: IntArray) -> FloatArray:
+        """Return the scores of listed queries and rows: float64, then rounded; shape ``(P,)``."""
         scores_P = np.empty(len(rows_P), dtype=np.float32)
         for start in range(0, len(rows_P), _PAIRS):
             part = slice(start, start + _PAIRS)
             vectors_PD = self._shards.rows(rows_P[part]).astype(np.float64)
+            asked_PD = queries_QD[query_P[part]].astype(np.float64)
             if self._similarity == "l2":
-                scores_P[part] = 0.0 - np.sqrt(((vectors_PD - query) ** 2).sum(axis=1))
+                scores_P[part] = 0.0 - np.sqrt(((vectors_PD - asked_PD) ** 2).sum(axis=1))
                 continue
-            dots_P = (vectors_PD * query).sum(axis=1)
+            dots_P = (vectors_PD * asked_PD).sum(axis=1)
             if self._similarity == "cosine":
-                lengths_P = np.sqrt((vectors_PD**2).sum(axis=1)) * np.sqrt((query**2).sum())
+                squares_P = (vectors_PD**2).sum(axis=1) * (asked_PD**2).sum(axis=1)
+                lengths_P = np.sqrt(squares_P)
                 dots_P = np.divide(
                     dots_P, lengths_P, out=np.zeros_like(dots_P), where=lengths_P > 0
                 )
@@ -175,15 +181,17 @@ class ExactSearch:
         if self._similarity == "l2":
             # Scores of the last step are rounded distances: those of equal ones differ before.
             sizes_Q = sizes_Q + (longest + lengths_Q) ** 2
-        slack_Q: FloatArray = 8 * (self._shards.space.width + 8) * _UNIT_ROUNDOFF * sizes_Q
-        return slack_Q.astype(np.float32) + np.float32(2.0**-120)
+        slack_Q = 8 * (self._shards.space.width + 8) * _UNIT_ROUNDOFF * sizes_Q
+        found_Q: FloatArray = (slack_Q + 2.0**-120).astype(np.float32)
+        return found_Q
 
-    def _first_pass_score(self, queries_QD: FloatArray, least: float) -> FloatArray:
+    def _first_pass_score(self, queries_QD: FloatArray, least: float) -> NDArray[np.float64]:
         """Return the first-pass score of a row whose score is ``least``, shape ``(Q,)``."""
         if self._similarity != "l2":
             return np.full(len(queries_QD), least, dtype=np.float64)
         squares_Q = np.square(queries_QD, dtype=np.float64).sum(axis=1)
-        return 0.5 * (squares_Q - max(0.0, -least) ** 2)
+        found_Q: NDArray[np.float64] = 0.5 * (squares_Q - max(0.0, -least) ** 2)
+        return found_Q
 
 
 def ranked(rows_P: IntArray, scores_P: FloatArray, ids_of: IdsOf, k: int | None = None) -> Found:

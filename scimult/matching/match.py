@@ -19,6 +19,7 @@ import numpy as np
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.files import FolderKind, atomic_folder, holds_only, write_json, write_text
+from scimult.hardware import keep_freed_memory
 from scimult.matching.affinity import BLOCK, Rule, affinities, best_pairs, recency
 from scimult.matching.assignment import Assignment, Loads, assign
 from scimult.matching.venue import Venue
@@ -110,6 +111,7 @@ def match(
     StorageError
         If ``out`` cannot be written.
     """
+    keep_freed_memory()
     reviewers = [name for name, written in venue.reviewers.items() if written]
     row_of = {name: row for row, name in enumerate(venue.publications)}
     written = Ragged.from_lists([row_of[n] for n in venue.reviewers[r]] for r in reviewers)

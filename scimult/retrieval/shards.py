@@ -268,13 +268,14 @@ class Shards:
         numbers_P = np.asarray(numbers_P)
         assert not len(numbers_P) or 0 <= numbers_P.min() <= numbers_P.max() < len(self)
         found_PD = np.empty((len(numbers_P), self.space.width), dtype=np.float32)
-        place_P = np.searchsorted(self.starts, numbers_P, side="right") - 1
-        for place in np.unique(place_P):
-            here_P = place_P == place
+        order_P = np.argsort(numbers_P, kind="stable")
+        edges = np.searchsorted(numbers_P[order_P], self.starts)
+        for place in np.flatnonzero(np.diff(edges)):
+            here = order_P[edges[place] : edges[place + 1]]
             part_ND = self._parts[place]
             if part_ND is None:
                 raise self.damaged[self.shards[place].name]
-            found_PD[here_P] = part_ND[numbers_P[here_P] - self.starts[place]]
+            found_PD[here] = part_ND[numbers_P[here] - self.starts[place]]
         return found_PD
 
     def blocks(self, size: int = 1 << 14) -> Iterator[tuple[int, FloatArray]]:
@@ -317,7 +318,8 @@ class Shards:
         except (OSError, ValueError, EOFError) as error:
             self.damaged[shard.name] = _damage(path, str(error))
             return None
-        return part_ND
+        # Still mapped, without what numpy does for each slice of a memmap.
+        return np.asarray(part_ND)
 
     def _column(self, name: str) -> list[str]:
         found: list[str] = []

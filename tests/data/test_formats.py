@@ -30,7 +30,7 @@ def _read(path: Path, *, skip_bad: bool = False) -> list[dict[str, Any]]:
     [
         ("a.csv", "id,title\n1,A\n", "is CSV", "papers.file=a.csv, then name "),
         ("a.csv", ZOTERO, "is CSV", "'papers.columns.abstract=Abstract Note'"),
-        ("a.csv", "id;title\n1;A\n", "is CSV", "commas in place of semicolons"),
+        ("a.csv", "id;title\n1;A\n", "is CSV", "papers.file=a.csv"),
         ("a.tsv", "id\ttitle\n1\tA\n", "is a table", "papers.file=a.tsv"),
         ("a.jsonl", "id,title\n1,A\n", "is CSV", "call it a.csv; scimult prepare table"),
         ("l.csv", "id,name\n1,A\n", "is CSV", "papers.file=PAPERS labels.file=l.csv"),
@@ -66,6 +66,7 @@ def test_another_format_is_named_with_what_reads_it(
     [
         ("csv", "id,title,abstract\n1,A,\n"),
         ("csv", ZOTERO.replace("Key", "id")),
+        ("csv", "id;title\n1;A, b\n"),
         ("bib", "@misc{1, title={A}}\n"),
         ("ris", "TY  - JOUR\nTI  - A\nER  - \n"),
     ],

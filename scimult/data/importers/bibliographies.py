@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from scimult.data.importers.paper import first, plain_text
+from scimult.data.importers.paper import first, plain_text, year_in
 from scimult.data.lines import Record, Rejects, empty_file, open_binary, read_lines
 from scimult.errors import DataError
 
@@ -30,7 +30,7 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
         Through ``rejects``: an entry that cannot be parsed, or whose key came before.
     """
     from bibtexparser.entrypoint import parse_string
-    from bibtexparser.model import DuplicateBlockKeyBlock
+    from bibtexparser.model import DuplicateBlockKeyBlock, DuplicateFieldKeyBlock
 
     logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # we say it with the place
     lines = dict(read_lines(path, rejects, keep_blank=True))
@@ -43,6 +43,9 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
             if isinstance(block, DuplicateBlockKeyBlock):
                 problem, fix = "key occurs twice in one file", "give one of them another key"
                 value: Any = block.key
+            elif isinstance(block, DuplicateFieldKeyBlock):
+                problem, fix = "entry has a field twice", "remove one of them"
+                value = ", ".join(sorted(block.duplicate_keys))
             else:
                 problem, fix = "entry is not valid BibTeX", "close its braces and put the commas"
                 error = getattr(block, "error", None)
@@ -72,14 +75,15 @@ def _bibtex_paper(record: Record, decode: Callable[[str], str]) -> dict[str, Any
     fields = record.fields
     persons = split_multiple_persons_names(first(fields, "author", "editor") or "")
     parts = [parse_single_name_into_parts(person, strict=False) for person in persons]
+    names = [decode(name.merge_first_name_first) for name in parts]
     keywords = decode(first(fields, "keywords", "keyword", "mendeley-tags") or "")
     return {
         "id": fields["key"],
         "title": decode(fields.get("title", "")),
         "abstract": decode(fields.get("abstract", "")),
-        "authors": [decode(name.merge_first_name_first) for name in parts],
+        "authors": [name for name in names if name != "others"],
         "venue": decode(first(fields, "journal", "journaltitle", "booktitle", "school") or ""),
-        "year": first(fields, "year", "date"),
+        "year": year_in(first(fields, "year", "date")),
         "doi": first(fields, "doi", "url"),
         "labels": [word for word in _KEYWORDS.split(keywords) if word],
     }
@@ -148,7 +152,7 @@ def _ris_paper(fields: dict[str, Any]) -> dict[str, Any]:
         "abstract": plain_text(first(fields, "abstract", "notes_abstract") or ""),
         "authors": [_first_name_first(name) for name in names],
         "venue": first(fields, *venues),
-        "year": first(fields, "year", "publication_year", "date"),
+        "year": year_in(first(fields, "year", "publication_year", "date")),
         "doi": fields.get("doi"),
         "labels": fields.get("keywords"),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import glob
 import re
 from collections.abc import Sequence
@@ -151,10 +150,3 @@ def read_start(path: Path) -> bytes:
     except (EOFError, OSError) as error:
         problem = "gzip file is cut off or damaged"
         raise DataError(problem, path=path, value=str(error), fix="download it again") from error
-
-
-def delimiter_of(path: Path) -> str:
-    """Return what separates the columns of a ``.csv`` file: a comma, semicolon or tab."""
-    header = read_start(path).decode("utf-8-sig", errors="replace").partition("\n")[0]
-    counts = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in ",;\t"}
-    return max(counts, key=lambda mark: counts[mark])

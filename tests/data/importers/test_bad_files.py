@@ -65,6 +65,9 @@ def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
         ("a.xml", "<PubmedArticleSet><PubmedArticle>", {}, r"a.xml:1: XML file is cut off"),
         ("a.xml", "<html/>", {}, r"a.xml: XML file has no article of PubMed"),
         ("a.jsonl", '{"id": 1, "title": "A"}\n', {"columns": {"title": "nope("}}, r"do not fit"),
+        ("a.bib", "@misc{a, title={A}, title={B}}\n", {}, r"a.bib:1: entry has a field twice"),
+        ("a.csv", "sep=;\nid;title\n1;A\n", {}, r"a.csv: no column is called title or abstract"),
+        ("a.csv", "1,My title\n2,Other\n", {}, r"a.csv: no column is called title or abstract"),
         ("a.bin", "\x00\x01", {}, r"file is of no known format"),
     ],
 )
