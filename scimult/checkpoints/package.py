@@ -52,8 +52,8 @@ def write_wheel(folder: Path, pretrained: Pretrained, name: str, version: str) -
         raise ConfigError("not a version of a package", value=version, fix="write 1.0 or 2026.11")
     module = f"scimult_model_{name.replace('-', '_')}"
     info = f"{module}-{version}.dist-info"
-    with TemporaryDirectory() as temporary:
-        model = Path(temporary) / name
+    with TemporaryDirectory() as made:
+        model = Path(made) / name
         save_pretrained(
             model, pretrained.model.state_dict(), pretrained.tokenizer, pretrained.config
         )
