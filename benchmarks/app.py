@@ -297,6 +297,27 @@ def approximate(
 
 
 @app.command()
+def reviewers(
+    submissions: Annotated[int, typer.Option(min=1, help="Papers to review.")] = 2_200,
+    reviewers: Annotated[int, typer.Option(min=1, help="Who reviews.")] = 2_500,
+    each: Annotated[int, typer.Option(min=1, help="Publications of a reviewer, on average.")] = 20,
+    width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 384,
+    needed: Annotated[int, typer.Option(min=1, help="Reviewers of a submission.")] = 3,
+    most: Annotated[int, typer.Option(min=1, help="Submissions of a reviewer, at most.")] = 4,
+) -> None:
+    """Score and assign reviewers of a made-up venue; the last line is one JSON object."""
+    import torch
+
+    from benchmarks.reviewers import measure_matching
+    from benchmarks.tables import matching_table
+
+    cost = measure_matching(submissions, reviewers, each, width, needed, most)
+    print_table(matching_table(cost))
+    report = {"benchmark": "reviewers", **cost.as_json(), "machine": machine(torch.device("cpu"))}
+    typer.echo(json.dumps(report))
+
+
+@app.command()
 def encode(
     model: Annotated[Path, typer.Option(help="A sentence-transformers folder of a BERT.")],
     papers: Annotated[Path, typer.Option(help="JSON lines of papers (.gz): what is encoded.")],

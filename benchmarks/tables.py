@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.compare_search import SearchBeside
     from benchmarks.compare_training import TrainingRow
     from benchmarks.gradients import GradientErrors
+    from benchmarks.reviewers import MatchingCost
     from benchmarks.search import SearchCost
     from benchmarks.variants import Measurement
 
@@ -140,3 +141,17 @@ def approximate_table(rows: Sequence[ApproximateCost], title: str) -> Table:
     sizes = ", ".join(f"{row.kind} {row.bytes_per_vector:.0f}" for row in rows)
     note = f"CPU time of a query; alone: one query at a time; bytes of a vector: {sizes}"
     return Table(title, [*headings], 1, cells, [note])
+
+
+def matching_table(cost: MatchingCost) -> Table:
+    """Return the cost of both steps of a matching."""
+    cells = [
+        texts("scores", f"{cost.score_seconds:.1f}", f"{cost.score_cpu:.1f}"),
+        texts("assignment", f"{cost.assign_seconds:.1f}", f"{cost.assign_cpu:.1f}"),
+    ]
+    title = (
+        f"{cost.submissions:,} submissions, {cost.reviewers:,} reviewers with "
+        f"{cost.publications:,} publications of width {cost.width}"
+    )
+    note = f"programme solved {cost.rounds} times; peak {cost.peak_megabytes:,.0f} MB"
+    return Table(title, ["step", "seconds", "CPU seconds"], 1, cells, [note])

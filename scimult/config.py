@@ -215,7 +215,8 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
                 f"override goes below {parent!r}, which is a value", value=override, fix=fix
             )
     try:
-        node[last] = _load(raw)
+        # A glob such as *.csv: an alias of YAML would have nothing here to stand for.
+        node[last] = raw if raw.startswith("*") else _load(raw)
     except _NOT_YAML as error:
         problem = f"override is not valid YAML: {_yaml_problem(error)}"
         raise ConfigError(problem, value=override, fix="write dotted.key=value") from None

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 from pydantic import Field, model_validator
 
-from scimult.config import StrictConfig, load_config, save_config, validate
+from scimult.config import StrictConfig, apply_overrides, load_config, save_config, validate
 from scimult.errors import ConfigError
 
 
@@ -205,6 +205,10 @@ def test_hostile_overrides_are_errors_of_few_words(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="override is not valid YAML") as caught:
             load_config(Job, path, [f"seed={value}"])
         assert len(str(caught.value)) < 500
+
+
+def test_a_glob_is_a_string(tmp_path: Path) -> None:
+    assert apply_overrides({}, ["papers.file=*.gz"]) == {"papers": {"file": "*.gz"}}
 
 
 def test_aliases_that_share_a_little_are_read(tmp_path: Path) -> None:

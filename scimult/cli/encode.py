@@ -1,27 +1,35 @@
-"""``scimult encode``: papers, labels or queries to a folder of embeddings."""
+"""``scimult encode``: papers, labels or queries to shards of embeddings."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from scimult.cli.checks import check_use
-from scimult.cli.common import Device, Dtype, Model, Pooling, Similarity, SkipBad, open_collection
+from scimult.cli.checks import check_inputs, check_model
+from scimult.cli.common import Device, Dtype, Model, Pooling, Similarity, SkipBad
 from scimult.cli.output import echo
+from scimult.errors import ConfigError
 from scimult.files import check_replaceable
+
+MANIFEST = "manifest.json"
 
 
 def encode(
     texts: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
-            help="JSON lines or one JSON array (.gz) of papers, labels or queries, or their folder."
+            help="Papers: JSON lines or one JSON array, CSV, TSV, Parquet, BibTeX, RIS, dumps of "
+            "OpenAlex and others (.gz; patterns such as 'works/*.gz'), or a folder. Labels or "
+            "queries: JSON lines, or their folder."
         ),
     ],
     model: Model,
-    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder of shards to write, or to go on with.", show_default=False),
+    ],
     task: Annotated[
         str,
         typer.Option(
@@ -33,32 +41,102 @@ def encode(
         Literal["query", "candidate"],
         typer.Option(help="Side of the task; under all where it has papers on both."),
     ] = "candidate",
+    part: Annotated[
+        str | None,
+        typer.Option(
+            help="Encode only shards I, I+N, I+2N, ...: as I/N, from 0/N. Ranks of torchrun and "
+            "deepspeed divide the work by themselves.",
+            show_default=False,
+        ),
+    ] = None,
+    actors: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Encode papers by so many actors of Ray Data, on the cluster that $RAY_ADDRESS "
+            "names or on this machine.",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Texts of a shard.")] = 16384,
+    store: Annotated[
+        Literal["float32", "float16"], typer.Option(help="Type of the numbers on disk.")
+    ] = "float32",
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help="Of papers, if names and contents do not tell."),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="Where a field of papers stands, such as title=display_name."),
+    ] = None,
     dtype: Dtype = "auto",
     device: Device = None,
     pooling: Pooling = None,
     similarity: Similarity = None,
     skip_bad: SkipBad = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace an embedding folder.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace a folder of embeddings.")] = False,
+    local_rank: Annotated[int, typer.Option("--local_rank", hidden=True)] = 0,
 ) -> None:
-    """Embed papers, labels or queries: embeddings.npy, ids.txt and meta.json in a folder."""
-    if not overwrite:
+    """Embed papers, labels or queries; the same command again goes on where it ended."""
+    # Launchers give each process its rank in the environment; --local_rank repeats it.
+    del local_rank
+    check_model(model)
+    check_inputs(texts)
+    if not (overwrite or (out / MANIFEST).exists() or any(out.glob(f"*/{MANIFEST}"))):
         check_replaceable(out)
-    check_use(model, texts)
+    from scimult.data.lines import Rejects
     from scimult.inference import SciMult
-    from scimult.inference.embeddings import encode_for_all_into, encode_into
-    from scimult.retrieval.embeddings import EMBEDDINGS, EMBEDDINGS_BY_TASK
+    from scimult.inference.bulk import BulkEncoder, Part, encode_shards, local_device
+    from scimult.inference.incoming import count_records, read_texts
     from scimult.tasks import ALL
 
-    check_replaceable(out, EMBEDDINGS_BY_TASK if task == ALL else EMBEDDINGS)
-    encoder = SciMult.from_pretrained(
-        model, device=device, dtype=dtype, pooling=pooling, similarity=similarity
-    )
-    if task == ALL:
-        papers = open_collection(texts, "paper", skip_bad)
-        tasks = encode_for_all_into(out, encoder, papers, role=role, overwrite=overwrite)
-        many, where = len(papers), f"{out}/{{{','.join(tasks)}}}"
-    else:
-        collection = open_collection(texts, encoder.kind(task, role), skip_bad)
-        encode_into(out, encoder, collection, task=task, role=role, overwrite=overwrite)
-        many, where = len(collection), str(out)
-    echo(f"{where}: {many:,} embeddings of width {encoder.width}, by {encoder.dtype}")
+    mine, columns = Part.parse(part), _columns(column or [])
+    if overwrite and mine.count > 1:
+        fix = "remove the folder before the parts start"
+        raise ConfigError("parts cannot overwrite: they would remove each other's", fix=fix)
+    loading: dict[str, Any] = {"dtype": dtype, "pooling": pooling, "similarity": similarity}
+    reading: dict[str, Any] = {"format": file_format, "columns": columns}
+    if actors is not None:
+        from scimult.inference.ray_data import encode_with_ray
+
+        if overwrite or mine.count > 1:
+            fix = "leave --overwrite and --part out; remove the folder to begin anew"
+            raise ConfigError("actors of Ray divide the work themselves", fix=fix)
+        options: dict[str, Any] = {"actors": actors, "rows": rows, "precision": store}
+        options |= {"task": task, "role": role, "skip_bad": skip_bad}
+        options |= {"loading": {**loading, "device": device}, "reading": reading}
+        found = encode_with_ray(texts, model, out, **options)
+        echo(f"{out}: {found.texts:,} embeddings, {found.encoded:,} of them now")
+        return
+    encoder = SciMult.from_pretrained(model, device=local_device(device), **loading)
+    kind = "paper" if task == ALL else encoder.kind(task, role)
+    rejects = Rejects(skip_bad)
+    total = count_records(texts, kind, file_format)
+    bulk = BulkEncoder(encoder, out, task=task, role=role, precision=store, overwrite=overwrite)
+    incoming = read_texts(texts, kind, rejects, **reading)
+    done = encode_shards(bulk, incoming, rows=rows, part=mine, total=total)
+    if rejects.counts:
+        echo(rejects.summary(), err=True)
+    where = f"{out}/{{{','.join(bulk.folders)}}}" if task == ALL else str(out)
+    if done.missing:
+        echo(
+            f"{where}: {done.encoded:,} texts encoded by part {mine.index} of {mine.count}; of "
+            f"{done.shards} shards {len(done.missing)} are missing, and the part that ends last "
+            "makes the manifest",
+            err=True,
+        )
+        return
+    known = "" if done.encoded == done.texts else f", {done.encoded:,} of them now"
+    words = f"{done.texts:,} embeddings of width {encoder.width}, by {encoder.dtype}{known}"
+    echo(f"{where}: {words}")
+
+
+def _columns(given: list[str]) -> dict[str, str | None]:
+    columns: dict[str, str | None] = {}
+    for item in given:
+        name, separator, column = item.partition("=")
+        if not (name and separator):
+            raise ConfigError("not a column", value=item, fix="write --column title=display_name")
+        columns[name] = column or None
+    return columns

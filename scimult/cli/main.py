@@ -34,6 +34,7 @@ from scimult.cli.match_reviewers import match_reviewers
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
 from scimult.cli.output import echo, show_messages
+from scimult.cli.package import package
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
@@ -124,6 +125,7 @@ VERBS = (
     match_reviewers,
     import_,
     export,
+    package,
 )
 for verb in VERBS:
     app.command(verb.__name__.strip("_").replace("_", "-"))(verb)

@@ -102,20 +102,17 @@ def match_reviewers(
     encoder = open_model(model, device, dtype, pooling, "cosine")
     place = venue or papers
     assert place is not None
-    sides = {
-        "query": read.submissions,
-        "candidate": {n: p.text for n, p in read.publications.items()},
-    }
-    found = [
-        embed(encoder, Collection(place, list(texts), list(texts.values())), task, role, no_cache)
-        for role, texts in sides.items()
-    ]
+    papers_of = {name: publication.text for name, publication in read.publications.items()}
+    queries = Collection(place, list(read.submissions), list(read.submissions.values()))
+    candidates = Collection(place, list(papers_of), list(papers_of.values()))
+    queries_SD = embed(encoder, queries, task, "query", no_cache)
+    candidates_PD = embed(encoder, candidates, task, "candidate", no_cache)
     wanted = None
     if reviewers is not None and max_papers is not None:
         wanted = Wanted(reviewers, max_papers, min_papers)
     summary = match(
         read,
-        (found[0], found[1]),
+        (queries_SD, candidates_PD),
         out,
         rule=rule,
         weighting=weighting,

@@ -35,9 +35,11 @@ _BINARY = {
     b"\xff\xfe": ("UTF-16", "save the file as UTF-8"),
     b"\xfe\xff": ("UTF-16", "save the file as UTF-8"),
 }
-_PANDOC = {
-    "BibTeX": (re.compile(r"\A(?:\s*%[^\n]*\n)*\s*@\w+\s*[{(]"), "bibtex"),
-    "RIS": (re.compile(r"\A\s*TY  - "), "ris"),
+# What ``scimult prepare table`` makes papers of (``importers``), and how its names end.
+_IMPORTED = {
+    "BibTeX": (re.compile(r"\A(?:\s*%[^\n]*\n)*\s*@\w+\s*[{(]"), ".bib"),
+    "RIS": (re.compile(r"\A\s*TY  - "), ".ris"),
+    "PubMed's XML": (re.compile(r"\A\s*(?:<[?!][^>]*>\s*)*<PubmedArticle"), ".xml"),
 }
 _OTHER = {
     "a MEDLINE export": (
@@ -53,7 +55,7 @@ _OTHER = {
         'write {"id": "1", "title": "...", "abstract": "..."} on a line for every paper',
     ),
 }
-_SEPARATORS = {",": (".csv", "CSV"), "\t": (".tsv", "a table (TSV)"), ";": ("", "CSV")}
+_SEPARATORS = {",": (".csv", "CSV"), "\t": (".tsv", "a table (TSV)"), ";": (".csv", "CSV")}
 _COLUMN = re.compile(r"[\w .:/()#-]{1,60}")
 # Words that name our columns in other people's tables; the first column with one is meant.
 _COLUMN_WORDS = {
@@ -108,10 +110,10 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
             fix = f"jq -c . {_quoted(path)} > {_quoted(path.with_suffix('.jsonl'))}"
             raise _foreign(path, "JSON objects over several lines each", text, fix)
         return None
-    for what, (pattern, form) in _PANDOC.items():
+    for what, (pattern, suffix) in _IMPORTED.items():
         if pattern.match(text):
-            made = _quoted(path.with_suffix(".json"))
-            fix = f"pandoc -f {form} -t csljson {_quoted(path)} -o {made}, then name {made}"
+            named, first = _named(path, suffix)
+            fix = first + _prepare_command(named, f"papers.file={_quoted(named.name)}")
             raise _foreign(path, what, text, fix)
     for what, (pattern, fix) in _OTHER.items():
         if pattern.match(text):
@@ -214,19 +216,26 @@ def _refuse_table(path: Path, text: str) -> None:
 
 
 def _table_command(path: Path, suffix: str, names: Sequence[str]) -> str:
-    if not suffix:
-        return "save it with commas in place of semicolons, then try again for the next step"
-    plain = path.with_name(path.name.removesuffix(".gz"))
-    named = path if plain.suffix == suffix else path.with_suffix(suffix)
-    first = "" if named == path else f"call it {named.name}; "
+    named, first = _named(path, suffix)
     if "title" not in names and "name" in names:
         files = f"papers.file=PAPERS labels.file={_quoted(named.name)}"
     else:
         files = f"papers.file={_quoted(named.name)}{_columns(names)}"
-    raw = named.with_name(f"{named.name.partition('.')[0]}.raw")
-    made = _quoted(raw / "table")
-    folder, out = _quoted(path.parent), _quoted(raw)
-    return f"{first}scimult prepare table --input {folder} --raw {out} {files}, then name {made}"
+    return first + _prepare_command(named, files)
+
+
+def _named(path: Path, suffix: str) -> tuple[Path, str]:
+    """Return a path with the name that its format should have, and what says to rename it."""
+    plain = path.with_name(path.name.removesuffix(".gz"))
+    named = path if plain.suffix == suffix else path.with_suffix(suffix)
+    return named, "" if named == path else f"call it {named.name}; "
+
+
+def _prepare_command(path: Path, files: str) -> str:
+    """Return the command that makes papers of a file, and what to name after it."""
+    raw = path.with_name(f"{path.name.partition('.')[0]}.raw")
+    folder, out, made = _quoted(path.parent), _quoted(raw), _quoted(raw / "table")
+    return f"scimult prepare table --input {folder} --raw {out} {files}, then name {made}"
 
 
 def _columns(names: Sequence[str]) -> str:

@@ -19,10 +19,10 @@ def read_rows(
 ) -> Iterator[Record]:
     """Yield the rows of a file; its name says of which kind it is, ``.gz`` is decompressed.
 
-    ``.jsonl``, ``.json``: an object per line, or one array of objects. ``.csv`` and ``.tsv``,
-    ``.txt``: a table whose first line names the columns unless ``header`` does; double quotes
-    protect separators and line breaks. ``.parquet``: a table. ``Record.line`` is the line, or the
-    number of the element or row.
+    ``.jsonl``, ``.json``: an object per line, or one array of objects. ``.csv`` (commas, semicolons
+    or tabs), ``.tsv`` and ``.txt`` (tabs): a table whose first line names the columns unless
+    ``header`` does; double quotes protect separators and line breaks. ``.parquet``: a table.
+    ``Record.line`` is the line, or the number of the element or row.
 
     Parameters
     ----------
@@ -47,11 +47,21 @@ def read_rows(
     elif kind == ".parquet":
         yield from read_parquet(path, columns, rejects)
     elif kind in KINDS:
-        delimiter = "," if kind == ".csv" else "\t"
+        delimiter = delimiter_of(path) if kind == ".csv" else "\t"
         yield from read_delimited(path, delimiter, rejects, columns=columns, header=header)
     else:
         fix = f"use a file that ends in {', '.join(KINDS)} (all but .parquet also with .gz)"
         raise DataError("file is of no known kind", path=path, fix=fix)
+
+
+def delimiter_of(path: Path) -> str:
+    """Return what separates the columns of a ``.csv`` file: commas, semicolons or tabs."""
+    first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
+    try:
+        counts = {mark: len(next(csv.reader([first], delimiter=mark), [])) for mark in ",;\t"}
+    except csv.Error:
+        return ","  # said when it is read
+    return max(counts, key=lambda mark: counts[mark])
 
 
 def read_delimited(

@@ -25,6 +25,7 @@ from scimult.retrieval.bm25 import K1, TOKEN, B, BM25Index
 from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings, unit_rows
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
+from scimult.retrieval.shards import MANIFEST
 from scimult.types import FloatArray, IntArray, Role, Similarity, TaskChooser, Text, TextEncoder
 
 
@@ -210,7 +211,8 @@ class StoredSystem:
         """Return kind, folder, similarity and the digests of the files."""
         digests = {
             str(path.relative_to(self.folder)): sha256(path)
-            for path in sorted(self.folder.glob(f"*/*/{MATRIX_FILE}"))
+            for name in (MATRIX_FILE, MANIFEST)
+            for path in sorted(self.folder.glob(f"*/*/{name}"))
         }
         folder = str(self.folder)
         return {

@@ -85,7 +85,7 @@ def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collectio
     """
     file = find_file(path, kind)
     texts: dict[str, Text] = {}
-    for record, (name, text) in _parsed(file, kind, rejects):
+    for record, (name, text) in read_records(file, kind, rejects):
         if name in texts:
             fix = "give every text its own id, or leave the repetition out"
             rejects.reject(record.error("id is given twice", value=name, fix=fix))
@@ -96,7 +96,10 @@ def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collectio
     return Collection(file, list(texts), list(texts.values()))
 
 
-def _parsed(file: Path, kind: Kind, rejects: Rejects) -> Iterator[tuple[Record, tuple[str, Text]]]:
+def read_records(
+    file: Path, kind: Kind, rejects: Rejects
+) -> Iterator[tuple[Record, tuple[str, Text]]]:
+    """Yield the records of a JSON lines file, each with its id and text; as `read_collection`."""
     return rejects.keep(read_jsonl(file, rejects), lambda record: (record, _parse(record, kind)))
 
 

@@ -1,4 +1,4 @@
-"""Embeddings of a collection: into a folder of the user's, or found again in a cache.
+"""Embeddings of a collection, found again in a cache.
 
 Shape legend: N texts, D width.
 """
@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from scimult import __version__
 from scimult.errors import DataError
-from scimult.files import atomic_folder
 from scimult.inference.cache import EmbeddingCache
 from scimult.inference.collection import Collection
 from scimult.inference.encoder import SciMult
-from scimult.retrieval.embeddings import EMBEDDINGS, EMBEDDINGS_BY_TASK, fill_embeddings
-from scimult.tasks import ALL
 from scimult.types import FloatArray, Role
 
 
@@ -51,56 +47,6 @@ def provenance(model: SciMult, collection: Collection, task: str, role: Role) ->
         for part in (name, text.kind, text.title, text.body):
             digest.update(f"{len(part)} {part}".encode())
     return Provenance(model.fingerprint, digest.hexdigest()[:16], task, role)
-
-
-def encode_into(
-    folder: Path,
-    model: SciMult,
-    collection: Collection,
-    *,
-    task: str,
-    role: Role,
-    overwrite: bool = False,
-) -> None:
-    """Encode a collection and write its embedding folder, atomically.
-
-    No other process can write the folder from the start; ``overwrite`` lets it replace another
-    one of embeddings.
-
-    Raises
-    ------
-    UnknownNameError
-        If the model does not know ``task``.
-    StorageError
-        Before anything is encoded, if something else is there or another process writes it; or
-        if the folder cannot be written.
-    """
-    with atomic_folder(folder, EMBEDDINGS if overwrite else None) as temporary:
-        embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
-        meta = _meta(model, collection, provenance(model, collection, task, role))
-        fill_embeddings(temporary, collection.ids, embeddings_ND, meta)
-
-
-def encode_for_all_into(
-    folder: Path, model: SciMult, papers: Collection, *, role: Role, overwrite: bool = False
-) -> list[str]:
-    """Encode papers for every task that has some and write one embedding folder for each.
-
-    As `encode_into`, which see; ``role`` is the side where a task has papers on both.
-
-    Returns
-    -------
-    list of str
-        The tasks, which are the names of the folders in ``folder``.
-    """
-    sides = model.paper_sides(role)
-    with atomic_folder(folder, EMBEDDINGS_BY_TASK if overwrite else None) as temporary:
-        by_task = model.encode(papers.texts, task=ALL, role=role, show_progress=True)
-        for task, embeddings_ND in by_task.items():
-            (temporary / task).mkdir()
-            meta = _meta(model, papers, provenance(model, papers, task, sides[task]))
-            fill_embeddings(temporary / task, papers.ids, embeddings_ND, meta)
-    return list(sides)
 
 
 def _meta(model: SciMult, collection: Collection, origin: Provenance) -> dict[str, Any]:

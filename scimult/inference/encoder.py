@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
+from scimult.checkpoints.hub import PACKAGE
 from scimult.errors import ConfigError, one_of
 from scimult.hardware import (
     keep_freed_memory,
@@ -105,7 +106,7 @@ class SciMult:
         Parameters
         ----------
         path : path
-            The folder.
+            The folder; a name on the hub; or ``package:NAME``, installed by `scimult package`.
         device, dtype
             See the class.
         pooling, similarity : optional
@@ -129,7 +130,8 @@ class SciMult:
         pretrained = load_pretrained(
             path, pooling=pooling, similarity=similarity, normalise=normalise, dims=dims
         )
-        found = cls(pretrained, name=name or Path(path).resolve().name, device=device, dtype=dtype)
+        name = name or Path(path).resolve().name.removeprefix(PACKAGE)
+        found = cls(pretrained, name=name, device=device, dtype=dtype)
         # Nobody else holds this model, and could change its weights.
         pack_linears(found._model)
         return found

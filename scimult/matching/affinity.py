@@ -1,7 +1,7 @@
 """How well each reviewer fits each submission, from the similarities of what they wrote.
 
-Shape legend: Q submissions of a block, R reviewers, P publications, n publications of each of
-the reviewers of a block, D width.
+Shape legend: S submissions, Q of a block, R reviewers, P publications, n publications of each
+reviewer of a group, E entries of lists, D width.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scimult.errors import ConfigError
 from scimult.products import products
 from scimult.types import FloatArray, IntArray
 
-BLOCK = 256
+BLOCK = 1024
 # Similarities that are held at once.
 _HELD = 1 << 24
 _RULE = re.compile(r"(max|mean)|top(\d+)|percentile:(\d+(?:\.\d+)?)")
@@ -59,23 +59,6 @@ class Rule:
             return cls(best=int(found[2]))
         return cls(percentile=float(found[3]))
 
-    def reduce(self, similarities_QnR: Tensor) -> Tensor:
-        """Return the scores, shape ``(Q, R)``."""
-        count = similarities_QnR.shape[1]
-        if self.percentile is not None:
-            found = np.percentile(similarities_QnR.numpy(), self.percentile, axis=1)
-            return torch.from_numpy(found.astype(np.float32))
-        if self.best == 1:
-            return similarities_QnR.amax(1)
-        if not 0 < self.best < count:
-            return similarities_QnR.mean(1)
-        best = list(similarities_QnR[:, : self.best].sort(1, descending=True).values.unbind(1))
-        for place in range(self.best, count):
-            new = similarities_QnR[:, place]
-            for rank, held in enumerate(best):
-                best[rank], new = torch.maximum(held, new), torch.minimum(held, new)
-        return torch.stack(best).mean(0)
-
 
 def affinities(
     submissions_SD: FloatArray,
@@ -109,31 +92,78 @@ def affinities(
     """
     queries = torch.from_numpy(np.ascontiguousarray(submissions_SD))
     candidates = torch.from_numpy(np.ascontiguousarray(publications_PD))
-    groups = list(_groups(written))
+    similar = _Similarities(candidates, written, weights)
     for start in range(0, len(queries), BLOCK):
         block_QD = queries[start : start + BLOCK]
-        scores_QR = np.full((len(block_QD), len(written)), np.nan, dtype=np.float32)
-        for reviewers_R, entries_nR in groups:
-            rows = torch.from_numpy(written.values[entries_nR].ravel())
-            found = products(block_QD, candidates[rows]).view(len(block_QD), *entries_nR.shape)
-            if weights is not None:
-                weights_nR = torch.from_numpy(weights[entries_nR].astype(np.float32))
-                found = torch.where(found > 0, found * weights_nR, found)
-            scores_QR[:, reviewers_R] = rule.reduce(found).numpy()
-        yield start, scores_QR
+        if rule.percentile is None:
+            scores_RQ = _means_of_best(similar, block_QD, rule.best)
+        else:
+            scores_RQ = _percentiles(similar, block_QD, rule.percentile)
+        yield start, np.ascontiguousarray(scores_RQ.T)
 
 
-def _groups(written: Ragged) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yield reviewers with equally many publications, and these as entries of shape ``(n, R)``."""
-    for count in np.unique(written.lengths):
-        if not count:
-            continue
+class _Similarities:
+    """Weighted similarities of listed publications of reviewers."""
+
+    def __init__(self, candidates: Tensor, written: Ragged, weights: FloatArray | None) -> None:
+        self._candidates, self.written = candidates, written
+        self._weights = None if weights is None else torch.from_numpy(weights.astype(np.float32))
+
+    def of(self, entries_E: IntArray, block_QD: Tensor) -> Tensor:
+        """Return the similarities of entries of ``written``, shape ``(E, Q)``."""
+        rows = torch.from_numpy(self.written.values[entries_E])
+        found_EQ = products(self._candidates[rows], block_QD)
+        if self._weights is None:
+            return found_EQ
+        weights_E1 = self._weights[torch.from_numpy(entries_E)][:, None]
+        return torch.where(found_EQ > 0, found_EQ * weights_E1, found_EQ)
+
+
+def _means_of_best(similar: _Similarities, block_QD: Tensor, best: int) -> FloatArray:
+    """Return the mean of each reviewer's ``best`` largest similarities, 0: of all.
+
+    The first publication of all reviewers is compared, then the second of all who have two: a
+    few large products, and no similarity is held longer than it is among the best.
+    """
+    lengths = similar.written.lengths
+    order = np.argsort(-lengths, kind="stable")
+    shape = len(lengths), len(block_QD)
+    held = [torch.full(shape, -torch.inf) for _ in range(best)]
+    total_RQ = torch.zeros(shape)
+    for place in range(int(lengths.max(initial=0))):
+        reached = order[: np.count_nonzero(lengths > place)]
+        new = similar.of(similar.written.offsets[:-1][reached] + place, block_QD)
+        if not best:
+            total_RQ[: len(reached)] += new
+        for kept in (part[: len(reached)] for part in held):
+            smaller = torch.minimum(kept, new)
+            torch.maximum(kept, new, out=kept)
+            new = smaller
+    counts_R = lengths[order] if not best else np.minimum(lengths[order], best)
+    for rank, kept in enumerate(held):
+        there = np.count_nonzero(lengths > rank)
+        total_RQ[:there] += kept[:there]
+    scores_RQ = np.full(shape, np.nan, dtype=np.float32)
+    some = np.count_nonzero(lengths)
+    means = total_RQ[:some] / torch.from_numpy(counts_R[:some, np.newaxis].astype(np.float32))
+    scores_RQ[order[:some]] = means.numpy()
+    return scores_RQ
+
+
+def _percentiles(similar: _Similarities, block_QD: Tensor, percentile: float) -> FloatArray:
+    """Return a percentile of each reviewer's similarities, of equally many at once."""
+    written = similar.written
+    scores_RQ = np.full((len(written), len(block_QD)), np.nan, dtype=np.float32)
+    for count in np.unique(written.lengths[written.lengths > 0]).tolist():
         reviewers = np.flatnonzero(written.lengths == count)
-        size = max(1, _HELD // (BLOCK * int(count)))
+        size = max(1, _HELD // (len(block_QD) * count))
         for first in range(0, len(reviewers), size):
             chosen_R = reviewers[first : first + size]
             entries_nR = written.offsets[:-1][chosen_R] + np.arange(count)[:, np.newaxis]
-            yield chosen_R, entries_nR
+            found = similar.of(entries_nR.ravel(), block_QD).numpy()
+            found_nRQ = found.reshape(count, len(chosen_R), -1)
+            scores_RQ[chosen_R] = np.percentile(found_nRQ, percentile, axis=0)
+    return scores_RQ
 
 
 def blocks_of(scores_SR: FloatArray, size: int = 1024) -> Iterator[tuple[int, FloatArray]]:

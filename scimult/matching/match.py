@@ -19,6 +19,7 @@ import numpy as np
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.files import FolderKind, atomic_folder, holds_only, write_json, write_text
+from scimult.hardware import keep_freed_memory
 from scimult.matching.affinity import BLOCK, Rule, affinities, best_pairs, recency
 from scimult.matching.assignment import Assignment, Loads, assign
 from scimult.matching.venue import Venue
@@ -110,6 +111,7 @@ def match(
     StorageError
         If ``out`` cannot be written.
     """
+    keep_freed_memory()
     reviewers = [name for name, written in venue.reviewers.items() if written]
     row_of = {name: row for row, name in enumerate(venue.publications)}
     written = Ragged.from_lists([row_of[n] for n in venue.reviewers[r]] for r in reviewers)
@@ -253,15 +255,13 @@ def _write_matches(
         score = round(float(scores_SR[row, column]), 6)
         match = {"reviewer": reviewers[column], "score": score, "because": because}
         matches.setdefault(int(row), []).append(match)
-    lines = [
-        {"id": name, "title": text.title, "reviewers": sorted(matches.get(row, []), key=_by_score)}
-        for row, (name, text) in enumerate(venue.submissions.items())
-    ]
+    lines = []
+    for row, (name, text) in enumerate(venue.submissions.items()):
+        ordered = sorted(
+            matches.get(row, []), key=lambda match: (-match["score"], match["reviewer"])
+        )
+        lines.append({"id": name, "title": text.title, "reviewers": ordered})
     write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-
-
-def _by_score(match: Mapping[str, Any]) -> tuple[float, str]:
-    return -match["score"], match["reviewer"]
 
 
 def _summary(venue: Venue, scores_SR: FloatArray, excluded: int) -> dict[str, Any]:

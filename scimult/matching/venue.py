@@ -179,7 +179,7 @@ def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str,
 
     def parse(row: Record) -> tuple[str, str] | None:
         pair = row.identifier("submission"), row.identifier("reviewer")
-        known = (venue.submissions, venue.reviewers)
+        known = (venue.submissions.keys(), venue.reviewers.keys())
         for what, name, there in zip(("submission", "reviewer"), pair, known, strict=True):
             if name not in there:
                 fix = "correct the id, or pass --skip-bad"

@@ -19,7 +19,7 @@ from scimult.preparation.collected import (
     unique_pairs,
     unique_rows,
 )
-from scimult.preparation.config import ANSWERS, PrepareConfig, SourceConfig
+from scimult.preparation.config import ANSWERS, CitationTable, PrepareConfig, SourceConfig
 from scimult.preparation.corpus import Corpus
 from scimult.preparation.source_files import (
     NOTHING_LEFT,
@@ -180,13 +180,18 @@ def _read_citations(
     edges: list[Columns],
 ) -> Iterator[RawPairs]:
     """Add citations and references to ``edges``; yield the pairs of the citations."""
-    for name in ("citations", "references"):
+    names: tuple[CitationTable, ...] = ("citations", "references")
+    for name in names:
         file = getattr(source, name)
         if file is None:
             continue
-        read = read_citations(config.resolve(file), source.space, corpus)
+        drop = source.dangling.get(name) == "drop"
+        path = config.resolve(file)
+        read, dropped = read_citations(path, source.space, corpus, drop_dangling=drop)
         pairs = unique_pairs([read.columns()])
         counts.update({name: len(read), f"repeated {name}": len(read) - len(pairs[0])})
+        if drop:
+            counts[f"{name} without a text"] = dropped
         edges.append(pairs)
         if name == "citations":
             yield RawPairs(source, "citations", *pairs)

@@ -35,6 +35,9 @@ class PartTasks(StrictConfig):
     queries: str = "search"
 
 
+CitationTable = Literal["citations", "references"]
+
+
 class SourceConfig(StrictConfig):
     """Files of one source; paths are relative to ``PrepareConfig.root``.
 
@@ -60,6 +63,9 @@ class SourceConfig(StrictConfig):
         Tables with query-id and paper-id (or corpus-id), plus score or clicked.
     score_threshold : float
         A judgment or link with at least this score is a positive; default 1.
+    dangling : mapping
+        For citations and references, ``error`` (default) or ``drop``: what becomes of those that
+        name a paper without a text. Dropped ones are counted, not named.
     tasks : PartTasks
         Which task each part trains.
     targets : list of TargetConfig
@@ -82,10 +88,22 @@ class SourceConfig(StrictConfig):
     judgments: str | None = None
     clicks: str | None = None
     score_threshold: float = 1.0
+    dangling: dict[CitationTable, Literal["drop", "error"]] = {}
     tasks: PartTasks = PartTasks()
     targets: list[AnyTargetConfig] = []
     max_pairs_per_label: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
     licence: str = ""
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> SourceConfig:
+        """Check that what is said of a part is said of one that the source has."""
+        dangling = sorted(str(table) for table in self.dangling)
+        said = {"tasks": sorted(self.tasks.model_fields_set), "dangling": dangling}
+        for key, parts in said.items():
+            for part in parts:
+                if getattr(self, part) is None:
+                    raise ValueError(f"{key}.{part} is set, but the source has no {part}")
+        return self
 
     @model_validator(mode="after")
     def _check(self) -> SourceConfig:
@@ -101,9 +119,6 @@ class SourceConfig(StrictConfig):
             raise ValueError("labels need papers that carry them; name the papers file")
         if self.labels is None and self.max_pairs_per_label is not None:
             raise ValueError("max_pairs_per_label needs labels; name them or remove it")
-        for part in sorted(self.tasks.model_fields_set):
-            if getattr(self, part) is None:
-                raise ValueError(f"tasks.{part} is set, but the source has no {part}")
         tasks = [self.task(part) for part in self.parts]
         if len(set(tasks)) < len(tasks):
             raise ValueError(

@@ -116,11 +116,23 @@ def read_papers(
     return counts
 
 
-def read_citations(path: Path, namespace: str, corpus: Corpus) -> IntPairs:
-    """Return edges ``(citing, cited)`` between papers of the namespace."""
+def read_citations(
+    path: Path, namespace: str, corpus: Corpus, *, drop_dangling: bool = False
+) -> tuple[IntPairs, int]:
+    """Return edges ``(citing, cited)`` between papers of the namespace, and how many others.
+
+    An edge to or from a paper that the namespace has not is a bad record, unless such ones are
+    dropped and counted.
+    """
     edges = IntPairs()
+    dropped = 0
 
     def add(record: Record) -> None:
+        nonlocal dropped
+        named = (record.identifier(column) for column in ("citing", "cited"))
+        if drop_dangling and any(corpus.texts.row(f"{namespace}:{one}") is None for one in named):
+            dropped += 1
+            return
         citing = corpus.paper_row(record, "citing", namespace)
         cited = corpus.paper_row(record, "cited", namespace)
         if citing == cited:
@@ -132,7 +144,7 @@ def read_citations(path: Path, namespace: str, corpus: Corpus) -> IntPairs:
     rows = read_table(path, ("citing", "cited"), corpus.rejects)
     for _ in corpus.rejects.keep(rows, add):
         pass
-    return edges
+    return edges, dropped
 
 
 def read_queries(path: Path, source: str, corpus: Corpus) -> tuple[FileTexts, Counter[str]]:

@@ -1,5 +1,6 @@
-"""Embeddings on disk: a folder that ``scimult encode`` writes, or that anyone writes with numpy.
+"""Embeddings on disk as one matrix: a folder that anyone writes with numpy.
 
+`shards` has the folders that ``scimult encode`` writes; `read_embeddings` reads both.
 ``embeddings.npy`` has one row per text, ``ids.txt`` one id per line in the same order, and
 ``meta.json`` says what made them (optional for embeddings made elsewhere).
 
@@ -37,10 +38,6 @@ EMBEDDINGS = FolderKind(
     lambda folder: (
         holds_only(folder, _FILES) and read_json(folder / META_FILE).get("format") == FORMAT
     ),
-)
-EMBEDDINGS_BY_TASK = FolderKind(
-    "a folder with a folder of embeddings for each task and nothing else",
-    lambda folder: all(path.is_dir() and EMBEDDINGS.is_one(path) for path in folder.iterdir()),
 )
 
 
@@ -150,7 +147,7 @@ def describe_embeddings(folder: Path, ids: Sequence[str], width: int, meta: dict
 
 
 def read_embeddings(folder: Path | str) -> StoredEmbeddings:
-    """Read an embedding folder.
+    """Read a folder of one matrix or of shards; several shards are copied into one matrix.
 
     Raises
     ------
@@ -159,6 +156,8 @@ def read_embeddings(folder: Path | str) -> StoredEmbeddings:
         occurs twice.
     """
     folder = Path(folder)
+    if (folder / "manifest.json").is_file():
+        return _of_shards(folder)
     meta = read_meta(folder)
     fix = f"write {MATRIX_FILE} with numpy.save and {IDS_FILE} with one id per line"
     try:
@@ -226,6 +225,23 @@ def map_matrix(path: Path) -> FloatArray:
         fix = "write it again with numpy.save"
         raise DataError(f"cannot read embeddings: {error}", path=path, fix=fix) from error
     return matrix
+
+
+def _of_shards(folder: Path) -> StoredEmbeddings:
+    from scimult.retrieval.shards import Shards  # whose writer checks numbers by this module
+
+    shards = Shards(folder)
+    ids = shards.ids
+    if shards.damaged:
+        raise next(iter(shards.damaged.values()))
+    if not shards.shards:
+        fix = "give the command that encodes again: it goes on where it ended"
+        raise DataError("embeddings are not all written", path=folder, fix=fix)
+    blocks = [block_BD for _, block_BD in shards.blocks(len(shards))]
+    matrix_ND = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    space = shards.space
+    meta = {**space.made_by, "model_name": space.model, "similarity": space.similarity}
+    return _checked(folder, ids, matrix_ND, meta)
 
 
 def _only_tensor(path: Path) -> FloatArray:

@@ -178,6 +178,11 @@ def find_shard(
     return Shard(name, len(table), facts[_VECTORS].decode(), sha256(ids_path))
 
 
+def read_ids(folder: Path, number: int) -> pa.Table:
+    """Return the columns ``id`` and ``hash`` of a shard that `find_shard` found."""
+    return _read_ids(folder / f"{shard_name(number)}.arrow")
+
+
 def publish(folder: Path, space: Space, shards: Iterable[Shard]) -> None:
     """Write the manifest, atomically: from then on readers see these shards and no others.
 

@@ -111,7 +111,7 @@ def test_gradients_in_half_precision(tmp_path: Path) -> None:
         assert 2**-9 < row["groups"]["all"][0] < 0.1
 
 
-@pytest.mark.ranks
+@pytest.mark.slow
 def test_the_cost_of_preparing_a_library(tmp_path: Path) -> None:
     size = ["--papers", "200", "--citations", "500", "--labels", "5", "--words", "40", "--clean"]
     arguments = ["data", *size, "--folder", str(tmp_path)]
@@ -183,3 +183,12 @@ def test_unknown_shapes_are_named() -> None:
     found = CliRunner().invoke(app, ["search", "cs_conferences"])
     assert found.exit_code == 1
     assert "did you mean 'cs_conference'" in found.output
+
+
+def test_matching_reviewers_is_timed() -> None:
+    sizes = ("--submissions", "30", "--reviewers", "40", "--each", "3", "--width", "8")
+    result = CliRunner().invoke(app, ["reviewers", *sizes])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert (report["submissions"], report["reviewers"], report["rounds"] >= 1) == (30, 40, True)
+    assert report["assign_cpu"] > 0

@@ -269,7 +269,7 @@ def _run(repository: Path, tmp_path: Path, *arguments: str) -> str:
     return (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.ranks
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_dry_run_of_a_tiny_run(tmp_path: Path, repository: Path) -> None:
     """The other steps: `test_a_dry_run_of_all`, which is slow."""

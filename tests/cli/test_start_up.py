@@ -63,6 +63,9 @@ def test_use_of_a_model_loads_no_package_of_training(
     folder: Path, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCIMULT_CACHE", str(tmp_path))
-    command = [sys.executable, "-c", _VERB, ",".join(NOT_FOR_USE), *arguments.split()]
+    # Where pandas is installed, pyarrow imports it to make a column of a list.
+    allowed = {"pandas"} if arguments.startswith("encode") else set[str]()
+    unwanted = ",".join(set(NOT_FOR_USE) - allowed)
+    command = [sys.executable, "-c", _VERB, unwanted, *arguments.split()]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     assert done.stdout == "0 []\n", done.stderr

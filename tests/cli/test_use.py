@@ -89,8 +89,10 @@ def test_encode_for_all_tasks_writes_a_folder_for_each(model: Path, folder: Path
         assert np.array_equal(stored.embeddings_ND, embeddings_ND)
         role = "query" if task == "classification" else "candidate"
         assert (stored.meta["task"], stored.meta["role"]) == (task, role)
-    assert "output exists already" in _error(_run(*arguments, "--task", "all"))
+    again = _run(*arguments, "--task", "all", "--dtype", "float32")
+    assert (again.exit_code, "0 of them now" in again.stdout) == (0, True)
     assert _run(*arguments, "--task", "all", "--overwrite").exit_code == 0
+    assert "exists already" in _error(_run(*arguments, "--task", "search"))
     message = _error(_run(*arguments, "--task", "search", "--overwrite"))
     assert "is not a folder of embeddings and nothing else" in message
     (out / "search" / "notes.txt").write_text("mine", encoding="utf-8")
@@ -190,13 +192,19 @@ def test_encode_writes_a_folder(model: Path, folder: Path) -> None:
     encoder = SciMult.from_pretrained(model, dtype="auto")
     assert f"4 embeddings of width 16, by {encoder.dtype}" in result.stdout.replace("\n", " ")
     stored = read_embeddings(folder / "e")
-    assert stored.meta["dtype"] == encoder.dtype
+    assert stored.meta["computed_in"] == encoder.dtype
     assert stored.ids == ["p1", "p2", "p3", "p4"]
     wanted_ND = encoder.encode(PAPERS, task="link_prediction")
     np.testing.assert_allclose(stored.embeddings_ND, wanted_ND, atol=1e-5)
     assert stored.meta["role"] == "candidate"
-    assert "exists already" in _error(_run("encode", folder, *options))
-    assert _run("encode", folder, *options, "--overwrite").exit_code == 0
+    again = _run("encode", folder, *options)
+    assert (again.exit_code, "0 of them now" in again.stdout) == (0, True)
+    message = _error(
+        _run("encode", folder, *options[:-2], "--role", "query", "--out", folder / "e")
+    )
+    assert "differ in role 'query', here 'candidate'. Fix: use the model and settings" in message
+    again = _run("encode", folder, *options, "--overwrite")
+    assert (again.exit_code, "of them now" in again.stdout) == (0, False)
 
 
 def test_encode_reads_labels_where_the_task_has_labels(model: Path, folder: Path) -> None:
@@ -256,7 +264,10 @@ def test_encode_of_a_broken_model_writes_nothing(folder: Path) -> None:
     )
     result = _run("encode", folder, "--model", broken, "--task", "search", "--out", folder / "e")
     assert re.search(r"4 of 4 embeddings by broken in b?float\d\d are not finite", _error(result))
-    assert not (folder / "e").exists()
+    assert [path.name for path in (folder / "e").iterdir()] == ["manifest.json"]
+    mended = save_tiny_model(folder / "mended")
+    again = _run("encode", folder, "--model", mended, "--task", "search", "--out", folder / "e")
+    assert again.exit_code == 0, again.output
 
 
 def test_wrong_paths_are_named(model: Path, folder: Path) -> None:

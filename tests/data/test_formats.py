@@ -16,6 +16,7 @@ from scimult.cli.main import app
 from scimult.data import formats
 from scimult.data.lines import Rejects, read_jsonl
 from scimult.errors import DataError
+from tests.data.importers import layouts
 
 ZOTERO = '\ufeff"Key","Item Type","Title","Abstract Note"\n"K1","article","A, b","Of\n\nb"\n'
 
@@ -29,12 +30,19 @@ def _read(path: Path, *, skip_bad: bool = False) -> list[dict[str, Any]]:
     [
         ("a.csv", "id,title\n1,A\n", "is CSV", "papers.file=a.csv, then name "),
         ("a.csv", ZOTERO, "is CSV", "'papers.columns.abstract=Abstract Note'"),
-        ("a.csv", "id;title\n1;A\n", "is CSV", "commas in place of semicolons"),
+        ("a.csv", "id;title\n1;A\n", "is CSV", "papers.file=a.csv"),
         ("a.tsv", "id\ttitle\n1\tA\n", "is a table", "papers.file=a.tsv"),
         ("a.jsonl", "id,title\n1,A\n", "is CSV", "call it a.csv; scimult prepare table"),
         ("l.csv", "id,name\n1,A\n", "is CSV", "papers.file=PAPERS labels.file=l.csv"),
-        ("a.bib", "% mine\n\n@article{key,\n title={A}}\n", "BibTeX", "pandoc -f bibtex"),
-        ("a.ris", "TY  - JOUR\nTI  - A\nER  - \n", "RIS", "pandoc -f ris"),
+        (
+            "a.bib",
+            "% mine\n\n@article{key,\n title={A}}\n",
+            "BibTeX",
+            "papers.file=a.bib, then name ",
+        ),
+        ("a.ris", "TY  - JOUR\nTI  - A\nER  - \n", "RIS", "papers.file=a.ris, then name "),
+        ("a.xml", layouts.PUBMED, "PubMed's XML", "papers.file=a.xml, then name "),
+        ("a.txt", layouts.BIBTEX, "BibTeX", "call it a.bib; scimult prepare table"),
         ("a.nbib", "PMID- 1\nTI  - A\n", "MEDLINE", "CSL JSON"),
         ("a.xml", '<?xml version="1.0"?>\n<a/>\n', "XML", "on a line for every paper"),
         ("a.json", "<!DOCTYPE html>\n<html>\n", "web page", "download the file itself"),
@@ -53,9 +61,20 @@ def test_another_format_is_named_with_what_reads_it(
         assert str(caught.value).count("Fix:") == 1
 
 
-@pytest.mark.parametrize("content", ["id,title,abstract\n1,A,\n", ZOTERO.replace("Key", "id")])
-def test_the_command_of_the_message_reads_the_table(tmp_path: Path, content: str) -> None:
-    table = tmp_path / "my papers.csv"
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        ("csv", "id,title,abstract\n1,A,\n"),
+        ("csv", ZOTERO.replace("Key", "id")),
+        ("csv", "id;title\n1;A, b\n"),
+        ("bib", "@misc{1, title={A}}\n"),
+        ("ris", "TY  - JOUR\nTI  - A\nER  - \n"),
+    ],
+)
+def test_the_command_of_the_message_reads_the_table(
+    tmp_path: Path, suffix: str, content: str
+) -> None:
+    table = tmp_path / f"my papers.{suffix}"
     table.write_text(content, encoding="utf-8")
     with pytest.raises(DataError) as caught:
         _read(table)

@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scimult.errors import DataError, StorageError
-from scimult.files import atomic_folder
+from scimult.errors import DataError
 from scimult.inference import SciMult
 from scimult.inference.cache import EmbeddingCache
 from scimult.inference.collection import Collection
-from scimult.inference.embeddings import encode_collection, encode_into, provenance
-from scimult.retrieval.embeddings import read_embeddings, write_embeddings
+from scimult.inference.embeddings import encode_collection, provenance
+from scimult.retrieval.embeddings import write_embeddings
 from scimult.types import Text
 from tests.tiny import save_tiny_model
 
@@ -26,17 +25,6 @@ PAPERS = Collection(
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> SciMult:
     return SciMult.from_pretrained(save_tiny_model(tmp_path_factory.mktemp("models") / "tiny"))
-
-
-def test_a_folder_holds_embeddings_ids_and_what_made_them(tmp_path: Path, model: SciMult) -> None:
-    encode_into(tmp_path / "e", model, PAPERS, task="search", role="candidate")
-    stored = read_embeddings(tmp_path / "e")
-    wanted_ND = model.encode(PAPERS.texts, task="search", role="candidate")
-    np.testing.assert_array_equal(stored.embeddings_ND, wanted_ND)
-    assert stored.ids == PAPERS.ids
-    assert (stored.meta["task"], stored.meta["role"]) == ("search", "candidate")
-    assert (stored.meta["rows"], stored.meta["width"]) == (3, 16)
-    assert stored.meta["model"] == model.fingerprint
 
 
 def test_what_made_them_tells_every_difference_apart(model: SciMult) -> None:
@@ -80,16 +68,3 @@ def test_embeddings_that_are_not_finite_are_not_written(tmp_path: Path) -> None:
 def test_papers_on_the_side_of_labels_are_refused(model: SciMult) -> None:
     with pytest.raises(DataError, match="candidate of task 'classification' is a label"):
         encode_collection(model, PAPERS, task="classification", role="candidate", cache=None)
-
-
-def test_a_folder_is_taken_before_anything_is_encoded(
-    tmp_path: Path, model: SciMult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two processes that encode into one folder both seemed to succeed; the last one won."""
-    monkeypatch.setattr(SciMult, "encode", lambda *_, **__: pytest.fail("encoded"))
-    with atomic_folder(tmp_path / "e") as temporary:
-        (temporary / "x").touch()
-        with pytest.raises(StorageError, match=r"e: another process is writing here"):
-            encode_into(tmp_path / "e", model, PAPERS, task="search", role="candidate")
-    with pytest.raises(StorageError, match="output exists already"):
-        encode_into(tmp_path / "e", model, PAPERS, task="search", role="candidate")

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scimult.config import load_config
+from scimult.config import load_config, validate
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import read_json, write_json
 from scimult.preparation.collect import source_files
+from scimult.preparation.config import SourceConfig
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.metadata import Metadata
 from scimult.types import Text
@@ -301,6 +302,27 @@ def test_only_a_prepared_folder_is_replaced(root: Path, data: PreparedData) -> N
     assert (root / "papers.jsonl").is_file()
     build_dataset(raw_config(root, dev_fraction=0), data.folder)
     assert [len(file) for file in PreparedData.open(data.folder).pairs("dev")] == [0, 0, 0]
+
+
+def test_citations_that_leave_the_set_are_dropped_on_request(root: Path, tmp_path: Path) -> None:
+    out = build_dataset(raw_config(root), tmp_path / "plain")[0]
+    with (root / "citations.tsv").open("a") as file:
+        file.write("p1\tp99\np99\tp1\np98\tp99\n")
+    config = raw_config(root)
+    with pytest.raises(DataError, match="names an unknown paper"):
+        build_dataset(config, tmp_path / "refused")
+    config.sources[0].dangling = {"citations": "drop"}
+    data, rejects = build_dataset(config, tmp_path / "dropped")
+    assert not rejects.counts
+    assert data.manifest.sources[0].counts["citations without a text"] == 3
+    assert data.manifest.files == out.manifest.files
+    with (root / "citations.tsv").open("a") as file:
+        file.write("\tp99\n")
+    with pytest.raises(DataError, match="field 'citing' is empty"):
+        build_dataset(config, tmp_path / "refused")
+    with pytest.raises(ConfigError, match=r"dangling\.references is set, but the source has no"):
+        tree = {"name": "a", "papers": "p", "citations": "c", "dangling": {"references": "drop"}}
+        validate(SourceConfig, tree)
 
 
 @pytest.mark.data

@@ -63,7 +63,9 @@ def test_launchers_start_the_same_run(folder: Path, repository: Path) -> None:
     assert launch(torchrun, folder, "torchrun", repository) == losses
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", pytest.param("deepspeed", marks=pytest.mark.slow)]
+)
 def test_a_job_of_two_ranks_has_many_groups_and_two_runs(
     folder: Path, repository: Path, launcher: str
 ) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from scimult.data.importers.paper import first, plain_text
+from scimult.data.importers.paper import first, plain_text, year_in
 from scimult.data.lines import Record, Rejects, empty_file, open_binary, read_lines
 from scimult.errors import DataError
 
-_LATEX = re.compile(r"[\\{}~$]|--|``|''")
+_LATEX = re.compile(r"[\\~$]|--|``|''")
+_BRACES = str.maketrans("", "", "{}")
 _KEYWORDS = re.compile(r"\s*[;,]\s*")
 _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])\s{0,2}-(?:\s|$)")
 
@@ -29,7 +30,7 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
         Through ``rejects``: an entry that cannot be parsed, or whose key came before.
     """
     from bibtexparser.entrypoint import parse_string
-    from bibtexparser.model import DuplicateBlockKeyBlock
+    from bibtexparser.model import DuplicateBlockKeyBlock, DuplicateFieldKeyBlock
 
     logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # we say it with the place
     lines = dict(read_lines(path, rejects, keep_blank=True))
@@ -42,6 +43,9 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
             if isinstance(block, DuplicateBlockKeyBlock):
                 problem, fix = "key occurs twice in one file", "give one of them another key"
                 value: Any = block.key
+            elif isinstance(block, DuplicateFieldKeyBlock):
+                problem, fix = "entry has a field twice", "remove one of them"
+                value = ", ".join(sorted(block.duplicate_keys))
             else:
                 problem, fix = "entry is not valid BibTeX", "close its braces and put the commas"
                 error = getattr(block, "error", None)
@@ -71,25 +75,28 @@ def _bibtex_paper(record: Record, decode: Callable[[str], str]) -> dict[str, Any
     fields = record.fields
     persons = split_multiple_persons_names(first(fields, "author", "editor") or "")
     parts = [parse_single_name_into_parts(person, strict=False) for person in persons]
+    names = [decode(name.merge_first_name_first) for name in parts]
     keywords = decode(first(fields, "keywords", "keyword", "mendeley-tags") or "")
     return {
         "id": fields["key"],
         "title": decode(fields.get("title", "")),
         "abstract": decode(fields.get("abstract", "")),
-        "authors": [decode(name.merge_first_name_first) for name in parts],
+        "authors": [name for name in names if name != "others"],
         "venue": decode(first(fields, "journal", "journaltitle", "booktitle", "school") or ""),
-        "year": first(fields, "year", "date"),
+        "year": year_in(first(fields, "year", "date")),
         "doi": first(fields, "doi", "url"),
         "labels": [word for word in _KEYWORDS.split(keywords) if word],
     }
 
 
 def _latex_decoder() -> Callable[[str], str]:
-    """Return what decodes LaTeX; a text without any is passed by, for decoding takes 1 ms."""
+    """Return what decodes LaTeX; where there are but braces they go, for decoding takes 1 ms."""
     from pylatexenc.latex2text import LatexNodes2Text
 
     decoder = LatexNodes2Text(math_mode="verbatim")
-    return lambda text: decoder.latex_to_text(text) if _LATEX.search(text) else text
+    return lambda text: (
+        decoder.latex_to_text(text) if _LATEX.search(text) else text.translate(_BRACES)
+    )
 
 
 def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -113,7 +120,9 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
                 rejects.reject(_ris_error(path, start, held, "reference has no end"))
             held, start = [], number
         elif not start:
-            rejects.reject(_ris_error(path, number, [line], "line stands outside of a reference"))
+            if tag:  # other lines there number the references, or are the exporter's name
+                problem = "line stands outside of a reference"
+                rejects.reject(_ris_error(path, number, [line], problem))
             continue
         # Some exports have one space, or none after the dash: rispy wants two and one.
         held.append(f"{tag[1]}  - {line[tag.end() :].strip()}" if tag else line)
@@ -143,7 +152,7 @@ def _ris_paper(fields: dict[str, Any]) -> dict[str, Any]:
         "abstract": plain_text(first(fields, "abstract", "notes_abstract") or ""),
         "authors": [_first_name_first(name) for name in names],
         "venue": first(fields, *venues),
-        "year": first(fields, "year", "publication_year", "date"),
+        "year": year_in(first(fields, "year", "publication_year", "date")),
         "doi": fields.get("doi"),
         "labels": fields.get("keywords"),
     }

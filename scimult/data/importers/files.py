@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import glob
 import re
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scimult.data.formats import HEAD_BYTES
-from scimult.data.importers.prepared import is_prepared
 from scimult.data.importers.shapes import guess_shape
 from scimult.data.lines import Rejects, open_binary, read_jsonl
 from scimult.data.rows import read_parquet
@@ -76,9 +74,14 @@ def find_files(files: Sequence[Path | str]) -> list[Path]:
     return list(chain.from_iterable(_found(Path(file)) for file in files))
 
 
+def _is_prepared(path: Path) -> bool:
+    """Return whether ``path`` is a prepared folder."""
+    return all((path / name).is_file() for name in ("texts.arrow", "metadata.arrow"))
+
+
 def _found(path: Path) -> list[Path]:
     if path.is_dir():
-        return [path if is_prepared(path) else find_file(path, "paper")]
+        return [path if _is_prepared(path) else find_file(path, "paper")]
     if path.exists():
         return [path]
     if glob.has_magic(str(path)):
@@ -147,10 +150,3 @@ def read_start(path: Path) -> bytes:
     except (EOFError, OSError) as error:
         problem = "gzip file is cut off or damaged"
         raise DataError(problem, path=path, value=str(error), fix="download it again") from error
-
-
-def delimiter_of(path: Path) -> str:
-    """Return what separates the columns of a ``.csv`` file: a comma, semicolon or tab."""
-    header = read_start(path).decode("utf-8-sig", errors="replace").partition("\n")[0]
-    counts = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in ",;\t"}
-    return max(counts, key=lambda mark: counts[mark])

@@ -174,6 +174,16 @@ def _list(record: Record, name: str, separator: str) -> list[str]:
     return [text for item in items if (text := " ".join(item.split()))]
 
 
+def year_in(value: Any) -> int | None:
+    """Return the year in a number, a date or a text; ``None`` if there is none.
+
+    >>> year_in("May 2012"), year_in("forthcoming")
+    (2012, None)
+    """
+    found = _YEAR.search(str(value))
+    return int(found[0]) if found else None
+
+
 def year_of(record: Record) -> int | None:
     """Return the year in the field ``year``, which may be a date; ``None`` if it is empty.
 
@@ -185,11 +195,10 @@ def year_of(record: Record) -> int | None:
     value = record.fields.get("year")
     if value is None or (isinstance(value, float) and value != value):
         return None
-    text = str(value).strip()
-    found = _YEAR.search(text)
-    if found:
-        return int(found[0])
-    if not text or text == "0":
+    year = year_in(value)
+    if year is not None:
+        return year
+    if str(value).strip() in ("", "0"):
         return None
     raise DataError(
         "no year in the field 'year'",

@@ -18,11 +18,6 @@ METADATA_FILE = "metadata.arrow"
 _BATCH = 8192
 
 
-def is_prepared(path: Path) -> bool:
-    """Return whether ``path`` is a prepared folder."""
-    return (path / TEXTS_FILE).is_file() and (path / METADATA_FILE).is_file()
-
-
 def read_prepared(folder: Path) -> Iterator[Record]:
     """Yield the papers of a prepared folder; the "line" is the row of the text.
 

@@ -8,12 +8,11 @@ from itertools import chain
 from pathlib import Path
 
 from scimult.data.importers.columns import TABLES, is_expression
-from scimult.data.importers.files import Format, delimiter_of, find_files, guess_format
+from scimult.data.importers.files import Format, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, make_paper
-from scimult.data.importers.prepared import read_prepared
-from scimult.data.importers.shapes import SHAPES, at
+from scimult.data.importers.shapes import SHAPES, at, has_text
 from scimult.data.lines import Record, Rejects, read_jsonl
-from scimult.data.rows import read_delimited, read_parquet
+from scimult.data.rows import delimiter_of, read_delimited, read_parquet
 from scimult.errors import DataError
 
 Columns = Mapping[str, str | None]
@@ -89,10 +88,12 @@ def _read_group(
     """Yield the records of files of one format, with fields under our names."""
     container, shape = found
     if container in TABLES:
-        from scimult.data.importers import engine
+        from scimult.data.importers import engine, split_tables
 
         first = next(_records(paths[0], container, Rejects(skip_bad=True)), None)
         known = () if first is None else list(first.fields)
+        if container != "json" and shape == "plain" and first is not None:
+            _check_text(first, columns)
         expressions = {
             name: column
             for name, column in columns.items()
@@ -109,13 +110,30 @@ def _read_group(
             records = engine.select(paths, container, expressions.values())
             yield from _renamed(records, "plain", columns, rejects)
             return
-        if shape == "s2ag" and container == "json" and engine.has_split_tables(paths):
-            records = engine.read_split_tables(paths)
+        if shape == "s2ag" and container == "json" and split_tables.has_split_tables(paths):
+            records = split_tables.read_split_tables(paths)
             yield from _renamed(records, shape, columns, rejects)
             return
-    for path in paths:
-        records = _records(path, container, rejects)
-        yield from _renamed(records, shape, columns, rejects)
+    records = chain.from_iterable(_records(path, container, rejects) for path in paths)
+    yield from _renamed(records, shape, columns, rejects)
+
+
+def _check_text(first: Record, columns: Columns) -> None:
+    """Refuse a table of which no column holds titles or abstracts.
+
+    Raises
+    ------
+    DataError
+        With the columns that there are.
+    """
+    if has_text(first.fields) or columns.get("title") or columns.get("abstract"):
+        return
+    raise DataError(
+        "no column is called title or abstract",
+        path=first.path,
+        value=list(first.fields),
+        fix="say which one holds the titles, or write the names of the columns on the first line",
+    )
 
 
 def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
@@ -128,6 +146,8 @@ def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
         delimiter = "\t" if container == "tsv" else delimiter_of(path)
         return read_delimited(path, delimiter, rejects)
     if container == "prepared":
+        from scimult.data.importers.prepared import read_prepared
+
         return read_prepared(path)
     from scimult.data.importers import bibliographies
 

@@ -9,14 +9,15 @@ References, checked against the layouts of November 2026: OpenAlex works
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from scimult.data.formats import restore_abstract, words_in_place
-from scimult.data.importers.paper import first, plain_text, short_doi
+from scimult.data.importers.paper import first, plain_text, short_doi, year_in
 
 Fields = Mapping[str, Any]
 Shape = Callable[[Fields], dict[str, Any]]
+_ARXIV_DOI = re.compile(r"(?:https?://doi\.org/)?10\.48550/arxiv\.(.+)", re.I)
 _VERSION = re.compile(r"v\d+$")
 _OPENALEX_ID = re.compile(r"https?://(?:api\.)?openalex\.org/(?:works/)?", re.I)
 
@@ -97,7 +98,7 @@ def crossref(work: Fields) -> dict[str, Any]:
         "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
         "authors": [person(author) for author in work.get("author") or ()],
         "venue": plain_text(venue[0] if isinstance(venue, list) and venue else venue or ""),
-        "year": year if year is not None else literal,
+        "year": year if year is not None else year_in(literal),
         "doi": doi,
         "references": cited,
         "labels": first(work, "subject", "keyword"),
@@ -128,7 +129,8 @@ def cited_arxiv_ids(paper: Fields) -> dict[str, str]:
     found = {}
     for key, entry in (paper.get("bib_entries") or {}).items():
         written = at(entry, "contained_arXiv_ids.id") or [""]
-        name = at(entry, "ids.arxiv_id") or written[0]
+        of_arxiv = _ARXIV_DOI.match(at(entry, "ids.doi") or "")
+        name = at(entry, "ids.arxiv_id") or written[0] or (of_arxiv[1] if of_arxiv else "")
         if name:
             found[key] = _VERSION.sub("", name)
     return found
@@ -204,7 +206,15 @@ def plain(record: Fields) -> dict[str, Any]:
     fields = {name: first(lower, *found) for name, found in _SYNONYMS.items()}
     if not isinstance(fields["references"], list):
         fields["references"] = None
+    if isinstance(fields["authors"], list):
+        fields["authors"] = [person(author) or author for author in fields["authors"]]
     return fields
+
+
+def has_text(names: Iterable[str]) -> bool:
+    """Return whether a plain table with these columns has one for titles or abstracts."""
+    lower = {name.casefold().strip() for name in names}
+    return bool(lower & {*_SYNONYMS["title"], *_SYNONYMS["abstract"]})
 
 
 SHAPES: Mapping[str, Shape] = {

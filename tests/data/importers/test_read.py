@@ -11,13 +11,10 @@ from xml.dom import minidom
 
 import duckdb
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from scimult.data.importers import FORMATS, ImportedPaper, read_papers
+from scimult.data.importers import ImportedPaper, read_papers
 from scimult.data.lines import Rejects
-from scimult.errors import DataError, UnknownNameError
 from scimult.preparation.dataset import build_dataset
 from tests.data.importers import layouts
 from tests.raw_corpus import CITATIONS, LABELS, PAPERS, raw_config, write_raw
@@ -262,84 +259,21 @@ def test_a_named_format_reads_as_the_guessed_one(tmp_path: Path, named: str) -> 
     assert _read(path, format=named) == _read(path)
 
 
-def test_split_tables_are_joined_by_corpusid(tmp_path: Path) -> None:
-    _written(tmp_path, "papers-0.gz", _lines(*layouts.S2AG_PAPERS))
-    _written(tmp_path, "abstracts-0.gz", _lines(*layouts.S2AG_ABSTRACTS))
-    _written(tmp_path, "citations-0.gz", _lines(*layouts.S2AG_CITATIONS))
-    first, second = _read(tmp_path / "*.gz")
-    assert (first.id, first.abstract, first.doi) == ("10", "In another table.", "10.1234/abc.1")
-    assert (first.references, first.labels) == (["11", "12"], ["Biology"])
-    assert (second.id, second.abstract, second.references) == ("11", "", [])
-    assert (second.place.file.name, second.place.line) == ("papers-0.gz", 2)
+def test_bibliographies_as_they_are(tmp_path: Path) -> None:
+    text = '@misc{k, title={A}, year={forthcoming}, author={M{\\"{u}}ller, J and others}}\n'
+    (paper,) = _read(_written(tmp_path, "a.bib", text))
+    assert (paper.year, paper.authors) == (None, ["J Müller"])
+    row = {"id": 1, "title": "A", "authors": [{"name": "X"}, {"first": "B", "last": "Y"}, "Z"]}
+    (paper,) = _read(_written(tmp_path, "a.jsonl", _lines(row)))
+    assert paper.authors == ["X", "B Y", "Z"]
 
 
-def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
-    _written(tmp_path, "abstracts-0.gz", _lines(*layouts.S2AG_ABSTRACTS))
-    _written(tmp_path, "citations-0.gz", _lines(*layouts.S2AG_CITATIONS))
-    with pytest.raises(DataError, match="no file has papers, with a title"):
-        _read(tmp_path / "*.gz")
-
-
-def test_columns_of_any_name_and_paths_into_records(tmp_path: Path) -> None:
-    row = {
-        "key": 7,
-        "headline": "A",
-        "meta": {"when": "May 2012", "people": [{"n": "Ana"}, {"n": "Bo"}]},
-        "cites": [8, 9],
-        "abstract": "wrong",
-        "text of it": "B",
-        "count": 3,
-    }
-    path = _written(tmp_path, "mine.jsonl", _lines(row))
-    columns = {
-        "title": "headline",
-        "year": "meta.when",
-        "authors": "meta.people.n",
-        "references": "cites",
-        "abstract": "text of it",
-        "cited_by": "count",
-    }
-    (paper,) = _read(path, columns=columns)
-    assert (paper.id, paper.title, paper.abstract, paper.year) == ("7", "A", "B", 2012)
-    assert (paper.authors, paper.references) == (["Ana", "Bo"], ["8", "9"])
-    assert paper.extra == {"cited_by": 3}
-    assert _read(path, columns={**columns, "abstract": None})[0].abstract == ""
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_columns_as_expressions_are_duckdbs(tmp_path: Path, kind: str) -> None:
-    rows = [
-        {"id": "1", "title": "a", "published": "2012-05-01", "cites": "2|3"},
-        {"id": "2", "title": "b", "published": "2013-05-01", "cites": ""},
-    ]
-    path = tmp_path / f"t.{kind}"
-    if kind == "jsonl":
-        path.write_text(_lines(*rows))
-    elif kind == "csv":
-        pd.DataFrame(rows).to_csv(path, index=False)
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    columns = {
-        "title": "upper(title)",
-        "year": "published[:4]",
-        "references": "string_split(nullif(cites, ''), '|')",
-        "number": "CAST(id AS INTEGER) + 1",
-    }
-    papers = _read(path, columns=columns)
-    assert [paper.title for paper in papers] == ["A", "B"]
-    assert [paper.year for paper in papers] == [2012, 2013]
-    assert [paper.references for paper in papers] == [["2", "3"], []]
-    assert [paper.extra["number"] for paper in papers] == [2, 3]
-    assert [paper.place.line for paper in papers] == [1, 2]
-
-
-def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
-    _written(tmp_path, "0.jsonl.gz", _lines({"id": "1", "title": "A"}))
-    _written(tmp_path, "1.jsonl.gz", _lines({"id": "2", "title": "B", "people": [{"n": "Ana"}]}))
-    names = "list_transform(people, lambda p: p.n)"
-    papers = _read(tmp_path / "*.jsonl.gz", columns={"authors": names})
-    assert [paper.authors for paper in papers] == [[], ["Ana"]]
-    assert [paper.place.file.name for paper in papers] == ["0.jsonl.gz", "1.jsonl.gz"]
+def test_numbered_references_of_ris_are_read(tmp_path: Path) -> None:
+    numbered = "Exported today\n1.\n" + layouts.RIS.replace("TY  - CONF", "2.\nTY  - CONF")
+    plain = _read(_written(tmp_path, "a.ris", layouts.RIS))
+    found = _read(_written(tmp_path, "b.ris", numbered))
+    assert [paper.title for paper in found] == [paper.title for paper in plain]
+    assert [paper.place.line for paper in found] == [3, 18]
 
 
 def test_ids_come_from_a_doi_or_the_text_where_there_is_none(tmp_path: Path) -> None:
@@ -349,78 +283,6 @@ def test_ids_come_from_a_doi_or_the_text_where_there_is_none(tmp_path: Path) -> 
     assert second.id_from == third.id_from == "text"
     assert second.id != third.id
     assert second.id == _read(_written(tmp_path, "b.jsonl", _lines(rows[1])))[0].id
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "choices", "message"),
-    [
-        (
-            "a.jsonl",
-            '{"id": 1, "title": "A"}\n{"id": 2\n',
-            {},
-            r"a.jsonl:2: line is not valid",
-        ),
-        ("a.jsonl", '{"id": 1, "title": ""}\n', {}, r"a.jsonl:1: title and abstract are both"),
-        ("a.jsonl", '{"id": 1, "title": 5}\n', {}, r"a.jsonl:1: field 'title' is not a string"),
-        ("a.jsonl", '{"id": 1, "title": "A", "year": "soon"}\n', {}, r"a.jsonl:1: no year in"),
-        ("a.csv", "id,title\n1\n", {}, r"a.csv:2: wrong number of values"),
-        (
-            "a.csv",
-            "id,title\n1,A\n",
-            {"columns": {"abstract": "body"}},
-            r"no record has the",
-        ),
-        ("a.bib", "@misc{a, title={A}}\n@misc{a, title={B}}\n", {}, r"a.bib:2: key occurs twice"),
-        ("a.bib", "\n@misc{a, title={A\n", {}, r"a.bib:2: entry is not valid BibTeX"),
-        ("a.ris", "TY  - JOUR\nTI  - A\n", {}, r"a.ris:1: reference has no end"),
-        ("a.ris", "TI  - A\n", {"format": "ris"}, r"a.ris:1: line stands outside of a reference"),
-        ("a.xml", "<PubmedArticleSet><PubmedArticle>", {}, r"a.xml:1: XML file is cut off"),
-        ("a.xml", "<html/>", {}, r"a.xml: XML file has no article of PubMed"),
-        ("a.jsonl", '{"id": 1, "title": "A"}\n', {"columns": {"title": "nope("}}, r"do not fit"),
-        ("a.bin", "\x00\x01", {}, r"file is of no known format"),
-    ],
-)
-def test_bad_files_are_named_with_place_and_fix(
-    tmp_path: Path, name: str, content: str, choices: dict[str, Any], message: str
-) -> None:
-    path = _written(tmp_path, name, content)
-    with pytest.raises(DataError, match=message) as raised:
-        _read(path, **choices)
-    assert str(raised.value).count("Fix:") == 1
-
-
-def test_bad_records_are_left_out_when_they_may_be(tmp_path: Path) -> None:
-    text = _lines({"id": 1, "title": "A"}, {"id": 2}, {"id": 3, "title": "C", "year": "x"})
-    rejects = Rejects(skip_bad=True)
-    papers = list(read_papers([_written(tmp_path, "a.jsonl", text)], rejects=rejects))
-    assert [paper.id for paper in papers] == ["1"]
-    assert sum(rejects.counts.values()) == 2
-
-
-def test_records_of_another_form_than_the_format_say_so(tmp_path: Path) -> None:
-    work = {"id": "https://openalex.org/W1", "title": "A", "referenced_works": [{"id": 3}]}
-    with pytest.raises(DataError, match=r"a.jsonl:1: record has another form than its format"):
-        _read(_written(tmp_path, "a.jsonl", _lines(work)))
-
-
-def test_unknown_formats_and_missing_files(tmp_path: Path) -> None:
-    path = _written(tmp_path, "a.jsonl", _lines({"id": 1, "title": "A"}))
-    with pytest.raises(UnknownNameError, match="bibtex"):
-        _read(path, format="bibtx")
-    with pytest.raises(DataError, match="no file has such a name"):
-        _read(tmp_path / "*.nope")
-    with pytest.raises(DataError, match="does not exist"):
-        _read(tmp_path / "nope.jsonl")
-    assert set(FORMATS) >= {"jsonl", "csv", "bibtex", "ris", "zotero", "openalex", "prepared"}
-
-
-def test_entities_that_explode_are_refused(tmp_path: Path) -> None:
-    entities = '<!ENTITY a0 "aaaaaaaaaa">' + "".join(
-        f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12)
-    )
-    text = f"<!DOCTYPE x [{entities}]><x>&a11;</x>"
-    with pytest.raises(DataError, match="cut off or damaged"):
-        _read(_written(tmp_path, "a.xml", text))
 
 
 def test_values_equal_those_of_other_readers(tmp_path: Path) -> None:

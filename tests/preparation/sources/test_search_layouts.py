@@ -204,9 +204,9 @@ def test_contexts_of_unarxive_and_papers_cited_together(tmp_path: Path, name: st
     assert found.pairs("unarxive-doc2doc", "links") == [("1001.1", "1002.2", "1")]
 
 
-def _entry(arxiv: str = "", contained: str = "") -> dict[str, Any]:
+def _entry(arxiv: str = "", contained: str = "", doi: str = "") -> dict[str, Any]:
     """Return an entry of a bibliography as unarXive 2022 has it."""
-    ids = {"open_alex_id": "", "sem_open_alex_id": "", "pubmed_id": "", "pmc_id": "", "doi": ""}
+    ids = {"open_alex_id": "", "sem_open_alex_id": "", "pubmed_id": "", "pmc_id": "", "doi": doi}
     written = [{"id": contained, "text": contained, "start": 0, "end": 9}] if contained else []
     return {
         "bib_entry_raw": "A. Author, A paper",
@@ -248,7 +248,7 @@ BODY = (
 ENTRIES = {
     "a": _entry("0704.0002"),
     "b": _entry("", "hep-th/9901001v2"),
-    "c": _entry("0704.0099"),
+    "c": _entry(doi="https://doi.org/10.48550/arXiv.0704.0099"),
     "d": _entry(),
 }
 UNARXIVE: dict[str, Content] = {

@@ -1,0 +1,92 @@
+"""Semantic Scholar's datasets: papers, abstracts and citations, joined by ``corpusid``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from scimult.data.importers.engine import connected, literal, rows_of, run
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.errors import DataError
+
+# What is read of each table beside the papers', and what is kept of it for a corpusid.
+_READ: Mapping[str, Mapping[str, str]] = {
+    "abstracts": {"corpusid": "BIGINT", "abstract": "VARCHAR"},
+    "citations": {"citingcorpusid": "BIGINT", "citedcorpusid": "BIGINT"},
+}
+_KEPT = {
+    "abstracts": "SELECT corpusid, any_value(abstract) AS found FROM {table} GROUP BY 1",
+    "citations": (
+        "SELECT citingcorpusid AS corpusid, list(citedcorpusid ORDER BY citedcorpusid) AS found "
+        "FROM {table} WHERE citedcorpusid IS NOT NULL GROUP BY 1"
+    ),
+}
+# The papers' own order: messages name the line, and two readings give the same.
+_JOINED = """
+SELECT filename, number, paper, a.found, c.found
+FROM (
+    SELECT filename, row_number() OVER () AS number, json AS paper,
+        CAST(json->>'corpusid' AS BIGINT) AS corpusid
+    FROM read_json_objects({papers}, format='newline_delimited', filename=true)
+)
+LEFT JOIN ({abstracts}) a USING (corpusid)
+LEFT JOIN ({citations}) c USING (corpusid)
+ORDER BY number
+"""
+
+
+def has_split_tables(files: Sequence[Path]) -> bool:
+    """Return whether these are Semantic Scholar's tables of papers, abstracts and citations."""
+    return len(files) > 1 and bool({_table_of(file) for file in files} - {"papers"})
+
+
+def read_split_tables(files: Sequence[Path]) -> Iterator[Record]:
+    """Yield the papers with the abstracts and citations of their ``corpusid``.
+
+    Raises
+    ------
+    DataError
+        If no file has papers, or one is damaged.
+    """
+    tables: dict[str, list[Path]] = {"papers": [], "abstracts": [], "citations": []}
+    for file in files:
+        tables[_table_of(file)].append(file)
+    papers = tables["papers"]
+    if not papers:
+        problem, fix = "no file has papers, with a title", "name the files of papers too"
+        raise DataError(problem, path=files[0], fix=fix)
+    sides = {name: _KEPT[name].format(table=_reader(name, tables[name])) for name in _KEPT}
+    before, line, current = 0, 0, papers[0]
+    with connected() as engine:
+        found = run(engine, _JOINED.format(papers=_listed(papers), **sides), current)
+        for name, number, paper, abstract, cited in rows_of(found, current):
+            if Path(name) != current:
+                before, current = before + line, Path(name)
+            line = number - before
+            fields = json.loads(paper)
+            fields.setdefault("abstract", abstract)
+            yield Record(current, line, {**fields, "outbound_citations": cited})
+
+
+def _table_of(path: Path) -> str:
+    """Return which of the tables a file is part of, by its first record."""
+    first = next(read_jsonl(path, Rejects(skip_bad=True)), None)
+    names = set() if first is None else first.fields.keys()
+    if "citingcorpusid" in names:
+        return "citations"
+    return "abstracts" if "abstract" in names and "title" not in names else "papers"
+
+
+def _reader(name: str, files: Sequence[Path]) -> str:
+    """Return what stands for a table in SQL; one without files has no rows."""
+    columns = _READ[name]
+    if not files:
+        empty = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
+        return f"(SELECT {empty} WHERE false)"
+    kinds = ", ".join(f"{literal(column)}: {literal(kind)}" for column, kind in columns.items())
+    return f"read_json({_listed(files)}, format='newline_delimited', columns={{{kinds}}})"
+
+
+def _listed(files: Sequence[Path]) -> str:
+    return f"[{', '.join(literal(str(file)) for file in files)}]"

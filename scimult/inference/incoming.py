@@ -1,0 +1,139 @@
+"""Texts of files of any size, one after the other: each with an id that no other has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from scimult.data.importers import find_files, guess_format, read_papers
+from scimult.data.lines import Rejects, find_objects, open_binary
+from scimult.data.text_files import find_file
+from scimult.errors import DataError
+from scimult.inference.collection import read_records
+from scimult.types import Kind, Text
+
+_CHUNK = 4096
+_BYTES = 1 << 22
+
+
+def read_texts(
+    files: Sequence[Path | str],
+    kind: Kind,
+    rejects: Rejects,
+    *,
+    format: str | None = None,
+    columns: Mapping[str, str | None] | None = None,
+) -> Iterator[tuple[str, Text]]:
+    """Yield id and text of every record, in the order of the files; none is held in memory.
+
+    Parameters
+    ----------
+    files : sequence of path
+        Papers of any format that ``read_papers`` knows; labels and queries are JSON lines.
+    kind : {"paper", "label", "query"}
+        What they hold.
+    rejects : Rejects
+        Takes bad records, and those whose id came before.
+    format, columns : optional
+        As ``read_papers`` has them.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or of no known format; and, through ``rejects``, at a bad record.
+    """
+    seen = SeenIds()
+    placed = _placed(files, kind, rejects, format, columns)
+    while chunk := list(islice(placed, _CHUNK)):
+        repeated = seen.add([name for name, _, _, _ in chunk])
+        for (name, text, path, line), known in zip(chunk, repeated, strict=True):
+            if known:
+                fix = "give every text its own id, or leave the repetition out"
+                problem = "id is given twice"
+                rejects.reject(DataError(problem, path=path, line=line, value=name, fix=fix))
+            else:
+                yield name, text
+
+
+def count_records(files: Sequence[Path | str], kind: Kind, format: str | None) -> int | None:
+    """Return about how many records files hold, without parsing them; None if that takes more.
+
+    Lines that are empty, bad or part of a cell with line breaks are counted, too.
+    """
+    total = 0
+    for path in _files(files, kind):
+        container = guess_format(path, format).container if kind == "paper" else "json"
+        if container == "parquet":
+            total += pq.ParquetFile(path).metadata.num_rows
+        elif container in ("csv", "tsv") or (container == "json" and find_objects(path) is None):
+            total += _lines(path) - (container != "json")
+        else:
+            return None
+    return total
+
+
+class SeenIds:
+    """Which ids came before, in eight bytes for each: sorted runs, merged as they grow.
+
+    Ids are compared by 64 bits of a hash: among ten million, two that differ are taken for one
+    with a probability of 3e-6.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[NDArray[np.uint64]] = []
+
+    def add(self, ids: Sequence[str]) -> list[bool]:
+        """Return for each id whether it came before, here or in an earlier call; keep all."""
+        digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in ids)
+        keys = np.frombuffer(digests, dtype=np.uint64)
+        distinct, first = np.unique(keys, return_index=True)
+        known = np.ones(len(keys), dtype=bool)
+        known[first] = False
+        for run in self._runs:
+            places = np.minimum(np.searchsorted(run, keys), len(run) - 1)
+            known |= run[places] == keys
+        if len(keys):
+            self._runs.append(distinct)
+        while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
+            self._runs[-2:] = [np.union1d(*self._runs[-2:])]
+        return [bool(one) for one in known]
+
+
+def _placed(
+    files: Sequence[Path | str],
+    kind: Kind,
+    rejects: Rejects,
+    format: str | None,
+    columns: Mapping[str, str | None] | None,
+) -> Iterator[tuple[str, Text, Path, int]]:
+    found = _files(files, kind)
+    ours = kind != "paper" or (
+        not columns and all(guess_format(path, format) == ("json", "plain") for path in found)
+    )
+    if ours:
+        for path in found:
+            for record, (name, text) in read_records(path, kind, rejects):
+                yield name, text, record.path, record.line
+        return
+    for paper in read_papers(files, format=format, columns=columns, rejects=rejects):
+        yield paper.id, Text("paper", paper.title, paper.abstract), *paper.place
+
+
+def _files(files: Iterable[Path | str], kind: Kind) -> list[Path]:
+    if kind == "paper":
+        return find_files(list(files))
+    return [find_file(path, kind) for path in files]
+
+
+def _lines(path: Path) -> int:
+    count, last = 0, b"\n"
+    with open_binary(path) as file:
+        while block := file.read(_BYTES):
+            count, last = count + block.count(b"\n"), block
+    return count + (not last.endswith(b"\n"))

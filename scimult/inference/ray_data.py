@@ -1,0 +1,186 @@
+"""Bulk encoding by Ray Data: one task reads, actors with a model each encode and write shards.
+
+The shards are those of `bulk`, byte for byte. All machines see the model's and the shards' folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from scimult.data.lines import Rejects
+from scimult.errors import ConfigError, DataError, SciMultError
+from scimult.inference.bulk import ROWS, BulkEncoder, Encoded, Window, windows
+from scimult.inference.encoder import SciMult
+from scimult.inference.incoming import read_texts
+from scimult.progress import warn
+from scimult.retrieval.shard_folders import publish_if_whole
+from scimult.retrieval.shards import Precision, Space
+from scimult.types import Role, Text
+
+
+class ShardActor:
+    """The encoder as an actor of ``map_batches``: a row is a window, and becomes a shard.
+
+    Parameters
+    ----------
+    folder : str
+        Of the shards.
+    model : str
+        Folder of the model.
+    loading : mapping
+        Options of `SciMult.from_pretrained`; without a device the GPU that Ray gives the actor.
+    task, role, precision : str
+        See `BulkEncoder`; the task is one of papers.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        model: str,
+        loading: Mapping[str, Any],
+        task: str,
+        role: Role,
+        precision: Precision,
+    ) -> None:
+        encoder = SciMult.from_pretrained(model, **loading)
+        self._bulk = BulkEncoder(encoder, Path(folder), task=task, role=role, precision=precision)
+        spaces = {str(self._bulk.folders[name]): asdict(s) for name, s in self._bulk.spaces.items()}
+        self._spaces = json.dumps(spaces)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Encode the windows of a batch; return what came of them."""
+        done = []
+        for row in batch.to_pylist():
+            parts = zip(row["titles"], row["bodies"], strict=True)
+            texts = [Text("paper", title, body) for title, body in parts]
+            encoded, said = False, row["said"]
+            try:
+                if texts:
+                    encoded = self._bulk.encode(Window(row["number"], row["ids"], texts))
+            except SciMultError as error:
+                said = f"error: {error}"
+            facts = {"number": row["number"], "texts": len(texts), "encoded": len(texts) * encoded}
+            done.append({**facts, "spaces": self._spaces, "said": said})
+        return pa.Table.from_pylist(done)
+
+
+def encode_with_ray(
+    files: Sequence[Path | str],
+    model: Path | str,
+    folder: Path,
+    *,
+    task: str,
+    role: Role = "candidate",
+    actors: int = 1,
+    rows: int = ROWS,
+    precision: Precision = "float32",
+    loading: Mapping[str, Any] | None = None,
+    skip_bad: bool = False,
+    reading: Mapping[str, Any] | None = None,
+) -> Encoded:
+    """Encode papers on the Ray cluster that this process is connected to, or on a local one.
+
+    Parameters
+    ----------
+    files, reading
+        Papers, and options of `incoming.read_texts`.
+    model : path
+        The model's folder.
+    folder : Path
+        Of the shards; what is there is gone on with.
+    task, role, rows, precision
+        As in `bulk`.
+    actors : int
+        Models that encode at a time; each takes a GPU where the cluster has some, else a CPU.
+    loading : mapping, optional
+        Options of `SciMult.from_pretrained`.
+    skip_bad : bool
+        Leave out bad records, and warn of them.
+
+    Raises
+    ------
+    DataError, ConfigError
+        As `encode_shards`, and if machines compute in different types.
+    """
+    import ray.data
+
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, log_to_driver=False)
+    gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    making = (str(folder), str(model), dict(loading or {}), task, role, precision)
+    read = partial(_read, [str(path) for path in files], rows, skip_bad, dict(reading or {}))
+    context = ray.data.DataContext.get_current()
+    before = context.target_max_block_size
+    context.target_max_block_size = 1  # each window goes to whichever actor is free
+    try:
+        results = (
+            ray.data.range(1)
+            # With fewer CPUs than an actor: Ray would make one step of equal ones, and one actor
+            # would read and encode all.
+            .map_batches(read, batch_size=None, batch_format="pyarrow", num_cpus=0.5)
+            .map_batches(
+                ShardActor,
+                fn_constructor_args=making,
+                batch_size=1,
+                batch_format="pyarrow",
+                compute=ray.data.ActorPoolStrategy(size=actors),
+                num_gpus=gpus,
+                num_cpus=1,
+            )
+            .take_all()
+        )
+    finally:
+        context.target_max_block_size = before
+    return _finish(results)
+
+
+def _read(
+    files: list[str], rows: int, skip_bad: bool, reading: dict[str, Any], _: pa.Table
+) -> Iterator[pa.Table]:
+    """Yield each window as a table of one row, then what was left out or went wrong."""
+    rejects, said = Rejects(skip_bad), ""
+    try:
+        for window in windows(read_texts(files, "paper", rejects, **reading), rows):
+            titles = [text.title for text in window.texts]
+            bodies = [text.body for text in window.texts]
+            yield _row(window.number, window.ids, titles, bodies, "")
+        said = rejects.summary()
+    except SciMultError as error:
+        said = f"error: {error}"
+    yield _row(-1, [], [], [], said)
+
+
+def _row(number: int, ids: list[str], titles: list[str], bodies: list[str], said: str) -> pa.Table:
+    lists = pa.list_(pa.string())
+    schema = {"number": pa.int64(), "ids": lists, "titles": lists, "bodies": lists}
+    row = {"number": number, "ids": ids, "titles": titles, "bodies": bodies, "said": said}
+    return pa.Table.from_pylist([row], schema=pa.schema({**schema, "said": pa.string()}))
+
+
+def _finish(results: list[dict[str, Any]]) -> Encoded:
+    said = [row["said"] for row in results if row["said"]]
+    problems = [line for line in said if line.startswith("error: ")]
+    if problems:
+        problem, _, fix = problems[0].removeprefix("error: ").partition(". Fix: ")
+        raise DataError(problem, fix=fix)
+    for line in said:
+        warn(line)
+    shards = sum(row["number"] >= 0 for row in results)
+    if not shards:
+        raise DataError("no text is left", fix="add one that has an id and a text")
+    spaces = {row["spaces"] for row in results}
+    if len(spaces) > 1:
+        fix = "name the type of the computation: --dtype float32"
+        raise ConfigError("machines of the cluster made vectors of different spaces", fix=fix)
+    missing: set[int] = set()
+    for folder, space in json.loads(spaces.pop()).items():
+        missing.update(publish_if_whole(Path(folder), Space(**space), shards))
+    texts, encoded = (sum(row[name] for row in results) for name in ("texts", "encoded"))
+    return Encoded(texts, shards, encoded, sorted(missing))

@@ -1,0 +1,64 @@
+"""Ray Data in its local mode writes what one process writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scimult.errors import DataError
+from scimult.inference import SciMult
+from scimult.inference.bulk import BulkEncoder, encode_shards
+from scimult.inference.ray_data import encode_with_ray
+from tests.inference.test_bulk import contents, some_texts
+from tests.tiny import save_tiny_model
+
+ray = pytest.importorskip("ray", reason="ray is not installed (pip install 'scimult[ray]')")
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def _write(path: Path, number: int) -> None:
+    rows = [{"id": name, "title": t.title, "abstract": t.body} for name, t in some_texts(number)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.mark.parametrize("task", ["search", "all"])
+def test_actors_write_the_bytes_of_one_process(tmp_path: Path, cluster: None, task: str) -> None:
+    model = save_tiny_model(tmp_path / "tiny")
+    _write(tmp_path / "papers.jsonl", 90)
+    files = [tmp_path / "papers.jsonl"]
+    done = encode_with_ray(files, model, tmp_path / "ray", task=task, actors=2, rows=20)
+    assert (done.texts, done.shards, done.encoded, done.missing) == (90, 5, 90, [])
+    bulk = BulkEncoder(
+        SciMult.from_pretrained(model, device="cpu"), tmp_path / "one", task=task, role="candidate"
+    )
+    encode_shards(bulk, some_texts(90), rows=20)
+    assert contents(tmp_path / "ray") == contents(tmp_path / "one")
+    again = encode_with_ray(files, model, tmp_path / "ray", task=task, actors=2, rows=20)
+    assert again.encoded == 0
+    assert contents(tmp_path / "ray") == contents(tmp_path / "one")
+
+
+def test_errors_come_back_as_ours(
+    tmp_path: Path, cluster: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = save_tiny_model(tmp_path / "tiny")
+    _write(tmp_path / "papers.jsonl", 5)
+    with (tmp_path / "papers.jsonl").open("a") as file:
+        file.write("not json\n")
+    files = [tmp_path / "papers.jsonl"]
+    with pytest.raises(DataError, match=r"papers.jsonl:6: line is not valid JSON.*Fix: "):
+        encode_with_ray(files, model, tmp_path / "e", task="search", rows=4)
+    done = encode_with_ray(files, model, tmp_path / "e", task="search", rows=4, skip_bad=True)
+    assert (done.texts, done.missing) == (5, [])
+    assert "left out 1: line is not valid JSON" in caplog.text
