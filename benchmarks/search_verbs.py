@@ -56,7 +56,9 @@ def search(
 def approximate(
     vectors: Annotated[Path, typer.Option(help="Folder of shards: a space of a library.")],
     rows: Annotated[int, typer.Option(min=10_000, help="Repeated with noise beyond.")] = 1_000_000,
-    kinds: Annotated[list[str] | None, typer.Option("--kind", help="rabitq, pq or hnsw.")] = None,
+    kinds: Annotated[
+        list[str] | None, typer.Option("--kind", help="pq, rabitq or hnsw; default: pq.")
+    ] = None,
     queries: Annotated[int, typer.Option(min=8, help="Held out of the vectors.")] = 512,
     target: Annotated[float, typer.Option(help="Recall that is asked for.")] = 0.95,
 ) -> None:
@@ -66,7 +68,7 @@ def approximate(
     from scimult.errors import UnknownNameError
     from scimult.library.approximate import FACTORIES, Kind
 
-    chosen = kinds or ["rabitq"]
+    chosen = kinds or ["pq"]
     for kind in chosen:
         if kind not in FACTORIES:
             raise UnknownNameError("kind of index", kind, FACTORIES)

@@ -158,8 +158,10 @@ def index(
     task: Annotated[str, typer.Option(help="Task whose search is to be quicker.")] = "search",
     kind: Annotated[
         Literal["rabitq", "pq", "hnsw"],
-        typer.Option(help="Codes of one bit a number, of one bit by clusters, or a graph."),
-    ] = "rabitq",
+        typer.Option(
+            help="pq: four bits for each four numbers; rabitq: one bit a number; hnsw: a graph."
+        ),
+    ] = "pq",
     target_recall: Annotated[
         float, typer.Option(help="Share of the exact best 10 that it has to find.")
     ] = 0.95,

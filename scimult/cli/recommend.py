@@ -127,12 +127,12 @@ def recommend(
     check_use(model, papers)
     encoder = open_model(model, device, dtype, pooling, similarity)
     collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
-    name = paper[0] if paper else None
-    text, own_row = _query(collection, name, title or "", abstract)
+    own = paper[0] if paper else None
+    text, own_row = _query(collection, own, title or "", abstract)
     query_1D = encoder.encode([text], task=task, role="query")
     papers_ND = embed(encoder, collection, task, "candidate", no_cache)
     (rows,) = ranked(encoder, collection, papers_ND, query_1D, top, own_row)
-    show_ranked(rows, text.title or name or "a new paper", encoder.similarity, as_json)
+    show_ranked(rows, text.title or own or "a new paper", encoder.similarity, as_json)
 
 
 def _query(

@@ -69,8 +69,8 @@ def tag(
     if library is not None:
         if out is not None:
             check_output_file(out, overwrite, check_texts(labels))
-        tagged = _of_library(library, model, labels, where, paper, top, task, device, skip_bad)
-        _show(tagged, str(library), out, as_json)
+        found = _of_library(library, model, labels, where, paper, top, task, device, skip_bad)
+        _show(found, str(library), out, as_json)
         return
     assert model is not None
     assert papers is not None

@@ -41,7 +41,7 @@ FACTORIES = {
 _BLOCK = 1 << 16
 _TRAINED_ON = 40  # vectors for each list, about what k-means asks for
 _ROUNDS = 5
-_EFFORTS = tuple(2**power for power in range(2, 11))
+_EFFORTS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _CANDIDATES = (2, 5, 10, 20, 40)
 TUNED_K = 10
 # Beyond the best by float32 scores, which the float64 ones may exchange.
@@ -139,9 +139,8 @@ class ApproximateSearch:
         for query, (start, end) in enumerate(itertools.pairwise(edges)):
             rows, scores = rows_P[start:end], scores_P[start:end]
             if late is not None:
-                rows, scores = (
-                    np.concatenate(parts) for parts in zip((rows, scores), late[query], strict=True)
-                )
+                rows = np.concatenate([rows, late[query][0]])
+                scores = np.concatenate([scores, late[query][1]])
             found.append(ranked(rows, scores, self._ids_of, k))
         return found
 

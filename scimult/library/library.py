@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -282,7 +282,7 @@ class Library:
         return writer.changes
 
     def index(
-        self, *, task: str = "search", kind: Kind = "rabitq", target_recall: float = 0.95
+        self, *, task: str = "search", kind: Kind = "pq", target_recall: float = 0.95
     ) -> IndexFacts:
         """Make the approximate index of a task, tuned on titles or papers of the library.
 
@@ -390,7 +390,7 @@ class Library:
         return found
 
     @contextmanager
-    def _writer(self, model: SciMult | None):
+    def _writer(self, model: SciMult | None) -> Iterator[Writer]:
         """Yield what changes the library, as it is on disk now; nobody else writes meanwhile."""
         try:
             with only_writer(self.path):

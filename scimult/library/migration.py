@@ -180,7 +180,8 @@ def adapt(
     }
     name = f"adapter.{state.manifest.generation + 1:06d}.npz"
     with atomic_file(state.folder / name) as temporary, temporary.open("wb") as file:
-        np.savez(file, **{task: adapter.matrix_MD for task, adapter in adapters.items()})
+        matrices: dict[str, Any] = {task: one.matrix_MD for task, one in adapters.items()}
+        np.savez(file, **matrices)
     where = path.resolve() if path.exists() else path
     facts = {
         "file": name,

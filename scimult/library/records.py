@@ -67,7 +67,7 @@ class Paper:
         return hashlib.sha256(f"{self.text_hash} {text}".encode()).hexdigest()[:32]
 
 
-def as_papers(items: Iterable[Paper | Mapping[str, Any]]) -> Iterator[Paper]:
+def as_papers(items: Iterable[object]) -> Iterator[Paper]:
     """Yield what a user passed as papers; a mapping has ``id``, ``title`` and ``abstract``.
 
     All its other fields become columns.

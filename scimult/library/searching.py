@@ -173,15 +173,17 @@ class Searcher:
                 made_by = {**request.space.made_by, "role": ours.made_by["role"]}
                 other = replace(request.space, made_by=made_by, dtype=ours.dtype)
                 ours.check_same(other, self._state.folder)
-            return self.exact.checked(np.asarray(request.vector)[None])[0]
+            own_D: FloatArray = self.exact.checked(np.asarray(request.vector)[None])[0]
+            return own_D
         parts = [self._seed_vectors(seeds)]
         if request.text.strip():
             parts.append(self._encoded([request.text]))
         vectors_QD = np.concatenate(parts)
         if self._shards.space.similarity == "cosine":
             lengths = np.linalg.norm(vectors_QD, axis=1, keepdims=True)
-            vectors_QD = vectors_QD / np.where(lengths > 0, lengths, 1)
-        return vectors_QD.mean(axis=0, dtype=np.float64).astype(np.float32)
+            vectors_QD = np.divide(vectors_QD, np.where(lengths > 0, lengths, 1), dtype=np.float32)
+        mean_D: FloatArray = vectors_QD.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return mean_D
 
     def _seed_vectors(self, seeds: IntArray) -> FloatArray:
         """Return papers as queries: their stored vectors, where the task's query is no paper too.

@@ -169,7 +169,8 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
         if not client.collection_exists(name):
             client.create_collection(name, vectors_config=wanted)
         found = client.get_collection(name).config.params.vectors
-        if (found.size, found.distance) != (wanted.size, wanted.distance):
+        known = isinstance(found, models.VectorParams) and (found.size, found.distance)
+        if known != (wanted.size, wanted.distance):
             fix = "name another collection, or delete this one"
             raise ConfigError("collection holds other vectors", value=name, fix=fix)
         count = 0
