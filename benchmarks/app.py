@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from benchmarks.search_verbs import approximate, compare_search, reviewers, search
 from scimult.cli.common import Device
 from scimult.cli.main import Verbs
 from scimult.cli.output import print_table
-
-if TYPE_CHECKING:
-    import torch
-
-Kind = Literal["rabitq", "pq", "hnsw"]
 
 app = typer.Typer(
     help="Sizes and speeds, side by side in one run.",
@@ -48,6 +44,7 @@ def variants(
     import torch
 
     from benchmarks.tables import variants_table
+    from benchmarks.timing import machine
     from benchmarks.variants import CASES, SIZES, make_load, measure
     from scimult.errors import ConfigError, UnknownNameError
     from scimult.hardware import keep_freed_memory, usable_device
@@ -111,6 +108,7 @@ def train(
 
     from benchmarks.compare_training import memory, side_by_side, two_ranks
     from benchmarks.tables import training_table
+    from benchmarks.timing import machine
     from benchmarks.training import Setting, random_encoder
     from scimult.training.deepspeed_config import resolve_precision
     from scimult.training.engine import process_group
@@ -159,6 +157,7 @@ def gradients(
 
     from benchmarks.gradients import gradient_errors
     from benchmarks.tables import gradients_table
+    from benchmarks.timing import machine
     from benchmarks.training import Setting
 
     setting = Setting(base, prepared, pairs, max_length, dropout=0.0)
@@ -199,6 +198,7 @@ def data(
     import torch
 
     from benchmarks.data import Library, measure_preparation, measure_reading, write_library
+    from benchmarks.timing import machine
     from scimult.data.tokenization import TextTokenizer
     from scimult.preparation.hygiene.config import HygieneConfig
 
@@ -236,88 +236,6 @@ def data(
 
 
 @app.command()
-def search(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Shapes to measure; default: all.", metavar="[NAME]..."),
-    ] = None,
-    width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 768,
-    k: Annotated[int, typer.Option(min=1, help="Length of the lists.")] = 100,
-    fraction: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the queries that is searched.")
-    ] = 1.0,
-    clock: Annotated[
-        Literal["wall", "cpu"],
-        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
-    ] = "wall",
-) -> None:
-    """Exact search at the sizes of SciMult's Table A2; the last line is one JSON object."""
-    import torch
-
-    from benchmarks.search import SHAPES, measure_search
-    from benchmarks.tables import search_table
-    from scimult.errors import UnknownNameError
-    from scimult.progress import progress
-
-    chosen = names or list(SHAPES)
-    for name in chosen:
-        if name not in SHAPES:
-            raise UnknownNameError("shape", name, SHAPES)
-    found = [measure_search(name, width, k, fraction, clock) for name in progress(chosen, "shapes")]
-    title = f"exact search, width {width}, best {k}, {clock} seconds"
-    print_table(search_table(found, title))
-    report = {
-        "benchmark": "search",
-        "width": width,
-        "k": k,
-        "clock": clock,
-        "rows": [row.as_json() for row in found],
-        "machine": machine(torch.device("cpu")),
-    }
-    typer.echo(json.dumps(report))
-
-
-@app.command()
-def approximate(
-    vectors: Annotated[Path, typer.Option(help="Folder of shards: a space of a library.")],
-    rows: Annotated[int, typer.Option(min=10_000, help="Repeated with noise beyond.")] = 1_000_000,
-    kinds: Annotated[list[Kind] | None, typer.Option("--kind", help="Default: pq.")] = None,
-    queries: Annotated[int, typer.Option(min=8, help="Held out of the vectors.")] = 512,
-    target: Annotated[float, typer.Option(help="Recall that is asked for.")] = 0.95,
-) -> None:
-    """Approximate beside exact search: recall, time, memory; the last line is one JSON object."""
-    from benchmarks.approximate import measure_approximate
-    from benchmarks.tables import approximate_table
-
-    chosen = kinds or ["pq"]
-    costs = measure_approximate(vectors, rows, chosen, queries, target)
-    title = f"{costs[0].rows:,} vectors of width {costs[0].width}, {costs[0].real:,} of them real"
-    print_table(approximate_table(costs, title))
-    typer.echo(json.dumps({"approximate": [cost.as_json() for cost in costs]}))
-
-
-@app.command()
-def reviewers(
-    submissions: Annotated[int, typer.Option(min=1, help="Papers to review.")] = 2_200,
-    reviewers: Annotated[int, typer.Option(min=1, help="Who reviews.")] = 2_500,
-    each: Annotated[int, typer.Option(min=1, help="Publications of a reviewer, on average.")] = 20,
-    width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 384,
-    needed: Annotated[int, typer.Option(min=1, help="Reviewers of a submission.")] = 3,
-    most: Annotated[int, typer.Option(min=1, help="Submissions of a reviewer, at most.")] = 4,
-) -> None:
-    """Score and assign reviewers of a made-up venue; the last line is one JSON object."""
-    import torch
-
-    from benchmarks.reviewers import measure_matching
-    from benchmarks.tables import matching_table
-
-    cost = measure_matching(submissions, reviewers, each, width, needed, most)
-    print_table(matching_table(cost))
-    report = {"benchmark": "reviewers", **cost.as_json(), "machine": machine(torch.device("cpu"))}
-    typer.echo(json.dumps(report))
-
-
-@app.command()
 def encode(
     model: Annotated[Path, typer.Option(help="A sentence-transformers folder of a BERT.")],
     papers: Annotated[Path, typer.Option(help="JSON lines of papers (.gz): what is encoded.")],
@@ -336,6 +254,7 @@ def encode(
 
     from benchmarks.compare_encoding import encoding_beside, missing_packages
     from benchmarks.tables import encoding_beside_table
+    from benchmarks.timing import machine
     from scimult.data.lines import Rejects
     from scimult.inference.collection import read_collection
 
@@ -353,62 +272,8 @@ def encode(
     typer.echo(json.dumps(report))
 
 
-@app.command("compare-search")
-def compare_search(
-    queries: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="Queries of a search; may come again. Default: 1, 32, 1024."),
-    ] = None,
-    candidates: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="Candidates of an index; may come again. Default: 200,000."),
-    ] = None,
-    width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 768,
-    k: Annotated[int, typer.Option(min=1, help="Length of the lists.")] = 100,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all ways take turns.")] = 5,
-    clock: Annotated[
-        Literal["wall", "cpu"],
-        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
-    ] = "wall",
-) -> None:
-    """Exact search beside faiss; the last line is one JSON object."""
-    import torch
-
-    from benchmarks.compare_search import search_beside
-    from benchmarks.tables import search_beside_table
-    from scimult.hardware import keep_freed_memory
-
-    keep_freed_memory()
-    rows = [
-        row
-        for count in candidates or [200_000]
-        for row in search_beside(queries or [1, 32, 1024], count, width, k, rounds, clock)
-    ]
-    title = f"best {k} of candidates of width {width}, {clock} seconds"
-    print_table(search_beside_table(rows, title))
-    report = {
-        "benchmark": "compare-search",
-        "clock": clock,
-        "rounds": rounds,
-        "rows": [row.as_json() for row in rows],
-        "machine": machine(torch.device("cpu")),
-    }
-    typer.echo(json.dumps(report))
-
-
-def machine(device: torch.device) -> dict[str, str | int]:
-    """Return what a reader of times has to know of the machine."""
-    import platform
-
-    import torch
-
-    cuda = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or "cpu",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
+for verb in (search, approximate, compare_search, reviewers):
+    app.command(verb.__name__.replace("_", "-"))(verb)
 
 
 if __name__ == "__main__":

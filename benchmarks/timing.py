@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -87,3 +88,14 @@ def median_seconds(work: Work, device: torch.device, rounds: int = 20, warm: int
         end.synchronize()
         spans.append(start.elapsed_time(end) / 1e3)
     return median(spans)
+
+
+def machine(device: torch.device) -> dict[str, str | int]:
+    """Return what a reader of times has to know of the machine."""
+    cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or "cpu",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
