@@ -165,8 +165,11 @@ class PaperTable:
                 wanted = ", ".join(str(row) for row in set(rows_P.tolist()))
                 query = f"SELECT {listed} FROM papers WHERE row IN ({wanted}) ORDER BY row"
             found = self._table(query, [rows_P.tolist()] if "?" in query else [])
-        places = np.searchsorted(found["row"].to_numpy(), rows_P)
-        return found.take(pa.array(places)).select(names)
+        places = np.searchsorted(_integers(found["row"]), rows_P)
+        # Not by pa.array, which loads pandas.
+        places_P = np.ascontiguousarray(places, dtype=np.int64)
+        order = pa.Array.from_buffers(pa.int64(), len(places_P), [None, pa.py_buffer(places_P)])
+        return found.take(order).select(names)
 
     def all_hashes(self) -> pa.Table:
         """Return row, id, text_hash and paper_hash of every row."""
@@ -176,8 +179,7 @@ class PaperTable:
         return self.folder / f"{part.name}.parquet"
 
     def _rows(self, query: str, values: list[Any]) -> IntArray:
-        rows: IntArray = self._table(query, values)["row"].to_numpy()
-        return rows
+        return _integers(self._table(query, values)["row"])
 
     def _table(self, query: str, values: list[Any]) -> pa.Table:
         import duckdb
@@ -210,6 +212,12 @@ class PaperTable:
         found.execute(f"CREATE VIEW papers AS {query}")
         found.execute("SET lock_configuration = true")
         return found
+
+
+def _integers(column: pa.ChunkedArray) -> IntArray:
+    """Return a column of whole numbers without Arrow's ``to_numpy``, which loads pandas."""
+    parts = [np.from_dlpack(chunk) for chunk in column.chunks]
+    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
 def _damage(path: Path) -> DataError:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from scimult.library import Library
 from tests.tiny import save_tiny_model
 
 # Packages that the extras install, and parts of others that take most of a second to import.
@@ -46,6 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, rows in (("papers", papers), ("labels", labels)):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    Library.create(folder / "library", papers, model=folder / "model")
     return folder
 
 
@@ -55,6 +57,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         "search graphs --model model --papers papers.jsonl",
         "recommend --id p1 --model model --papers papers.jsonl",
+        "search graphs --library library --top 2",
+        "recommend --id p1 --library library --top 2",
         "tag --model model --papers papers.jsonl --labels labels.jsonl",
         "encode papers.jsonl --model model --task search --out embeddings",
     ],
