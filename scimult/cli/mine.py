@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from scimult.preparation.mining.steps import Shard
+
+# Variables with the number of a process and how many there are: torchrun, Slurm's arrays, srun.
+_RANKS = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
 
 
 def mine(
@@ -25,6 +36,35 @@ def mine(
             show_default=False,
         ),
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Most memory of the engine, such as 4GB; what is beyond it goes to disk. "
+            "Default: four fifths of the machine's.",
+            show_default=False,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Threads of the engine. Default: one per core.", show_default=False
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Mine every N-th block from block I on (0/N to N-1/N), into --steps alone, or "
+            "'auto': as the ranks of torchrun or Slurm. When all are done, mine without it.",
+            show_default=False,
+        ),
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Read files that look unchanged: size and time are not enough."
+        ),
+    ] = False,
 ) -> None:
     """Replace the hard negatives of a prepared folder; texts and tokens stay."""
     from scimult.cli.encoders import open_encoder
@@ -32,12 +72,33 @@ def mine(
     from scimult.config import apply_overrides, read_yaml, validate
     from scimult.data.prepared import PreparedData
     from scimult.preparation.mining.config import MiningConfig
-    from scimult.preparation.mining.mine import mine_again
+    from scimult.preparation.mining.engine import Limits
+    from scimult.preparation.mining.mine import mine_again, mine_shard
     from scimult.preparation.steps import Steps
 
     before = read_yaml(config) if config else PreparedData.open(folder).manifest.mining
     chosen = validate(MiningConfig, apply_overrides(before, overrides or ()), config)
     folder = folder.resolve()
-    kept = Steps(steps or folder.with_name(f".{folder.name}.steps"))
-    mine_again(folder, chosen, open_encoder, kept)
+    kept = Steps(steps or folder.with_name(f".{folder.name}.steps"), verify=verify)
+    if shard is not None:
+        mine_shard(
+            folder, chosen, _shard(shard), kept, open_encoder, limits=Limits(memory, threads)
+        )
+        return
+    mine_again(folder, chosen, open_encoder, kept, limits=Limits(memory, threads))
     print_prepared(PreparedData.open(folder))
+
+
+def _shard(named: str) -> Shard:
+    """Return the shard that the user, or what started this process, names."""
+    from scimult.errors import ConfigError
+    from scimult.preparation.mining.steps import Shard
+
+    if named == "auto":
+        ranks = [(os.environ.get(a), os.environ.get(b)) for a, b in _RANKS]
+        named = next((f"{a}/{b}" for a, b in ranks if a and b), named)
+    index, _, count = named.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        fix = "write 0/4, 1/4, 2/4 or 3/4; auto needs torchrun or Slurm"
+        raise ConfigError("not a shard", value=named, fix=fix)
+    return Shard(int(index), int(count))

@@ -67,6 +67,16 @@ def prepare(
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that tokenise.")] = 1,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Read files that look unchanged: size and time are not enough."
+        ),
+    ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Most memory of mining, such as 4GB; the rest goes to disk."),
+    ] = None,
 ) -> None:
     """Write texts, pairs with hard negatives, and tokens from raw files or a public source."""
     if list_sources:
@@ -106,7 +116,8 @@ def prepare(
         assert config is not None
         chosen = [*cleaning, *overrides, *([] if root is None else [f"root={root}"])]
         kept = steps or out.with_name(f".{out.name}.steps")
-        _build(config, chosen, out, tokenizer, kept, workers, skip_bad=skip_bad)
+        ways = {"skip_bad": skip_bad, "verify": verify}
+        _build(config, chosen, out, tokenizer, kept, workers, memory, **ways)
 
 
 def _check(
@@ -207,8 +218,10 @@ def _build(
     tokenizer: Path | None,
     steps: Path,
     workers: int,
+    memory: str | None,
     *,
     skip_bad: bool,
+    verify: bool,
 ) -> None:
     """Prepare, mine and tokenise what a configuration names."""
     from scimult.cli.encoders import open_encoder
@@ -217,6 +230,7 @@ def _build(
     from scimult.data.tokenization import TextTokenizer
     from scimult.preparation.collected import REJECTS_FILE
     from scimult.preparation.dataset import DatasetConfig, build_dataset
+    from scimult.preparation.mining.engine import Limits
 
     settings = load_config(DatasetConfig, config, overrides)
     loaded = None if tokenizer is None else TextTokenizer.from_folder(tokenizer)
@@ -228,6 +242,8 @@ def _build(
         steps=steps,
         workers=workers,
         open_encoder=open_encoder,
+        verify=verify,
+        limits=Limits(memory),
     )
     print_prepared(data)
     _name_rejects(rejects, out / REJECTS_FILE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -221,13 +222,16 @@ class Manifest(_Entry):
             problem = f"manifest is damaged: {key}: {first['msg']}"
             raise DataError(problem, path=path, fix="run scimult prepare again") from None
 
-    def write(self, folder: Path) -> None:
-        """Write it, last of all files: it gets size and SHA-256 of each, and a fingerprint."""
+    def write(self, folder: Path, unchanged: Collection[str] = ()) -> None:
+        """Write it, last of all files: it gets size and SHA-256 of each, and a fingerprint.
+
+        Files named as unchanged keep the SHA-256 that the manifest has, and are not read.
+        """
+        known = {name: self.files[name] for name in unchanged}
         self.files = {
-            path.relative_to(folder).as_posix(): FileEntry(
-                bytes=path.stat().st_size, sha256=sha256(path)
-            )
+            name: known.get(name) or FileEntry(bytes=path.stat().st_size, sha256=sha256(path))
             for path in sorted(folder.rglob("*.arrow"))
+            for name in [path.relative_to(folder).as_posix()]
         }
         listing = "\n".join(f"{name} {file.sha256}" for name, file in self.files.items())
         self.fingerprint = hashlib.sha256(listing.encode()).hexdigest()[:12]

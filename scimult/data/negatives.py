@@ -6,6 +6,8 @@ S different sets of rules that gave some group its candidates.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,8 @@ NO_NEGATIVE = -1
 # Of the fitting: most rounds, when it is done, and the least weight beside the largest. A rule
 # of the least weight is drawn where no other one gave anything.
 _ROUNDS, _CLOSE, _LEAST = 1000, 1e-6, 1e-9
+# Of a file at once, where all are counted.
+_GROUPS_PER_PART = 1 << 18
 
 
 class NegativeDraws:
@@ -54,13 +58,18 @@ def draw_weights(pairs: PairFile) -> NDArray[np.float64]:
 
     A candidate that several rules gave adds up what each of them gives it.
     """
+    return _chances(pairs, _rule_weights(pairs) if pairs.shares else None)
+
+
+def _chances(pairs: PairFile, weights_R: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """Return the chance of each candidate, given the weights of rules; without any, uniform."""
     owners_C = pairs.negatives.owners
-    if not pairs.shares:
+    if weights_R is None:
         uniform_C: NDArray[np.float64] = 1.0 / pairs.negatives.lengths[owners_C]
         return uniform_C
     weights_C = np.zeros(len(owners_C), dtype=np.float64)
     totals_G = np.zeros(len(pairs))
-    for place, weight in enumerate(_rule_weights(pairs)):
+    for place, weight in enumerate(weights_R):
         given_C = gives(pairs, place)
         counts_G = np.bincount(owners_C[given_C], minlength=len(pairs))
         weights_C[given_C] += weight / counts_G[owners_C[given_C]]
@@ -102,13 +111,33 @@ def drawn_by_rule(pairs: PairFile) -> dict[str, float]:
 
     Over all pairs whose pool is not empty. A negative that several rules gave counts for each.
     """
-    pairs_G = pairs.positives.lengths
-    drawn_C = draw_weights(pairs) * pairs_G[pairs.negatives.owners]
-    total = int(pairs_G[pairs.negatives.lengths > 0].sum())
+    weights_R = _rule_weights(pairs) if pairs.shares else None
+    drawn_R = np.zeros(len(pairs.rules))
+    total = 0
+    for start in range(0, len(pairs), _GROUPS_PER_PART):
+        part = _part(pairs, start, min(start + _GROUPS_PER_PART, len(pairs)))
+        pairs_G, negatives = part.positives.lengths, part.negatives
+        drawn_C = _chances(part, weights_R) * pairs_G[negatives.owners]
+        drawn_R += [drawn_C[gives(part, place)].sum() for place in range(len(drawn_R))]
+        total += int(pairs_G[negatives.lengths > 0].sum())
     return {
-        rule: float(drawn_C[gives(pairs, place)].sum()) / max(total, 1)
-        for place, rule in enumerate(pairs.rules)
+        rule: drawn / max(total, 1)
+        for rule, drawn in zip(pairs.rules, drawn_R.tolist(), strict=True)
     }
+
+
+def _part(pairs: PairFile, start: int, stop: int) -> PairFile:
+    """Return some groups of a file."""
+    assert pairs.found_by is not None
+    first, last = pairs.negatives.offsets[[start, stop]]
+    return replace(
+        pairs,
+        queries=pairs.queries[start:stop],
+        positives=pairs.positives.part(start, stop),
+        negatives=pairs.negatives.part(start, stop),
+        unsampled=pairs.unsampled.part(start, stop),
+        found_by=pairs.found_by[first:last],
+    )
 
 
 def gives(pairs: PairFile, rule: int) -> NDArray[np.bool_]:

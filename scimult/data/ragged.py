@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,11 @@ class Ragged:
         shift = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)
         return Ragged(self.values[np.arange(offsets[-1], dtype=np.int64) + shift], offsets)
 
+    def part(self, start: int, stop: int) -> Ragged:
+        """Return the lists from ``start`` to ``stop``; their values are not copied."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return Ragged(self.values[first:last], self.offsets[start : stop + 1] - first)
+
     @classmethod
     def from_lists(cls, lists: Iterable[Iterable[int]]) -> Ragged:
         """Build from Python lists or arrays."""
@@ -82,6 +87,14 @@ class Ragged:
         keys = keys[np.diff(keys, prepend=-1) > 0]
         owners = keys // span
         return cls(keys - owners * span, offsets_of(np.bincount(owners, minlength=count)))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
+        """Put the lists of several sequences one after the other."""
+        if not parts:
+            return cls.empty(0)
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(np.concatenate([part.values for part in parts]), offsets_of(lengths))
 
     @classmethod
     def empty(cls, count: int) -> Ragged:

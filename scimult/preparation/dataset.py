@@ -13,6 +13,7 @@ from scimult.files import atomic_folder, link_or_copy
 from scimult.preparation.config import PrepareConfig
 from scimult.preparation.mining.config import MiningConfig
 from scimult.preparation.mining.dense import OpenEncoder
+from scimult.preparation.mining.engine import Limits
 from scimult.preparation.mining.mine import mine
 from scimult.preparation.prepare import prepare
 from scimult.preparation.self_supervision import SelfSupervisionConfig, add_view_pairs
@@ -35,6 +36,8 @@ def build_dataset(
     steps: Path | None = None,
     workers: int = 1,
     open_encoder: OpenEncoder | None = None,
+    verify: bool = False,
+    limits: Limits | None = None,
 ) -> tuple[PreparedData, Rejects]:
     """Prepare, mine and tokenise; ``folder`` appears only when everything is in it.
 
@@ -55,6 +58,10 @@ def build_dataset(
         Processes that tokenise.
     open_encoder : callable, optional
         Opens the model of a ``dense`` rule of mining.
+    verify : bool
+        Compare the content of files with that of the last run, not size and time alone.
+    limits : Limits, optional
+        Memory and threads that mining takes.
 
     Raises
     ------
@@ -65,10 +72,10 @@ def build_dataset(
         process writes it.
     """
     with atomic_folder(folder, PREPARED) as temporary:
-        kept = None if steps is None else Steps(steps)
+        kept = None if steps is None else Steps(steps, verify=verify)
         rejects = prepare(config, temporary, skip_bad=skip_bad, steps=kept)
         add_view_pairs(temporary, config.self_supervision, config.task_set())
-        mine(temporary, config.mining, open_encoder, kept)
+        mine(temporary, config.mining, open_encoder, kept, limits=limits)
         if tokenizer is not None:
             _tokenise(temporary, tokenizer, steps, workers)
     return PreparedData.open(folder), rejects

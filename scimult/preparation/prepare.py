@@ -23,7 +23,7 @@ from scimult.data.targets import write_targets
 from scimult.data.teacher import FILE_NAME as TEACHER_FILE
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore
-from scimult.files import link_or_copy, read_json, sha256
+from scimult.files import link_or_copy, read_json
 from scimult.preparation.collect import collect, source_files
 from scimult.preparation.collected import REJECTS_FILE, Collected, RawPairs
 from scimult.preparation.collected import VERSION as COLLECTED_VERSION
@@ -132,31 +132,32 @@ def _collect(
     config: PrepareConfig, files: Mapping[str, Path], skip_bad: bool, steps: Steps
 ) -> Path:
     """Read and clean, or find that done; return the folder of the last step."""
-    inputs = _read_inputs(config, files, skip_bad)
+    inputs = _read_inputs(config, files, skip_bad, steps)
     read = steps.run("read", inputs, partial(collect, config, skip_bad=skip_bad))
     if config.hygiene.does_nothing:
         return read.folder
-    inputs = _clean_inputs(config, read.fingerprint)
+    inputs = _clean_inputs(config, read.fingerprint, steps)
     return steps.run("clean", inputs, partial(_clean, config, skip_bad, read.folder)).folder
 
 
 def _read_inputs(
-    config: PrepareConfig, files: Mapping[str, Path], skip_bad: bool
+    config: PrepareConfig, files: Mapping[str, Path], skip_bad: bool, steps: Steps
 ) -> dict[str, Any]:
     """Return what the reading step depends on: options, and the content of every file."""
     return {
         "version": COLLECTED_VERSION,
         "sources": [s.model_dump(mode="json", exclude=_NOT_READ) for s in config.sources],
-        "files": {name: sha256(path) for name, path in files.items()},
+        "files": steps.checksums(files),
         "skip_bad": skip_bad,
     }
 
 
-def _clean_inputs(config: PrepareConfig, read: str) -> dict[str, Any]:
+def _clean_inputs(config: PrepareConfig, read: str, steps: Steps) -> dict[str, Any]:
     files = {}
     if config.hygiene.evaluation_folder is not None:
         for name, folder in find_sets(config.hygiene.evaluation_folder).items():
-            files[name] = [sha256(path) for path in set_files(folder)]
+            found = steps.checksums({str(path): path for path in set_files(folder)})
+            files[name] = list(found.values())
     return {
         "version": CLEAN_VERSION,
         "read": read,

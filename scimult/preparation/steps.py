@@ -15,6 +15,7 @@ from scimult.files import FolderKind, atomic_folder, read_json, sha256, write_js
 from scimult.progress import note
 
 FILE_NAME = "step.json"
+CHECKSUMS_FILE = "checksums.json"
 STEP = FolderKind("a step of a preparation", lambda folder: (folder / FILE_NAME).is_file())
 
 
@@ -33,10 +34,29 @@ class Steps:
     ----------
     folder : path
         Holds the steps. May be deleted at any time between runs: it only saves work.
+    verify : bool
+        Read the content of all files, inputs and finished ones. By default a file whose path,
+        size and time are those of the last run has the content of the last run.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, verify: bool = False) -> None:
+        self.folder, self._verify = folder, verify
+
+    def checksums(self, files: Mapping[str, Path]) -> dict[str, str]:
+        """Return the SHA-256 of files by their names; those that did not change are not read."""
+        path = self.folder / CHECKSUMS_FILE
+        known, before = _read(path), _read(path)
+        found = {}
+        for name, file in files.items():
+            place, look = str(file.resolve()), _look(file)
+            last = known.get(place)
+            if self._verify or last is None or last[:-1] != look:
+                known[place] = last = [*look, sha256(file)]
+            found[name] = last[-1]
+        if known != before:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, known)
+        return found
 
     def run(
         self,
@@ -48,8 +68,8 @@ class Steps:
     ) -> Step:
         """Return the step made from exactly these inputs; make it if it is not there.
 
-        A step whose inputs differ, or one of whose files does not have its checksum any
-        more, is made again.
+        A step whose inputs differ, or one of whose files is not as it was any more, is made
+        again.
 
         Parameters
         ----------
@@ -64,7 +84,7 @@ class Steps:
         """
         folder = self.folder / name
         step = Step(folder, fingerprint(inputs))
-        if _is_intact(step):
+        if self._is_intact(step):
             if not quiet:
                 note(f"{name}: inputs unchanged, kept from {folder}")
             return step
@@ -100,7 +120,7 @@ class Steps:
         known = _described(folder).get("inputs", {}).get("read", {})
         read = {what: look(what) for what in known}
         step = Step(folder, fingerprint({**inputs, "read": read}))
-        if _is_intact(step):
+        if self._is_intact(step):
             note(f"{name}: inputs unchanged, kept from {folder}")
             return step
         return self._make(folder, lambda temporary: {**inputs, "read": make(temporary)})
@@ -111,13 +131,24 @@ class Steps:
                 inputs = make(temporary)
                 step = Step(folder, fingerprint(inputs))
                 described = {"fingerprint": step.fingerprint, "inputs": inputs}
-                write_json(
-                    temporary / FILE_NAME, {**described, "files": checksums_below(temporary)}
-                )
+                write_json(temporary / FILE_NAME, {**described, "files": _files_below(temporary)})
         finally:
             with suppress(OSError):  # an empty folder of steps is of no use
                 self.folder.rmdir()
         return step
+
+    def _is_intact(self, step: Step) -> bool:
+        described = _described(step.folder)
+        if described.get("fingerprint") != step.fingerprint:
+            return False
+        try:
+            for name, (*look, checksum) in described["files"].items():
+                file = step.folder / name
+                if (sha256(file) != checksum) if self._verify else (_look(file) != look):
+                    return False
+        except (OSError, KeyError, TypeError, ValueError):
+            return False
+        return True
 
 
 def fingerprint(inputs: Mapping[str, Any]) -> str:
@@ -132,20 +163,27 @@ def checksums_below(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 
 
-def _is_intact(step: Step) -> bool:
-    described = _described(step.folder)
-    if described.get("fingerprint") != step.fingerprint:
-        return False
-    try:
-        return all(sha256(step.folder / name) == s for name, s in described["files"].items())
-    except (OSError, KeyError):
-        return False
+def _files_below(folder: Path) -> dict[str, list[Any]]:
+    """Return size, time and SHA-256 of every file below a folder, by its path in it."""
+    checksums = checksums_below(folder)
+    return {name: [*_look(folder / name), checksum] for name, checksum in checksums.items()}
+
+
+def _look(file: Path) -> list[int]:
+    """Return what changes when a file is written: its size, and when that was."""
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 def _described(folder: Path) -> dict[str, Any]:
     """Return what a finished step says of itself; nothing if there is none."""
+    return _read(folder / FILE_NAME)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the mapping in a file; an empty one if it is absent or damaged."""
     try:
-        described = read_json(folder / FILE_NAME)
+        tree = read_json(path)
     except (DataError, OSError):
         return {}
-    return described if isinstance(described, dict) else {}
+    return tree if isinstance(tree, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,37 @@ def test_a_step_is_made_again_when_inputs_or_its_files_changed(tmp_path: Path) -
     (folder / "file").write_text("damaged")
     run({"a": 2})
     assert made == [{"a": 1}, {"a": 2}, {"a": 2}]
+
+
+def test_content_is_compared_where_that_is_asked_for(tmp_path: Path) -> None:
+    """By default size and time tell whether a file changed; a copy of it is no change at all."""
+    file, steps = tmp_path / "input", tmp_path / "steps"
+    file.write_text("one")
+
+    def run(verify: bool) -> str:
+        kept = Steps(steps, verify=verify)
+        inputs = kept.checksums({"input": file})
+        folder = kept.run("one", inputs, lambda f: (f / "file").write_bytes(file.read_bytes()))
+        return (folder.folder / "file").read_text()
+
+    def change(path: Path, text: str) -> None:
+        status = path.stat()
+        path.write_text(text)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    assert run(False) == "one"
+    change(file, "two")
+    assert run(False) == "one"
+    assert run(True) == "two"
+    change(steps / "one" / "file", "bad")
+    assert run(False) == "bad"
+    assert run(True) == "two"
+    made = (steps / "one" / "step.json").stat().st_mtime_ns
+    file.touch()
+    assert run(False) == "two"
+    assert (steps / "one" / "step.json").stat().st_mtime_ns == made
+    file.write_text("longer")
+    assert run(False) == "longer"
 
 
 def test_a_step_that_fails_leaves_nothing(tmp_path: Path) -> None:

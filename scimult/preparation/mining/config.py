@@ -256,6 +256,9 @@ class MiningConfig(StrictConfig):
         Largest pool of a group. Training draws one of them per positive and epoch.
     max_neighbours : int
         Papers looked at per query, relation and author or venue; citing papers per positive.
+    max_groups : int, optional
+        Groups of the largest training file of a task that are mined and trained, more or less;
+        of its other files the same queries. By default all.
     seed : int
         Decides what is kept of larger pools and neighbourhoods, and what is drawn.
     """
@@ -269,6 +272,7 @@ class MiningConfig(StrictConfig):
     embedding: EmbeddingConfig = EmbeddingConfig()
     max_negatives: Positive = 32
     max_neighbours: Positive = 64
+    max_groups: Positive | None = None
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")

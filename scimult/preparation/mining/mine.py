@@ -5,19 +5,24 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scimult.data.manifest import PairEntry
+from scimult.data.manifest import MinedCounts, PairEntry
 from scimult.data.pairs import read_pairs
 from scimult.data.prepared import PREPARED, PreparedData
-from scimult.errors import DataError, UnknownNameError
+from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.files import atomic_folder, link_or_copy
+from scimult.preparation.mining.budget import FOLDER as WHOLE
+from scimult.preparation.mining.budget import keep_whole, restore_whole
 from scimult.preparation.mining.config import MiningConfig, NeighbourConfig, RuleConfig
 from scimult.preparation.mining.dense import OpenEncoder
+from scimult.preparation.mining.engine import Engine, Limits, open_duckdb
+from scimult.preparation.mining.hashing import ALL_KEYS
 from scimult.preparation.mining.rules import RuleBuilder
-from scimult.preparation.mining.steps import MiningSteps
+from scimult.preparation.mining.steps import MiningSteps, Shard
 from scimult.preparation.steps import Steps
 from scimult.progress import warn
 
@@ -30,6 +35,9 @@ def mine(
     config: MiningConfig,
     open_encoder: OpenEncoder | None = None,
     steps: Steps | None = None,
+    *,
+    limits: Limits | None = None,
+    engine: Engine | None = None,
 ) -> None:
     """Mine every pair file of a prepared folder, in place; the manifest is written last.
 
@@ -45,6 +53,10 @@ def mine(
         Opens the model of a ``dense`` rule.
     steps : Steps, optional
         Where what is finished is kept for a later run; nowhere by default.
+    limits : Limits, optional
+        Memory and threads of DuckDB.
+    engine : Engine, optional
+        Runs the plans; DuckDB by default.
 
     Raises
     ------
@@ -56,22 +68,34 @@ def mine(
         If the disk is full.
     """
     data = PreparedData.open(folder)
+    restore_whole(data)
     _drop_neighbours(data)
     _check_sources(config, data)
-    with TemporaryDirectory(prefix=".mining.", dir=folder) as scratch:
+    with TemporaryDirectory(prefix=".mining.", dir=folder) as scratch, ExitStack() as opened:
+        if engine is None:
+            engine = opened.enter_context(open_duckdb(Path(scratch), limits))
         embeddings = None if steps is None else steps.folder / "embeddings"
-        builder = RuleBuilder(data, config, Path(scratch), open_encoder, embeddings)
+        builder = RuleBuilder(data, config, engine, Path(scratch), open_encoder, embeddings)
         kept = Steps(Path(scratch) / "steps") if steps is None else steps
         made = MiningSteps(data, config, builder, kept)
         for neighbours in config.neighbours:
             _add_neighbours(data, neighbours, made)
         # The builder asks for known positives from here on: neighbours are among them.
+        entries = data.manifest.pairs
+        mined = [made.mine(entry, _rules(config, entry)) for entry in entries]
+        # Only now: known positives are those of whole files.
         data.manifest.pairs = [
-            _mine_file(data, entry, _rules(config, entry), made) for entry in data.manifest.pairs
+            _put_mined(data, entry, path, counts, made.budget.below(entry) < ALL_KEYS)
+            for entry, (path, counts) in zip(entries, mined, strict=True)
         ]
+    for entry in data.manifest.pairs:
+        _tell_shares(entry, _rules(config, entry))
     _note_idle_rules(data.manifest.pairs)
     data.manifest.mining = config.model_dump(mode="json")
-    data.manifest.write(folder)
+    unchanged = [
+        name for name in data.manifest.files if not name.startswith(("pairs/", f"{WHOLE}/"))
+    ]
+    data.manifest.write(folder, unchanged)
 
 
 def mine_again(
@@ -79,6 +103,9 @@ def mine_again(
     config: MiningConfig,
     open_encoder: OpenEncoder | None = None,
     steps: Steps | None = None,
+    *,
+    limits: Limits | None = None,
+    engine: Engine | None = None,
 ) -> None:
     """Replace a prepared folder by one that is mined with ``config``; texts and tokens stay.
 
@@ -90,18 +117,61 @@ def mine_again(
     PreparedData.open(folder)
     with atomic_folder(folder, PREPARED) as temporary:
         shutil.copytree(folder, temporary, copy_function=link_or_copy, dirs_exist_ok=True)
-        mine(temporary, config, open_encoder, steps)
+        mine(temporary, config, open_encoder, steps, limits=limits, engine=engine)
 
 
-def _mine_file(
-    data: PreparedData, entry: PairEntry, rules: list[RuleConfig], made: MiningSteps
+def mine_shard(
+    folder: Path,
+    config: MiningConfig,
+    shard: Shard,
+    steps: Steps,
+    open_encoder: OpenEncoder | None = None,
+    *,
+    limits: Limits | None = None,
+) -> None:
+    """Mine every n-th block of all pair files and leave them in ``steps``; nothing else changes.
+
+    When all shards are done, by processes on whatever machines that share ``steps``, ``mine_again``
+    with the same configuration finds every block, compares it with its checksum, and mines
+    again what does not agree.
+
+    Raises
+    ------
+    ConfigError
+        If the configuration adds pairs by neighbours: these come before all blocks.
+    UnknownNameError, DataError, StorageError
+        See ``mine``.
+    """
+    if config.neighbours:
+        fix = "mine a folder with neighbours as a whole"
+        raise ConfigError("neighbours cannot be mined in shards", fix=fix)
+    data = PreparedData.open(folder)
+    if (folder / WHOLE).exists():
+        fix = f"scimult mine {folder} max_groups=null, then the shards"
+        raise DataError("holds a part of its groups", path=folder, fix=fix)
+    entries = [entry for entry in data.manifest.pairs if entry.part != "neighbours"]
+    data.manifest.pairs = entries
+    _check_sources(config, data)
+    steps.folder.mkdir(parents=True, exist_ok=True)
+    with (
+        TemporaryDirectory(prefix=".mining.", dir=steps.folder) as scratch,
+        open_duckdb(Path(scratch), limits) as engine,
+    ):
+        kept = steps.folder / "embeddings"
+        builder = RuleBuilder(data, config, engine, Path(scratch), open_encoder, kept)
+        made = MiningSteps(data, config, builder, steps)
+        for entry in entries:
+            made.mine_shard(entry, _rules(config, entry), shard)
+
+
+def _put_mined(
+    data: PreparedData, entry: PairEntry, mined: Path, counts: MinedCounts, is_part: bool
 ) -> PairEntry:
-    """Mine one pair file; return its entry in the manifest with what was found."""
-    path, counts = made.mine(entry, rules)
-    _put(path, data.folder / entry.file)
-    mined = entry.mined(counts)
-    _tell_shares(mined, rules)
-    return mined
+    """Put a mined pair file in its place; return its entry in the manifest."""
+    if is_part:
+        keep_whole(data, entry)
+    _put(mined, data.folder / entry.file)
+    return (PairEntry.of(data.open_pairs(entry)) if is_part else entry).mined(counts)
 
 
 def _tell_shares(entry: PairEntry, rules: list[RuleConfig]) -> None:

@@ -6,13 +6,13 @@ import numpy as np
 
 from scimult.data.pairs import PairFile
 from scimult.data.ragged import Ragged
-from scimult.preparation.mining.pools import GROUPS_PER_CHUNK, Groups
+from scimult.preparation.mining.pools import Groups
 from scimult.preparation.mining.ranked import RankWindow
-from scimult.preparation.mining.sampling import concatenate
 from scimult.progress import progress
 from scimult.types import FloatArray
 
 SUFFIX = "-neighbours"
+GROUPS_PER_CHUNK = 1 << 12
 
 
 def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> PairFile:
@@ -36,9 +36,8 @@ def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> Pair
     for start in progress(range(0, len(queries), GROUPS_PER_CHUNK), "neighbours", unit="chunk"):
         asked = queries[start : start + GROUPS_PER_CHUNK]
         nothing = Ragged.empty(len(asked))
-        groups = Groups(np.arange(start, start + len(asked)), asked, nothing)
-        parts.append(window.candidates(groups))
-    positives = concatenate(parts)
+        parts.append(window.candidates(Groups(asked, nothing)))
+    positives = Ragged.concatenate(parts)
     found = np.flatnonzero(positives.lengths)
     return PairFile(
         citations.source + SUFFIX,

@@ -1,27 +1,28 @@
-"""What a rule for hard negatives is, and how the finds of several rules become one pool.
+"""How the finds of several rules become one pool for each group of a block.
 
-A *rule* proposes candidates for groups of a pair file; it need not know which of them are
-positives. ``mine_pools`` leaves those out, lets a cross-encoder object, samples, and unites.
+A *rule* proposes candidates, by a plan or by a search. ``BlockMiner`` leaves positives out, lets a
+cross-encoder object, samples, and unites.
 
 Shape legend: G groups.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from scimult.data.pairs import PairFile, RuleBits
-from scimult.data.ragged import Ragged
-from scimult.preparation.mining.sampling import Membership, concatenate, sample_lists
-from scimult.progress import progress
+from scimult.data.ragged import Ragged, offsets_of
+from scimult.preparation.mining.engine import Engine
+from scimult.preparation.mining.hashing import ALL_KEYS, key, key_sql
+from scimult.preparation.mining.plans import sample
 from scimult.types import IntArray
 
-GROUPS_PER_CHUNK = 1 << 12
+GROUPS_PER_PART = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,12 @@ class Groups:
 
     Parameters
     ----------
-    numbers_G : IntArray
-        Place of each group in its file: what a seeded choice may depend on.
     queries_G : IntArray
         Query of each group, a row of the text store.
     positives : Ragged
         ``G`` lists of rows.
     """
 
-    numbers_G: IntArray
     queries_G: IntArray
     positives: Ragged
 
@@ -48,15 +46,24 @@ class Groups:
     @classmethod
     def of(cls, pairs: PairFile) -> Groups:
         """Return all groups of a pair file."""
-        return cls(np.arange(len(pairs), dtype=np.int64), pairs.queries, pairs.positives)
+        return cls(pairs.queries, pairs.positives)
+
+    def part(self, start: int, stop: int) -> Groups:
+        """Return the groups from ``start`` to ``stop``."""
+        return Groups(self.queries_G[start:stop], self.positives.part(start, stop))
+
+    def parts(self) -> Iterator[Groups]:
+        """Return the groups in parts that a search or a model may hold in memory."""
+        for start in range(0, len(self), GROUPS_PER_PART):
+            yield self.part(start, min(start + GROUPS_PER_PART, len(self)))
 
     def take(self, places: IntArray) -> Groups:
         """Return the groups at ``places``, in that order."""
-        return Groups(self.numbers_G[places], self.queries_G[places], self.positives.take(places))
+        return Groups(self.queries_G[places], self.positives.take(places))
 
 
-class Rule(Protocol):
-    """Proposes hard negatives."""
+class Search(Protocol):
+    """Proposes hard negatives by a search."""
 
     def candidates(self, groups: Groups) -> Ragged:
         """Return ``G`` sorted lists of rows without repetition; positives may be among them."""
@@ -79,8 +86,8 @@ class Ingredient:
     ----------
     name : str
         What reports call it.
-    rule : Rule
-        Proposes candidates.
+    rule : str or Search
+        A plan (``plans.py``), or a search.
     count : int
         Most candidates of a group that are kept, chosen by a seeded hash.
     exclude_known : bool
@@ -91,7 +98,7 @@ class Ingredient:
     """
 
     name: str
-    rule: Rule
+    rule: str | Search
     count: int
     exclude_known: bool = True
     objection: Objection | None = None
@@ -116,97 +123,140 @@ class Pools:
     found: dict[str, int]
 
 
-def mine_pools(
-    groups: Groups,
-    ingredients: Sequence[Ingredient],
-    is_known: Membership,
-    *,
-    limit: int,
-    seed: int,
-    what: str = "mining",
-) -> Pools:
-    """Return the pool of hard negatives of every group.
+class BlockMiner:
+    """Mines the groups of one pair file, block by block.
 
-    Groups are worked on in chunks, which bounds memory. A pool depends on its group and the
-    group's number alone, so neither chunks nor the other groups matter.
+    A pool depends on its group, and the group's number, alone: blocks do not matter.
 
     Parameters
     ----------
+    engine : Engine
+        Runs plans, and has the tables they read.
     groups : Groups
-        The ``G`` groups.
+        All groups of the file.
+    table : str
+        Their positives, ``(number, query, paper)``.
+    known : sequence of str
+        SELECTs ``(query, paper)`` of what must not become a negative of a query.
     ingredients : sequence of Ingredient
         Rules; their finds are united.
-    is_known : Membership
-        Of the known positives of every text row.
     limit : int
         Largest pool; a larger one is sampled.
     seed : int
         Decides every sample.
-    what : str
-        What the progress bar is called.
+    below : int
+        Groups are mined whose queries' keys are below this number (``budget.py``); all by default.
     """
-    found: Counter[str] = Counter({ingredient.name: 0 for ingredient in ingredients})
-    bits = np.min_scalar_type((1 << len(ingredients)) - 1)
-    if not ingredients:
-        return Pools(Ragged.empty(len(groups)), np.empty(0, bits), {})
-    starts = range(0, len(groups), GROUPS_PER_CHUNK)
-    parts, found_by = [], [np.empty(0, bits)]
-    for start in progress(starts, what, unit="chunk"):
-        stop = min(start + GROUPS_PER_CHUNK, len(groups))
-        chunk = groups.take(np.arange(start, stop, dtype=np.int64))
-        own = Membership(_sorted_lists(chunk.positives))
-        finds = [
-            _finds(chunk, own, is_known, ingredient, seed + place + 1)
-            for place, ingredient in enumerate(ingredients)
-        ]
-        for ingredient, kept in zip(ingredients, finds, strict=True):
-            found[ingredient.name] += len(kept.values)
-        owners, values = (
-            np.concatenate([getattr(kept, name) for kept in finds]) for name in ("owners", "values")
+
+    def __init__(
+        self,
+        engine: Engine,
+        groups: Groups,
+        table: str,
+        known: Sequence[str],
+        ingredients: Sequence[Ingredient],
+        *,
+        limit: int,
+        seed: int,
+        below: int = ALL_KEYS,
+    ) -> None:
+        self._engine, self._groups, self._table = engine, groups, table
+        self._known, self._ingredients = known, ingredients
+        self._limit, self._seed, self._below = limit, seed, below
+        self._bits = np.min_scalar_type((1 << len(ingredients)) - 1)
+
+    def mine(self, start: int, stop: int) -> Pools:
+        """Return the pools of the groups from ``start`` to ``stop``."""
+        if not self._ingredients or start == stop:
+            none = {ingredient.name: 0 for ingredient in self._ingredients}
+            return Pools(Ragged.empty(stop - start), np.empty(0, self._bits), none)
+        self._begin(start, stop)
+        finds = [self._finds(place, start, stop) for place in range(len(self._ingredients))]
+        counts = [int(self._engine.fetch(f"SELECT count(*) AS n FROM {f}")["n"][0]) for f in finds]
+        rows = self._engine.fetch(
+            f"SELECT number, paper, found_by FROM ({self._united(finds)}) ORDER BY number, paper"
         )
-        united = Ragged.from_pairs(owners, values, len(chunk))
-        pools = sample_lists(united, limit, seed, owners=chunk.numbers_G)
-        parts.append(pools)
-        found_by.append(_bits(pools, finds, bits))
-    return Pools(concatenate(parts), np.concatenate(found_by), dict(found))
+        lengths = np.bincount(rows["number"] - start, minlength=stop - start)
+        return Pools(
+            Ragged(rows["paper"], offsets_of(lengths)),
+            rows["found_by"].astype(self._bits),
+            {i.name: n for i, n in zip(self._ingredients, counts, strict=True)},
+        )
+
+    def _begin(self, start: int, stop: int) -> None:
+        """Make the tables of a block."""
+        chosen = f"{key_sql(self._seed, 'query')} < {self._below}"
+        of_block = f"FROM {self._table} WHERE number >= {start} AND number < {stop} AND {chosen}"
+        self._engine.create("own", f"SELECT number, query, paper {of_block}")
+        self._engine.create("asked", "SELECT DISTINCT number, query FROM own")
+        queries_G = self._groups.queries_G[start:stop]
+        within = f"query >= {queries_G.min()} AND query <= {queries_G.max()}"
+        known = [f"SELECT * FROM ({select}) WHERE {within}" for select in self._known]
+        known.append("SELECT query, paper FROM own")
+        self._engine.create("known", " UNION ALL ".join(known))
+
+    def _finds(self, place: int, start: int, stop: int) -> str:
+        """Make the table ``(number, paper)`` of what one rule adds to the pools; return its name.
+
+        Each rule samples with a seed of its own: the last sample must favour none.
+        """
+        ingredient, name = self._ingredients[place], f"finds_{place}"
+        numbers = np.arange(start, stop, dtype=np.int64)
+        numbers = numbers[key(self._seed, self._groups.queries_G[start:stop]) < self._below]
+        groups = self._groups.take(numbers)
+        plan = ingredient.rule
+        if not isinstance(plan, str):
+            found = Ragged.concatenate([plan.candidates(part) for part in groups.parts()])
+            self._engine.load("searched", [_rows(found, numbers, groups.queries_G)])
+            plan = "SELECT number, query, paper FROM searched"
+        table, column = ("known", "query") if ingredient.exclude_known else ("own", "number")
+        self._engine.create(
+            "candidates",
+            f"""
+            SELECT DISTINCT found.number, found.paper FROM ({plan}) found
+            ANTI JOIN {table} positives
+                ON positives.{column} = found.{column} AND positives.paper = found.paper
+            WHERE found.paper <> found.query""",
+        )
+        seed = self._seed + place + 1
+        chosen = sample("candidates", "number", "paper", ingredient.count, seed)
+        self._engine.create(name, chosen)
+        if ingredient.objection is not None:
+            rows = self._engine.fetch(f"SELECT number, paper FROM {name}")
+            places = np.searchsorted(numbers, rows["number"])
+            pools = Ragged.from_pairs(places, rows["paper"], len(groups))
+            firsts = range(0, len(groups), GROUPS_PER_PART)
+            kept = [
+                ingredient.objection.keep(part, pools.part(first, first + len(part)))
+                for first, part in zip(firsts, groups.parts(), strict=True)
+            ]
+            left = _rows(Ragged.concatenate(kept), numbers, groups.queries_G)
+            name = f"left_{place}"
+            self._engine.load(name, [left])
+        return name
+
+    def _united(self, finds: Sequence[str]) -> str:
+        """Return the SELECT ``(number, paper, found_by)`` of pools within the limit."""
+        if len(finds) == 1 and self._ingredients[0].count <= self._limit:
+            return f"SELECT number, paper, 1 AS found_by FROM {finds[0]}"
+        each = " UNION ALL ".join(
+            f"SELECT number, paper, CAST({1 << place} AS BIGINT) AS found_by FROM {name}"
+            for place, name in enumerate(finds)
+        )
+        united = f"""
+            SELECT number, paper, bit_or(found_by) AS found_by
+            FROM ({each}) GROUP BY number, paper"""
+        if sum(ingredient.count for ingredient in self._ingredients) <= self._limit:
+            return united
+        self._engine.create("united", united)
+        self._engine.create("chosen", sample("united", "number", "paper", self._limit, self._seed))
+        return """
+            SELECT united.number, united.paper, united.found_by FROM united JOIN chosen
+            ON chosen.number = united.number AND chosen.paper = united.paper"""
 
 
-def _finds(
-    groups: Groups, own: Membership, is_known: Membership, ingredient: Ingredient, seed: int
-) -> Ragged:
-    """Return what one rule adds to the pools of some groups.
-
-    Each rule samples with a seed of its own: the last sample must favour none.
-    """
-    kept = _without_positives(
-        ingredient.rule.candidates(groups),
-        groups,
-        own,
-        is_known if ingredient.exclude_known else None,
-    )
-    kept = sample_lists(kept, ingredient.count, seed, owners=groups.numbers_G)
-    return kept if ingredient.objection is None else ingredient.objection.keep(groups, kept)
-
-
-def _bits(pools: Ragged, finds: Sequence[Ragged], dtype: np.dtype[Any]) -> RuleBits:
-    """Return which rules gave each candidate."""
-    bits = np.zeros(len(pools.values), dtype)
-    for place, kept in enumerate(finds):
-        given = Membership(kept)(pools.owners, pools.values)
-        bits |= given.astype(dtype) << dtype.type(place)
-    return bits
-
-
-def _without_positives(
-    pools: Ragged, groups: Groups, own: Membership, is_known: Membership | None
-) -> Ragged:
-    owners, values = pools.owners, pools.values
-    queries = groups.queries_G[owners]
-    kept = (values != queries) & ~own(owners, values)
-    if is_known is not None:
-        kept &= ~is_known(queries, values)
-    return Ragged.from_pairs(owners[kept], values[kept], len(pools))
-
-
-def _sorted_lists(lists: Ragged) -> Ragged:
-    return Ragged.from_pairs(lists.owners, lists.values, len(lists))
+def _rows(lists: Ragged, numbers_G: IntArray, queries_G: IntArray) -> pa.Table:
+    """Return the lists of groups as rows of a table."""
+    owners = lists.owners
+    columns = {"number": numbers_G[owners], "query": queries_G[owners], "paper": lists.values}
+    return pa.table(columns)

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scimult.data.pairs import PairFile, PairPart, known_positives
+from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
-from scimult.data.ragged import Ragged
 from scimult.hardware import usable_device
-from scimult.preparation.metadata import Metadata
 from scimult.preparation.mining import config as configs
+from scimult.preparation.mining import plans
 from scimult.preparation.mining.citation_embedding import citation_embedding
-from scimult.preparation.mining.clicks import Shown
 from scimult.preparation.mining.dense import DenseWindows, OpenEncoder
-from scimult.preparation.mining.easy import OtherField, Random, SameField, fields_to_rows
-from scimult.preparation.mining.graph import CitedByCited, CoCited
-from scimult.preparation.mining.metadata import LabelsOfNeighbours, Links, Relation
-from scimult.preparation.mining.pools import Ingredient, Rule
+from scimult.preparation.mining.engine import Engine
+from scimult.preparation.mining.hashing import ALL_KEYS
+from scimult.preparation.mining.pools import BlockMiner, Groups, Ingredient, Search
 from scimult.preparation.mining.ranked import RankWindow, bm25_index, look_up
+from scimult.preparation.mining.tables import Tables
 from scimult.preparation.mining.veto import (
     CrossEncoderVeto,
     PairScorer,
@@ -46,6 +43,8 @@ class RuleBuilder:
         The folder, with the pair files that are to be mined.
     config : MiningConfig
         Limits, seed and sizes.
+    engine : Engine
+        Runs plans.
     scratch : Path
         Takes embeddings while the folder is mined.
     open_encoder : callable, optional
@@ -58,36 +57,41 @@ class RuleBuilder:
         self,
         data: PreparedData,
         config: configs.MiningConfig,
+        engine: Engine,
         scratch: Path,
         open_encoder: OpenEncoder | None = None,
         embeddings: Path | None = None,
     ) -> None:
-        self._data, self._config = data, config
+        self._data, self._config, self._engine = data, config, engine
+        self._tables = Tables(data, engine)
         self._dense = DenseWindows(data, scratch, open_encoder, embeddings)
-        self._known: dict[tuple[str, PairPart | None], Ragged] = {}
-        self._relations: dict[str, Relation | Links] = {}
         self._bm25: dict[tuple[str, bool], BM25Index] = {}
         self._embeddings: dict[str, Vectors] = {}
         self._vetoes: dict[str, PairScorer] = {}
         self._contents: dict[str, str | dict[str, str]] = {}
 
-    def known(self, task: str, part: PairPart | None) -> Ragged:
-        """Return, for every text row, what must not become its negative.
+    def miner(
+        self, pairs: PairFile, rules: Sequence[configs.RuleConfig], below: int = ALL_KEYS
+    ) -> BlockMiner:
+        """Return what mines the groups of a pair file, or those of some queries, by these rules.
 
-        That is every positive of the task, over all sources and splits; for citations also
-        what the query cites under other tasks, and for labels all labels of the paper. What
-        was judged for a link stays a negative even if the query cites it elsewhere.
+        Raises
+        ------
+        ConfigError, CheckpointError
+            If a model cannot be opened.
         """
-        if (task, part) not in self._known:
-            files = [*self._data.pairs("train"), *self._data.pairs("dev")]
-            known = known_positives([file for file in files if file.task == task])
-            by_row = known.by_row(len(self._data.texts))
-            if part in ("citations", "neighbours"):
-                by_row = _united(by_row, self._cites)
-            elif part == "labels":
-                by_row = _united(by_row, self._metadata.labels)
-            self._known[task, part] = by_row
-        return self._known[task, part]
+        if not rules or not len(pairs):
+            return BlockMiner(self._engine, Groups.of(pairs), "", [], [], limit=1, seed=0)
+        return BlockMiner(
+            self._engine,
+            Groups.of(pairs),
+            self._tables.pairs(pairs),
+            self._tables.known(pairs.task, pairs.part),
+            self.ingredients(pairs, rules),
+            limit=self._config.max_negatives,
+            seed=self._config.seed,
+            below=below,
+        )
 
     def ingredients(self, pairs: PairFile, rules: Sequence[configs.RuleConfig]) -> list[Ingredient]:
         """Return the rules of one pair file.
@@ -119,27 +123,27 @@ class RuleBuilder:
             )
         return made
 
-    def _rule(self, rule: configs.RuleConfig, pairs: PairFile, seed: int) -> Rule:
-        config, space = self._config, pairs.namespace
-        count = rule.count or config.max_negatives
+    def _rule(self, rule: configs.RuleConfig, pairs: PairFile, seed: int) -> str | Search:
+        config, space, tables = self._config, pairs.namespace, self._tables
+        count, near = rule.count or config.max_negatives, config.max_neighbours
         match rule:
-            case configs.CitedByCitedConfig() | configs.CoCitedConfig():
-                return self._graph_rule(rule, seed)
+            case configs.CitedByCitedConfig():
+                tables.edges()
+                return plans.CITED_BY_CITED
+            case configs.CoCitedConfig():
+                tables.edges()
+                return plans.co_cited(near, seed)
             case configs.NeighbourLabelConfig():
+                tables.values("label")
                 labels = range(*self._data.manifest.label_rows[space])
-                return LabelsOfNeighbours(
-                    self._relation(rule.rule),
-                    self._metadata.labels,
-                    labels,
-                    config.max_neighbours,
-                    config.seed,
-                )
+                return plans.labels_of(self._near(rule.rule), labels)
             case configs.ShownConfig():
-                return Shown(self._shown, self._data.triples())
+                tables.shown()
+                return plans.SHOWN
             case configs.RandomConfig():
-                return Random(self._candidates(pairs), count, seed)
+                return self._random(pairs, count, seed)
             case configs.FieldConfig():
-                return self._field_rule(rule, self._candidates(pairs), count, seed)
+                return self._field_rule(rule, pairs, count, seed)
             case configs.BM25Config():
                 return self._bm25_window(rule, pairs)
             case configs.DenseConfig():
@@ -203,23 +207,34 @@ class RuleBuilder:
                 edges.append(np.stack([citing, pairs.positives.values], axis=1))
         return np.concatenate(edges)
 
-    def _graph_rule(
-        self, rule: configs.CitedByCitedConfig | configs.CoCitedConfig, seed: int
-    ) -> Rule:
-        match rule:
-            case configs.CitedByCitedConfig():
-                return CitedByCited(self._cites)
-            case configs.CoCitedConfig():
-                limit = self._config.max_neighbours
-                return CoCited(self._cites, self._cited_by, limit, seed)
+    def _near(self, relation: str) -> str:
+        """Return the SELECT ``(query, paper)`` of papers close to each query."""
+        limit, seed = self._config.max_neighbours, self._config.seed
+        if relation == "cited":
+            self._tables.edges()
+            return plans.cited_papers(limit, seed)
+        self._tables.members(relation)
+        self._tables.draws(limit)
+        return plans.sharing_papers(relation, limit, seed)
 
-    def _field_rule(
-        self, rule: configs.FieldConfig, rows_C: IntArray, count: int, seed: int
-    ) -> Rule:
-        fields_of = self._metadata.labels if rule.field == "labels" else self._metadata.venues
+    def _random(self, pairs: PairFile, count: int, seed: int) -> str:
+        self._tables.draws(plans.DRAWS * count)
+        return plans.random(*self._numbered(pairs), count, seed)
+
+    def _field_rule(self, rule: configs.FieldConfig, pairs: PairFile, count: int, seed: int) -> str:
+        field = "label" if rule.field == "labels" else "venue"
         if rule.rule == "other_field":
-            return OtherField(rows_C, fields_of, count, seed)
-        return SameField(fields_of, fields_to_rows(fields_of, rows_C), count, seed)
+            self._tables.values(field)
+            return plans.other_field(field, self._random(pairs, count, seed))
+        self._tables.places(field)
+        self._tables.draws(plans.DRAWS * count)
+        members = self._tables.members(field, self._numbered(pairs)[0])
+        return plans.same_field(field, members, count, seed)
+
+    def _numbered(self, pairs: PairFile) -> tuple[str, int]:
+        """Return the table that numbers the candidates of a pair file, and how many there are."""
+        rows, labels = self._candidates(pairs), pairs.part == "labels"
+        return self._tables.candidates(f"{pairs.namespace} {labels}", rows), len(rows)
 
     def _bm25_window(self, rule: configs.BM25Config, pairs: PairFile) -> RankWindow[Sequence[str]]:
         texts, rows_C = self._data.texts, self._candidates(pairs)
@@ -252,37 +267,3 @@ class RuleBuilder:
             rows = self._data.manifest.label_rows[pairs.namespace]
             return np.arange(*rows, dtype=np.int64)
         return self._data.papers(pairs.namespace)
-
-    def _relation(self, name: str) -> Relation | Links:
-        if name not in self._relations:
-            if name == "cited":
-                self._relations[name] = Links(self._cites)
-            else:
-                groups = self._metadata.authors if name == "author" else self._metadata.venues
-                self._relations[name] = Relation.from_groups(groups)
-        return self._relations[name]
-
-    @cached_property
-    def _metadata(self) -> Metadata:
-        return Metadata.open(self._data.folder, len(self._data.texts))
-
-    @cached_property
-    def _cites(self) -> Ragged:
-        return self._by_row(self._data.citations())
-
-    @cached_property
-    def _cited_by(self) -> Ragged:
-        return self._by_row(self._data.citations()[:, ::-1])
-
-    @cached_property
-    def _shown(self) -> Ragged:
-        return self._by_row(self._data.shown())
-
-    def _by_row(self, pairs: IntArray) -> Ragged:
-        return Ragged.from_pairs(pairs[:, 0], pairs[:, 1], len(self._data.texts))
-
-
-def _united(first: Ragged, second: Ragged) -> Ragged:
-    """Unite two lists of lists, list by list."""
-    owners = np.concatenate([first.owners, second.owners])
-    return Ragged.from_pairs(owners, np.concatenate([first.values, second.values]), len(first))

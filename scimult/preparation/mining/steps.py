@@ -12,7 +12,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,20 +27,32 @@ from scimult.data.ragged import Ragged, offsets_of
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.files import read_json, write_json
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
+from scimult.preparation.mining.budget import Budget, chosen_groups
 from scimult.preparation.mining.config import MiningConfig, NeighbourConfig, RuleConfig
+from scimult.preparation.mining.hashing import ALL_KEYS
 from scimult.preparation.mining.neighbours import neighbour_pairs
-from scimult.preparation.mining.pools import Groups, Ingredient, Pools, mine_pools
+from scimult.preparation.mining.pools import BlockMiner, Pools
 from scimult.preparation.mining.rules import RuleBuilder
-from scimult.preparation.mining.sampling import Membership
 from scimult.preparation.steps import Steps
+from scimult.progress import progress
 
-VERSION = "2"
-GROUPS_PER_BLOCK = 1 << 16
+VERSION = "3"
+GROUPS_PER_BLOCK = 1 << 17
 PAIRS_FILE = "pairs.arrow"
 COUNTS_FILE = "counts.json"
+# Arrays of a block with one entry per negative.
+FLAT = ("values", "found_by")
 # Of the manifest's entry of a pair file: what rules look at.
 _DESCRIBED = ("file", "source", "namespace", "part", "task", "split")
 _READ = (TEXTS_FILE, METADATA_FILE, ALIASES_FILE, "citations.arrow", "shown.arrow", TRIPLES_FILE)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Every ``count``-th block, from block ``index`` on."""
+
+    index: int
+    count: int
 
 
 class MiningSteps:
@@ -63,6 +75,7 @@ class MiningSteps:
     ) -> None:
         self._data, self._config = data, config
         self._builder, self._steps = builder, steps
+        self.budget = Budget(data.manifest.pairs, config.max_groups)
         self._inputs = {"version": VERSION, "data": data_state(data), "seed": config.seed}
 
     def neighbours(self, entry: PairEntry, chosen: NeighbourConfig) -> Path:
@@ -91,28 +104,44 @@ class MiningSteps:
         ConfigError, CheckpointError
             If a model cannot be opened.
         """
-        config = self._config
-        inputs = {
-            **self._inputs,
-            "of": entry.file,
-            "rules": [self._builder.identity(rule) for rule in rules],
-            "max_negatives": config.max_negatives,
-            "max_neighbours": config.max_neighbours,
-            "neighbours": [self._embedding(chosen) for chosen in config.neighbours],
-        }
+        inputs = self._inputs_of(entry, rules)
         shares = [rule.share for rule in rules if rule.share is not None]
-        name = f"mined.{Path(entry.file).stem}"
-        blocks = Steps(self._steps.folder / f"{name}.blocks")
+        name, blocks = self._blocks(entry)
 
         def make(folder: Path) -> None:
-            pairs = self._data.open_pairs(entry)
-            miner = _FileMiner(pairs, rules, self._builder, config)
-            pools = _mine_blocks(miner, blocks, inputs)
-            _write_mined(folder, pairs, pools, shares)
+            miner = self._miner(entry, rules)
+            finished = _mine_blocks(miner, blocks, inputs)
+            _write_mined(folder, miner, _merged(finished, len(miner.pairs), folder), shares)
 
         step = self._steps.run(name, {**inputs, "shares": shares}, make)
         shutil.rmtree(blocks.folder, ignore_errors=True)
         return step.folder / PAIRS_FILE, MinedCounts(**read_json(step.folder / COUNTS_FILE))
+
+    def mine_shard(self, entry: PairEntry, rules: Sequence[RuleConfig], shard: Shard) -> None:
+        """Mine the blocks of one shard of a pair file; ``mine`` finds them finished."""
+        blocks = self._blocks(entry)[1]
+        _mine_blocks(self._miner(entry, rules), blocks, self._inputs_of(entry, rules), shard)
+
+    def _miner(self, entry: PairEntry, rules: Sequence[RuleConfig]) -> _FileMiner:
+        pairs, below = self._data.open_pairs(entry), self.budget.below(entry)
+        return _FileMiner(pairs, rules, self._builder, self._config.seed, below)
+
+    def _blocks(self, entry: PairEntry) -> tuple[str, Steps]:
+        """Return the name of the step of a pair file, and its blocks, compared by content."""
+        name = f"mined.{Path(entry.file).stem}"
+        return name, Steps(self._steps.folder / f"{name}.blocks", verify=True)
+
+    def _inputs_of(self, entry: PairEntry, rules: Sequence[RuleConfig]) -> dict[str, Any]:
+        config = self._config
+        return {
+            **self._inputs,
+            "of": entry.file,
+            "rules": [self._builder.identity(rule) for rule in rules],
+            "below": self.budget.below(entry),
+            "max_negatives": config.max_negatives,
+            "max_neighbours": config.max_neighbours,
+            "neighbours": [self._embedding(chosen) for chosen in config.neighbours],
+        }
 
     def _embedding(self, chosen: NeighbourConfig) -> dict[str, Any]:
         sizes = self._config.embedding.model_dump(mode="json")
@@ -127,71 +156,91 @@ class _FileMiner:
         pairs: PairFile,
         rules: Sequence[RuleConfig],
         builder: RuleBuilder,
-        config: MiningConfig,
+        seed: int,
+        below: int,
     ) -> None:
-        self.pairs, self._rules = pairs, rules
-        self._builder, self._config = builder, config
-        self._groups = Groups.of(pairs)
+        self.pairs, self._rules, self._builder = pairs, rules, builder
+        self.seed, self.below = seed, below
 
     @cached_property
-    def _ingredients(self) -> list[Ingredient]:
-        if not len(self.pairs):
-            return []
-        return self._builder.ingredients(self.pairs, self._rules)
+    def _miner(self) -> BlockMiner:
+        return self._builder.miner(self.pairs, self._rules, self.below)
 
-    @cached_property
-    def _is_known(self) -> Membership:
-        return Membership(self._builder.known(self.pairs.task, self.pairs.part))
+    @property
+    def groups_per_block(self) -> int:
+        """Groups of which a block's number is mined."""
+        return GROUPS_PER_BLOCK * ALL_KEYS // max(self.below, 1)
 
     def mine(self, start: int, stop: int, folder: Path) -> None:
         """Mine the groups from ``start`` to ``stop`` and write what was found."""
-        pools = mine_pools(
-            self._groups.take(np.arange(start, stop, dtype=np.int64)),
-            self._ingredients,
-            self._is_known,
-            limit=self._config.max_negatives,
-            seed=self._config.seed,
-            what=f"{self.pairs.name} to {stop:,} of {len(self.pairs):,}",
-        )
+        pools = self._miner.mine(start, stop)
         np.save(folder / "values.npy", pools.negatives.values)
         np.save(folder / "lengths.npy", pools.negatives.lengths)
         np.save(folder / "found_by.npy", pools.found_by)
         write_json(folder / COUNTS_FILE, pools.found)
 
 
-def _mine_blocks(miner: _FileMiner, blocks: Steps, inputs: dict[str, Any]) -> Pools:
-    """Mine block after block, or find them mined, and put them together."""
+def _mine_blocks(
+    miner: _FileMiner, blocks: Steps, inputs: dict[str, Any], shard: Shard | None = None
+) -> list[Path]:
+    """Mine block after block, or find them mined, and return their folders in order."""
     folders = []
-    for start in range(0, max(len(miner.pairs), 1), GROUPS_PER_BLOCK):
-        stop = min(start + GROUPS_PER_BLOCK, len(miner.pairs))
+    size = miner.groups_per_block
+    starts = range(0, max(len(miner.pairs), 1), size)
+    for number, start in enumerate(progress(starts, miner.pairs.name, unit="block")):
+        if shard is not None and number % shard.count != shard.index:
+            continue
+        stop = min(start + size, len(miner.pairs))
         described = {**inputs, "groups": [start, stop]}
 
         def make(folder: Path, start: int = start, stop: int = stop) -> None:
             miner.mine(start, stop, folder)
 
         folders.append(blocks.run(str(start), described, make, quiet=True).folder)
-    values, lengths, found_by = (
-        np.concatenate([np.load(folder / f"{name}.npy", mmap_mode="r") for folder in folders])
-        for name in ("values", "lengths", "found_by")
-    )
+    return folders
+
+
+def _merged(folders: Sequence[Path], groups: int, scratch: Path) -> Pools:
+    """Put the pools of blocks together, in files that stay out of memory."""
+    lengths = np.concatenate([np.load(folder / "lengths.npy") for folder in folders])
+    assert len(lengths) == groups, "blocks are of other groups"
+    offsets = offsets_of(lengths)
+    values, found_by = (_joined(folders, name, int(offsets[-1]), scratch) for name in FLAT)
     counts = [read_json(folder / COUNTS_FILE) for folder in folders]
     found = {name: sum(count[name] for count in counts) for name in counts[0]}
-    return Pools(Ragged(values, offsets_of(lengths)), found_by, found)
+    return Pools(Ragged(values, offsets), found_by, found)
 
 
-def _write_mined(folder: Path, pairs: PairFile, pools: Pools, shares: Sequence[float]) -> None:
-    negatives = pools.negatives
+def _joined(folders: Sequence[Path], name: str, count: int, scratch: Path) -> Any:
+    """Return an array of all blocks, one after the other, mapped from a file."""
+    parts = [np.load(folder / f"{name}.npy", mmap_mode="r") for folder in folders]
+    assert sum(map(len, parts)) == count, "a block is not as long as its groups"
+    if not count:
+        return parts[0]
+    path = scratch / f"{name}.npy"
+    joined = np.lib.format.open_memmap(path, "w+", parts[0].dtype, (count,))
+    start = 0
+    for part in parts:
+        joined[start : start + len(part)] = part
+        start += len(part)
+    path.unlink(missing_ok=True)
+    return joined
+
+
+def _write_mined(folder: Path, miner: _FileMiner, pools: Pools, shares: Sequence[float]) -> None:
     mined = replace(
-        pairs,
-        negatives=negatives,
+        miner.pairs,
+        negatives=pools.negatives,
         rules=tuple(pools.found),
         found_by=pools.found_by,
         shares=tuple(shares),
     )
+    if miner.below < ALL_KEYS:
+        mined = chosen_groups(mined, miner.seed, miner.below)
     write_pairs(folder / PAIRS_FILE, mined)
     counts = MinedCounts(
-        with_negatives=int((negatives.lengths > 0).sum()),
-        negatives=len(negatives.values),
+        with_negatives=int((mined.negatives.lengths > 0).sum()),
+        negatives=len(mined.negatives.values),
         found=pools.found,
         drawn=drawn_by_rule(mined),
     )

@@ -27,8 +27,7 @@ ROWS = st.lists(st.integers(0, N - 1), min_size=1, max_size=8)
 def _groups(queries: list[int], seed: int) -> Groups:
     rng = np.random.default_rng(seed)
     positives = [rng.choice(CANDIDATES, size=rng.integers(0, 3), replace=False) for _ in queries]
-    numbers = np.arange(len(queries), dtype=np.int64)
-    return Groups(numbers, np.array(queries, dtype=np.int64), Ragged.from_lists(positives))
+    return Groups(np.array(queries, dtype=np.int64), Ragged.from_lists(positives))
 
 
 @given(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,15 @@ import numpy as np
 import pytest
 
 from scimult.config import validate
+from scimult.data.pairs import SPLITS
 from scimult.data.prepared import PreparedData
+from scimult.errors import ConfigError, DataError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.mining import steps as mining_steps
 from scimult.preparation.mining.config import MiningConfig
-from scimult.preparation.mining.mine import mine_again
-from scimult.preparation.mining.pools import Groups, mine_pools
+from scimult.preparation.mining.hashing import ALL_KEYS, key
+from scimult.preparation.mining.mine import mine_again, mine_shard
+from scimult.preparation.mining.steps import Shard, _FileMiner
 from scimult.preparation.mining.veto import content_of_model
 from scimult.preparation.steps import Steps
 from scimult.types import FloatArray, Role, Similarity, Text
@@ -48,13 +54,14 @@ class _Lengths:
 def mined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Take blocks of 7 groups, and return the list that gets the name of each that is mined."""
     names: list[str] = []
+    mine = _FileMiner.mine
 
-    def recorded(groups: Groups, *arguments: Any, what: str, **choices: Any) -> Any:
-        names.append(what)
-        return mine_pools(groups, *arguments, what=what, **choices)
+    def recorded(self: _FileMiner, start: int, stop: int, folder: Path) -> None:
+        names.append(f"{self.pairs.name} {self.pairs.split} to {stop}")
+        mine(self, start, stop, folder)
 
     monkeypatch.setattr(mining_steps, "GROUPS_PER_BLOCK", 7)
-    monkeypatch.setattr(mining_steps, "mine_pools", recorded)
+    monkeypatch.setattr(_FileMiner, "mine", recorded)
     return names
 
 
@@ -73,15 +80,15 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 ) -> None:
     config, encoder = _config(write_raw(tmp_path / "raw")), _Lengths()
     steps, out = tmp_path / "steps", tmp_path / "out"
-    recorded = mining_steps.mine_pools
+    recorded = _FileMiner.mine
 
-    def interrupted(*arguments: Any, **choices: Any) -> Any:
+    def interrupted(*arguments: Any) -> None:
         if len(mined) == at:
             raise KeyboardInterrupt
-        return recorded(*arguments, **choices)
+        recorded(*arguments)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(mining_steps, "mine_pools", interrupted)
+        patch.setattr(_FileMiner, "mine", interrupted)
         build_dataset(config, out, steps=steps, open_encoder=lambda rule: encoder)
     assert not out.exists()
     build_dataset(config, out, steps=steps, open_encoder=lambda rule: encoder)
@@ -101,7 +108,7 @@ def test_only_what_inputs_changed_is_mined_again(tmp_path: Path, mined: list[str
         config = _config(root, **mining)
         choices: dict[str, Any] = {"open_encoder": lambda rule: _Lengths(fingerprint)}
         build_dataset(config, tmp_path / "out", steps=steps, **choices)
-        names = {what.split(" to ")[0] for what in mined}
+        names = {what.split(" ")[0] for what in mined}
         build_dataset(config, tmp_path / "new", **choices)
         assert _content(tmp_path / "out") == _content(tmp_path / "new")
         return names
@@ -131,7 +138,101 @@ def test_mining_again_keeps_what_stays_the_same(tmp_path: Path, mined: list[str]
     assert mined == []
     assert PreparedData.open(out).fingerprint == before
     mine_again(out, validate(MiningConfig, {"labels": ["venue"]}), steps=Steps(steps))
-    assert {what.split(" to ")[0] for what in mined} == {"toy.classification"}
+    assert {what.split(" ")[0] for what in mined} == {"toy.classification"}
+
+
+def test_shards_together_are_the_whole(tmp_path: Path, mined: list[str]) -> None:
+    out, steps = tmp_path / "out", Steps(tmp_path / "steps")
+    build_dataset(raw_config(write_raw(tmp_path / "raw")), out)
+    config = validate(MiningConfig, {"citations": ["co_cited", "random"], "max_negatives": 5})
+    before = _content(out)
+    mined.clear()
+    for index in (2, 0, 1):
+        mine_shard(out, config, Shard(index, 3), steps)
+    assert _content(out) == before, "shards leave the folder alone"
+    assert len(set(mined)) == len(mined), "no block is mined twice"
+    (damaged,) = steps.folder.glob("mined.toy.link_prediction.train.blocks/7/values.npy")
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    mined.clear()
+    mine_again(out, config, steps=steps)
+    assert mined == ["toy.link_prediction train to 14"], "what does not agree is mined again"
+    build_dataset(raw_config(tmp_path / "raw"), tmp_path / "whole")
+    mine_again(tmp_path / "whole", config)
+    assert _content(out) == _content(tmp_path / "whole")
+    with pytest.raises(ConfigError, match="neighbours"):
+        mine_shard(out, validate(MiningConfig, RULES), Shard(0, 2), steps)
+
+
+@pytest.mark.parametrize("limit", [1, 12, 10_000])
+def test_a_budget_leaves_whole_queries_and_what_they_would_get_without_it(
+    tmp_path: Path, limit: int
+) -> None:
+    out, steps = tmp_path / "out", Steps(tmp_path / "steps")
+    build_dataset(raw_config(write_raw(tmp_path / "raw")), out)
+    rules = {"citations": ["co_cited", "bm25", "random"], "labels": ["random"], "max_negatives": 5}
+    mine_again(out, validate(MiningConfig, rules), steps=steps)
+    whole, content = PreparedData.open(out), _content(out)
+    files = {(pairs.name, pairs.split): pairs for s in SPLITS for pairs in whole.pairs(s)}
+    config = validate(MiningConfig, {**rules, "max_groups": limit})
+    mine_again(out, config, steps=steps)
+    part = PreparedData.open(out)
+    for pairs in [pairs for split in SPLITS for pairs in part.pairs(split)]:
+        all_of_them = files[pairs.name, pairs.split]
+        stay = np.isin(all_of_them.queries, pairs.queries)
+        share = min(1.0, limit / len(all_of_them)) if pairs.split == "train" else 1.0
+        chosen = key(0, all_of_them.queries) < round(share * ALL_KEYS)
+        assert stay.tolist() == chosen.tolist()
+        for name in ("positives", "negatives"):
+            expected = getattr(all_of_them, name).take(np.flatnonzero(stay))
+            assert getattr(pairs, name).values.tolist() == expected.values.tolist()
+            assert getattr(pairs, name).offsets.tolist() == expected.offsets.tolist()
+    (entry,) = [e for e in part.manifest.pairs if e.file.endswith("link_prediction.train.arrow")]
+    assert entry.groups == len(part.open_pairs(entry)) <= len(CITATIONS)
+    assert (out / "whole").exists() == (limit < 10_000)
+    if limit < 10_000:
+        with pytest.raises(DataError, match="holds a part of its groups"):
+            mine_shard(out, config, Shard(0, 2), steps)
+    mine_again(out, validate(MiningConfig, rules), steps=steps)
+    assert _content(out) == content, "the other groups come back"
+
+
+_MINE = """
+import os, signal, sys
+from pathlib import Path
+from scimult.preparation.dataset import build_dataset
+from scimult.preparation.mining import steps
+from tests.raw_corpus import raw_config
+
+root, out, kept, blocks = sys.argv[1:]
+left, mine = int(blocks), steps._FileMiner.mine
+
+def killed(self, start, stop, folder):
+    global left
+    mine(self, start, stop, folder)
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+steps.GROUPS_PER_BLOCK, steps._FileMiner.mine = 7, killed
+build_dataset(raw_config(Path(root)), Path(out), steps=Path(kept))
+"""
+
+
+@pytest.mark.ranks
+def test_killed_at_any_block_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    root = write_raw(tmp_path / "raw")
+
+    def build(name: str, blocks: int) -> int:
+        arguments = [str(root), str(tmp_path / name), str(tmp_path / f"{name}.steps"), str(blocks)]
+        return subprocess.run([sys.executable, "-c", _MINE, *arguments], check=False).returncode
+
+    assert build("whole", -1) == 0
+    # Of eleven blocks: the second, then what is the third of those left, and so on.
+    for blocks in (2, 3, 4):
+        assert build("killed", blocks) == -signal.SIGKILL
+        assert not (tmp_path / "killed").exists()
+    assert build("killed", -1) == 0
+    assert _content(tmp_path / "killed") == _content(tmp_path / "whole")
 
 
 def test_a_veto_depends_on_what_its_folder_holds(tmp_path: Path) -> None:

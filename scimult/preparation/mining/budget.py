@@ -1,0 +1,91 @@
+"""Which groups of large pair files are mined, and trained: no more than epochs will draw.
+
+Queries are chosen, with all their groups, and the same ones in all training files of a task: so
+what training reads of a query holds all its known positives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from scimult.data.manifest import PairEntry
+from scimult.data.pairs import PairFile
+from scimult.data.prepared import PreparedData
+from scimult.data.ragged import Ragged, offsets_of
+from scimult.files import link_or_copy
+from scimult.preparation.mining.hashing import ALL_KEYS, key
+
+FOLDER = "whole"
+_PARTS = ("citations", "links", "labels", "queries")
+
+
+class Budget:
+    """Chooses queries of training files.
+
+    Parameters
+    ----------
+    entries : sequence of PairEntry
+        All pair files.
+    limit : int, optional
+        Groups, more or less, that stay of the largest training file of a task; of its other
+        files the same share. All stay by default.
+    """
+
+    def __init__(self, entries: Sequence[PairEntry], limit: int | None) -> None:
+        self._shares: dict[str, float] = {}
+        for entry in filter(_counts, entries if limit is not None else ()):
+            assert limit is not None
+            share = min(1.0, limit / max(entry.groups, 1))
+            self._shares[entry.task] = min(share, self._shares.get(entry.task, 1.0))
+
+    def share(self, entry: PairEntry) -> float:
+        """Return the share of a file's queries that stay."""
+        return self._shares.get(entry.task, 1.0) if _counts(entry) else 1.0
+
+    def below(self, entry: PairEntry) -> int:
+        """Return the number that the keys of queries must be below to stay."""
+        return round(self._shares.get(entry.task, 1.0) * ALL_KEYS) if _counts(entry) else ALL_KEYS
+
+
+def chosen_groups(pairs: PairFile, seed: int, below: int) -> PairFile:
+    """Return the chosen groups of a mined file; the others have no negatives."""
+    places = np.flatnonzero(key(seed, pairs.queries) < below)
+    return replace(
+        pairs,
+        queries=pairs.queries[places],
+        positives=pairs.positives.take(places),
+        unsampled=pairs.unsampled.take(places),
+        negatives=Ragged(pairs.negatives.values, offsets_of(pairs.negatives.lengths[places])),
+    )
+
+
+def keep_whole(data: PreparedData, entry: PairEntry) -> None:
+    """Put a pair file aside of which the folder gets a part."""
+    whole = whole_file(data, entry)
+    whole.parent.mkdir(exist_ok=True)
+    link_or_copy(data.folder / entry.file, whole)
+
+
+def restore_whole(data: PreparedData) -> None:
+    """Take back the pair files of which an earlier mining left a part."""
+    for place, entry in enumerate(data.manifest.pairs):
+        whole = whole_file(data, entry)
+        if whole.exists():
+            whole.replace(data.folder / entry.file)
+            data.manifest.pairs[place] = PairEntry.of(data.open_pairs(entry))
+    with suppress(OSError):  # none was there, or other files are
+        (data.folder / FOLDER).rmdir()
+
+
+def whole_file(data: PreparedData, entry: PairEntry) -> Path:
+    """Return where a pair file is kept of which the folder has a part."""
+    return data.folder / FOLDER / Path(entry.file).name
+
+
+def _counts(entry: PairEntry) -> bool:
+    return entry.split == "train" and entry.part in _PARTS

@@ -1,0 +1,207 @@
+"""What a prepared folder holds, as tables of an engine; each is made when a plan first needs it.
+
+Files are handed over in slices, each mapped for itself, so that memory holds one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from scimult.data.pairs import VERSION, PairFile, PairPart
+from scimult.data.prepared import PreparedData, read_triples
+from scimult.data.ragged import Ragged
+from scimult.data.text_store import open_arrow
+from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
+from scimult.preparation.metadata import VERSION as METADATA_VERSION
+from scimult.preparation.mining.engine import Engine
+from scimult.types import IntArray
+
+ROWS_PER_SLICE = 1 << 22
+_KINDS = {"label": "labels", "author": "authors", "venue": "venue"}
+
+
+class Tables:
+    """Makes tables of a prepared folder, each once.
+
+    Parameters
+    ----------
+    data : PreparedData
+        The folder, with the pair files that are to be mined.
+    engine : Engine
+        Gets the tables.
+    """
+
+    def __init__(self, data: PreparedData, engine: Engine) -> None:
+        assert len(data.texts) < 1 << 32, "keys are made of 32 bits"
+        self._data, self._engine = data, engine
+        self._made: set[str] = set()
+        self._draws = 0
+
+    def edges(self) -> None:
+        """Make ``edges (citing, cited)``, each once, those of a paper beside each other."""
+        select = "SELECT DISTINCT citing, cited FROM loaded ORDER BY citing, cited"
+        self._once("edges", partial(self._read, "edges", "citations", select))
+
+    def shown(self) -> None:
+        """Make ``shown (query, paper)`` and ``triples (query, positive, negative)``."""
+        select = "SELECT DISTINCT query, paper FROM loaded ORDER BY query, paper"
+        self._once("shown", partial(self._read, "shown", "shown", select))
+        self._once("triples", self._triples)
+
+    def pairs(self, pairs: PairFile) -> str:
+        """Make the positives ``(number, query, paper)`` of the groups of a pair file.
+
+        Returns
+        -------
+        str
+            The table; those that down-sampling left out are in ``TABLE_unsampled``.
+        """
+        name = _identifier(f"pairs_{pairs.name}.{pairs.split}")
+        for table, lists in ((name, pairs.positives), (f"{name}_unsampled", pairs.unsampled)):
+            self._once(table, partial(self._engine.load, table, _groups(pairs.queries, lists)))
+        return name
+
+    def known(self, task: str, part: PairPart | None) -> list[str]:
+        """Make what must not become a negative of a query; return SELECTs ``(query, paper)``.
+
+        That is every positive of the task, over all sources and splits; for citations also
+        what the query cites under other tasks, and for labels all labels of the paper. What
+        was judged for a link stays a negative even if the query cites it elsewhere.
+        """
+        selects = []
+        for entry in self._data.manifest.pairs:
+            if entry.task == task:
+                name = self.pairs(self._data.open_pairs(entry))
+                selects += [f"SELECT query, paper FROM {name}{end}" for end in ("", "_unsampled")]
+        if part in ("citations", "neighbours"):
+            self.edges()
+            selects.append("SELECT citing AS query, cited AS paper FROM edges")
+        elif part == "labels":
+            self.values("label")
+            selects.append("SELECT paper AS query, value AS paper FROM paper_label")
+        return selects
+
+    def values(self, kind: str) -> None:
+        """Make ``paper_KIND (paper, value)`` of labels, authors or venues."""
+
+        def parts() -> Iterator[pa.Table]:
+            path = self._data.folder / METADATA_FILE
+            for part in _slices(path, "metadata", METADATA_VERSION):
+                rows, column = part.column("row"), part.column(_KINDS[kind])
+                yield _values(rows.to_numpy(), column.combine_chunks())
+
+        def make() -> None:
+            self._engine.load("loaded", parts())
+            select = "SELECT DISTINCT paper, value FROM loaded ORDER BY paper, value"
+            self._create(f"paper_{kind}", select)
+
+        self._once(f"paper_{kind}", make)
+
+    def members(self, kind: str, candidates: str | None = None) -> str:
+        """Make ``_members (value, place, paper)``, papers of each value, numbered, and ``_sizes``.
+
+        Parameters
+        ----------
+        kind : str
+            ``label``, ``author`` or ``venue``.
+        candidates : str, optional
+            The papers that count; all by default.
+
+        Returns
+        -------
+        str
+            What the names of the two tables begin with.
+        """
+        self.values(kind)
+        name = kind if candidates is None else f"{kind}_{candidates}"
+        among = "" if candidates is None else f"WHERE paper IN (SELECT paper FROM {candidates})"
+        self._number(f"{name}_members", "value", "paper", f"paper_{kind}", among)
+        sizes = f"SELECT value, count(*) AS size FROM {name}_members GROUP BY value"
+        self._once(f"{name}_sizes", partial(self._create, f"{name}_sizes", sizes))
+        return name
+
+    def places(self, kind: str) -> None:
+        """Make ``KIND_places (paper, place, value)``, values of each paper, and ``KIND_counts``."""
+        self.values(kind)
+        self._number(f"{kind}_places", "paper", "value", f"paper_{kind}", "")
+        counts = f"SELECT paper, count(*) AS size FROM {kind}_places GROUP BY paper"
+        self._once(f"{kind}_counts", partial(self._create, f"{kind}_counts", counts))
+
+    def candidates(self, name: str, rows: IntArray) -> str:
+        """Make a table ``(place, paper)`` of the rows that queries choose from; return its name."""
+        table = _identifier(f"candidates_{name}")
+        places = np.arange(len(rows), dtype=np.int64)
+        numbered = pa.table({"place": places, "paper": rows})
+        self._once(table, partial(self._engine.load, table, [numbered]))
+        return table
+
+    def draws(self, count: int) -> None:
+        """Make ``draws (draw)`` of at least the numbers below ``count``."""
+        if count > self._draws:
+            self._engine.load("draws", [pa.table({"draw": np.arange(count, dtype=np.int64)})])
+            self._draws = count
+
+    def _once(self, name: str, make: Callable[[], None]) -> None:
+        if name not in self._made:
+            make()
+            self._made.add(name)
+
+    def _read(self, name: str, what: str, select: str) -> None:
+        path = self._data.folder / f"{what}.arrow"
+        self._engine.load("loaded", _slices(path, what, VERSION))
+        self._create(name, select)
+
+    def _create(self, name: str, select: str) -> None:
+        self._engine.create(name, select, lasting=True)
+
+    def _triples(self) -> None:
+        names = ("query", "positive", "negative")
+        columns = read_triples(self._data.folder).T
+        self._engine.load("triples", [pa.table(dict(zip(names, columns, strict=True)))])
+
+    def _number(self, name: str, owner: str, value: str, rows: str, among: str) -> None:
+        place = f"row_number() OVER (PARTITION BY {owner} ORDER BY {value}) - 1 AS place"
+        select = f"SELECT {owner}, {place}, {value} FROM {rows} {among}"
+        self._once(name, partial(self._create, name, select))
+
+
+def _slices(path: Path, what: str, version: str) -> Iterator[pa.Table]:
+    """Return a file in parts; a part that was read does not stay in memory."""
+    start, count = 0, 1
+    while start < count:
+        table = open_arrow(path, what, version)
+        count = max(len(table), 1)
+        yield table.slice(start, ROWS_PER_SLICE)
+        start += ROWS_PER_SLICE
+
+
+def _groups(queries: IntArray, lists: Ragged) -> Iterator[pa.Table]:
+    """Return the lists of groups as rows ``(number, query, paper)``."""
+    for start in range(0, max(len(lists), 1), ROWS_PER_SLICE):
+        stop = min(start + ROWS_PER_SLICE, len(lists))
+        lengths = np.diff(lists.offsets[start : stop + 1])
+        numbers = np.repeat(np.arange(start, stop, dtype=np.int64), lengths)
+        values = lists.values[lists.offsets[start] : lists.offsets[stop]]
+        yield pa.table({"number": numbers, "query": queries[numbers], "paper": values})
+
+
+def _values(rows: IntArray, column: pa.Array) -> pa.Table:
+    """Return lists, or single values, of rows as ``(paper, value)``; texts by their codes."""
+    if pa.types.is_large_list(column.type):
+        rows = np.repeat(rows, column.value_lengths().to_numpy())
+        column = column.flatten()
+    if pa.types.is_dictionary(column.type):
+        column = column.indices
+    given = column.is_valid().to_numpy(zero_copy_only=False)
+    values = column.drop_null().to_numpy().astype(np.int64)
+    return pa.table({"paper": rows[given], "value": values})
+
+
+def _identifier(name: str) -> str:
+    """Return a name as SQL takes it, whatever the user called a source."""
+    return "_" + "".join(c if c.isalnum() and c.isascii() else f"_{ord(c):x}_" for c in name)
