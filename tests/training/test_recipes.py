@@ -73,21 +73,14 @@ def name(path: Path) -> str:
 
 # One of each kind; the twins of the others differ in a number, or not at all, and are slow tests.
 ONE_OF_EACH = {
-    "beyond/experts_with_instructions",
-    "beyond/matryoshka",
     "beyond/mixed_batches",
     "beyond/modernbert",
-    "multi_objective/crop_context2doc",
-    "multi_objective/finetune_1_2",
     "multi_objective/in_batch",
     "scimult/mha_expert",
-    "scimult/no_label_negatives",
     "scimult/prefix",
     "scincl/scincl",
     "specter/specter",
-    "specter2/base",
     "specter2/fusion",
-    "specter2/mtl_ctrl",
 }
 TWINS = [
     pytest.param(path, marks=[] if name(path) in ONE_OF_EACH else [pytest.mark.slow])
