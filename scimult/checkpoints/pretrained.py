@@ -78,8 +78,13 @@ class Pretrained:
         Raises
         ------
         ConfigError
-            If it is empty or longer than the model's context.
+            If the model reads none; if it is no string, empty or longer than the model's context.
         """
+        if self.config.encoder.instructions is None:
+            fix = "leave instruction out, or use a model of variant instruction or prefix"
+            raise ConfigError("the model reads no instructions", value=instruction, fix=fix)
+        if not isinstance(instruction, str):
+            raise ConfigError("instruction is not a string", value=instruction, fix="pass a str")
         text, limit = instruction.strip(), self.config.encoder.max_positions
         if not text:
             raise ConfigError(
@@ -109,6 +114,7 @@ def load_pretrained(
     similarity: Similarity | None = None,
     normalise: bool | None = None,
     dims: int | None = None,
+    tokenizer: Path | str | None = None,
 ) -> Pretrained:
     """Load our folder, a run folder (its ``model``), or a Hugging Face folder.
 
@@ -125,6 +131,8 @@ def load_pretrained(
     dims : int, optional
         Keep only so many dimensions of the embeddings (for models trained with
         ``loss.matryoshka``), which are scaled to length 1 after that.
+    tokenizer : path, optional
+        A folder that holds a copy of the model's tokenizer, such as one that opens faster.
 
     Raises
     ------
@@ -157,8 +165,8 @@ def load_pretrained(
         pretrained_config.encoder = _cut(pretrained_config.encoder, dims)
     model = empty_model(pretrained_config.encoder)
     load_strictly(model, weights, folder, assign=True)
-    tokenizer = tokenizer_for(pretrained_config.encoder, folder)
-    return Pretrained(model.eval(), tokenizer, pretrained_config)
+    found = tokenizer_for(pretrained_config.encoder, Path(tokenizer or folder))
+    return Pretrained(model.eval(), found, pretrained_config)
 
 
 def tokenizer_for(encoder: EncoderConfig, folder: Path) -> TextTokenizer:

@@ -34,8 +34,7 @@ from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import ALL, TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
 
-# Texts that are tokenised while a GPU embeds the ones before.
-_CUDA_TEXTS = 1 << 14
+_CUDA_TEXTS = 1 << 14  # tokenised while a GPU embeds the ones before
 # Texts of a block of `encode_blocks`: sorted by length together, and in memory together.
 BLOCK = 1 << 16
 
@@ -100,6 +99,7 @@ class SciMult:
         normalise: bool | None = None,
         dims: int | None = None,
         name: str | None = None,
+        tokenizer: Path | str | None = None,
     ) -> SciMult:
         """Load a run, a saved model, or a Hugging Face or sentence-transformers folder.
 
@@ -119,6 +119,8 @@ class SciMult:
             Keep only the first dimensions of each embedding (before it is scaled).
         name : str, optional
             Defaults to the folder's name.
+        tokenizer : path, optional
+            A folder with a copy of the model's tokenizer (`save_tokenizer`).
 
         Raises
         ------
@@ -128,7 +130,12 @@ class SciMult:
             If an option is of another type or value.
         """
         pretrained = load_pretrained(
-            path, pooling=pooling, similarity=similarity, normalise=normalise, dims=dims
+            path,
+            pooling=pooling,
+            similarity=similarity,
+            normalise=normalise,
+            dims=dims,
+            tokenizer=tokenizer,
         )
         name = name or Path(path).resolve().name.removeprefix(PACKAGE)
         found = cls(pretrained, name=name, device=device, dtype=dtype)
@@ -255,7 +262,8 @@ class SciMult:
             return np.concatenate([np.zeros((0, self.width), dtype=np.float32), *blocks])
         wanted = as_texts(texts, self.kind(task, role))
         route = self._pretrained.route(task, role)
-        instead = {} if instruction is None else {route: self._instruction(instruction)}
+        row_of = self._pretrained.instruction_row
+        instead = {} if instruction is None else {route: row_of(instruction)}
         embeddings_ND: FloatArray = self._embed(wanted, [route], instead, show_progress)[0]
         return embeddings_ND
 
@@ -379,20 +387,12 @@ class SciMult:
         one_of("role", role, get_args(Role))
         sides = self.tasks.paper_sides(role)
         if not sides:
-            fix = "name one of its tasks"
-            raise ConfigError(f"no task of {self.name} has papers", value=ALL, fix=fix)
+            raise ConfigError(f"no task of {self.name} has papers", value=ALL, fix="name a task")
         return sides
 
-    def _instruction(self, instruction: str) -> TokenIds:
-        if self._pretrained.config.encoder.instructions is None:
-            raise ConfigError(
-                f"model {self.name} reads no instructions",
-                value=instruction,
-                fix="leave instruction out, or use a model of variant instruction or prefix",
-            )
-        if not isinstance(instruction, str):
-            raise ConfigError("instruction is not a string", value=instruction, fix="pass a str")
-        return self._pretrained.instruction_row(instruction)
+    def save_tokenizer(self, folder: Path | str) -> None:
+        """Write a copy of the tokenizer; see ``tokenizer`` of :meth:`from_pretrained`."""
+        self._pretrained.tokenizer.save(folder)
 
     @cached_property
     def fingerprint(self) -> str:

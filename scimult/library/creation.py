@@ -9,7 +9,7 @@ from typing import Any
 from scimult.files import atomic_folder
 from scimult.inference import SciMult
 from scimult.library.encoding import folder_of, reference_to, shared_sides, sides_of, spaces_of
-from scimult.library.manifest import PAPERS, VECTORS, Manifest, write_manifest
+from scimult.library.manifest import PAPERS, TOKENIZER, VECTORS, Manifest, write_manifest
 from scimult.retrieval.shards import Precision, publish
 
 
@@ -56,4 +56,5 @@ def create_library(
         (temporary / PAPERS).mkdir()
         for task, space in spaces.items():
             publish(temporary / VECTORS / manifest.vectors / f"{task}.{sides[task]}", space, [])
+        model.save_tokenizer(temporary / VECTORS / manifest.vectors / TOKENIZER)
         write_manifest(temporary, manifest)

@@ -73,7 +73,10 @@ def reference_to(model: SciMult, path: Path, settings: Mapping[str, Any]) -> dic
 
 
 def open_model(
-    reference: Mapping[str, Any], path: Path | str | None = None, device: str | None = None
+    reference: Mapping[str, Any],
+    path: Path | str | None = None,
+    device: str | None = None,
+    tokenizer: Path | None = None,
 ) -> SciMult:
     """Open the model of a library, from ``path`` if it lies elsewhere by now.
 
@@ -87,4 +90,6 @@ def open_model(
         fix = "name its folder with --model (in Python: Library.open(..., model=...))"
         raise DataError("the library's model is not here any more", path=where, fix=fix)
     dtype, settings = reference["dtype"], reference["settings"]
-    return SciMult.from_pretrained(where, device=device, dtype=dtype, **settings)
+    return SciMult.from_pretrained(
+        where, device=device, dtype=dtype, tokenizer=tokenizer, **settings
+    )

@@ -18,6 +18,8 @@ from scimult.types import BoolArray, Role
 FORMAT, VERSION = "scimult-library", 1
 FILE = "library.json"
 PAPERS, VECTORS, INDEXES = "papers", "vectors", "indexes"
+# Beside the vectors that it belongs to: a copy that opens without transformers.
+TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True)

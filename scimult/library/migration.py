@@ -27,7 +27,7 @@ from scimult.library.encoding import (
     sides_of,
     spaces_of,
 )
-from scimult.library.manifest import INDEXES, VECTORS, write_manifest
+from scimult.library.manifest import INDEXES, TOKENIZER, VECTORS, write_manifest
 from scimult.library.state import State
 from scimult.library.writing import longest_of
 from scimult.progress import bar
@@ -93,6 +93,7 @@ def migrate(
             shown.update(segment.rows)
     for task, space in spaces.items():
         publish(folders[task], space, listed[task])
+    model.save_tokenizer(state.folder / VECTORS / name / TOKENIZER)
     longest = {task: _longest(folders[task]) for task in sides}
     where = path.resolve() if path.exists() else path
     values = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from scimult.inference import SciMult
 from scimult.library.drift import Adapter
 from scimult.library.encoding import open_model
+from scimult.library.manifest import TOKENIZER, VECTORS
 from scimult.library.migration import adapter_for
 from scimult.library.state import State
 from scimult.library.writing import check_model
@@ -77,7 +78,10 @@ class OpenedModel:
         if isinstance(given, SciMult):
             return given
         reference, newer = manifest.model, manifest.adapter.get("model")
+        kept: Path | None = self._state.folder / VECTORS / manifest.vectors / TOKENIZER
         if newer and given is not None and Path(given).resolve() == Path(newer["path"]):
             # As it was opened when the adapter was fitted.
-            reference = newer
-        return open_model(reference, given, self._device)
+            reference, kept = newer, None
+        # Of another model that the user names, the check of what made the vectors says so.
+        kept = kept if kept is not None and kept.is_dir() and given is None else None
+        return open_model(reference, given, self._device, kept)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scimult.library import Library
+from tests.base_models import save_base_model
 from tests.tiny import save_tiny_model
 
 # Packages that the extras install, and parts of others that take most of a second to import.
@@ -48,6 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     Library.create(folder / "library", papers, model=folder / "model")
+    Library.create(folder / "foreign", papers, model=save_base_model(folder / "base", "bert"))
     return folder
 
 
@@ -59,6 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "recommend --id p1 --model model --papers papers.jsonl",
         "search graphs --library library --top 2",
         "recommend --id p1 --library library --top 2",
+        "search graphs --library foreign --top 2",
         "tag --model model --papers papers.jsonl --labels labels.jsonl",
         "encode papers.jsonl --model model --task search --out embeddings",
     ],

@@ -288,7 +288,7 @@ def test_instructions_of_the_caller(model: SciMult, tmp_path: Path) -> None:
         reader.encode(PAPERS, task="search", instruction="long " * 20)
     with pytest.raises(ConfigError, match="an instruction is empty"):
         reader.encode(PAPERS, task="search", instruction=" ")
-    with pytest.raises(ConfigError, match="tiny reads no instructions"):
+    with pytest.raises(ConfigError, match="the model reads no instructions"):
         model.encode(PAPERS, task="search", instruction="Find data")
 
 
