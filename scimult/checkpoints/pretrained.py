@@ -78,13 +78,8 @@ class Pretrained:
         Raises
         ------
         ConfigError
-            If the model reads none; if it is no string, empty or longer than the model's context.
+            If it is empty or longer than the model's context.
         """
-        if self.config.encoder.instructions is None:
-            fix = "leave instruction out, or use a model of variant instruction or prefix"
-            raise ConfigError("the model reads no instructions", value=instruction, fix=fix)
-        if not isinstance(instruction, str):
-            raise ConfigError("instruction is not a string", value=instruction, fix="pass a str")
         text, limit = instruction.strip(), self.config.encoder.max_positions
         if not text:
             raise ConfigError(
@@ -98,6 +93,21 @@ class Pretrained:
                 fix="shorten it",
             )
         return row
+
+    def replacement_row(self, instruction: str) -> TokenIds:
+        """Return the token ids of an instruction in place of a task's own.
+
+        Raises
+        ------
+        ConfigError
+            If the model reads none; if it is no string, empty or longer than the model's context.
+        """
+        if self.config.encoder.instructions is None:
+            fix = "leave instruction out, or use a model of variant instruction or prefix"
+            raise ConfigError("the model reads no instructions", value=instruction, fix=fix)
+        if not isinstance(instruction, str):
+            raise ConfigError("instruction is not a string", value=instruction, fix="pass a str")
+        return self.instruction_row(instruction)
 
     def _instruction_rows(self) -> list[TokenIds]:
         instructions: dict[int, str] = {}

@@ -262,7 +262,7 @@ class SciMult:
             return np.concatenate([np.zeros((0, self.width), dtype=np.float32), *blocks])
         wanted = as_texts(texts, self.kind(task, role))
         route = self._pretrained.route(task, role)
-        row_of = self._pretrained.instruction_row
+        row_of = self._pretrained.replacement_row
         instead = {} if instruction is None else {route: row_of(instruction)}
         embeddings_ND: FloatArray = self._embed(wanted, [route], instead, show_progress)[0]
         return embeddings_ND

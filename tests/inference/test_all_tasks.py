@@ -86,7 +86,7 @@ def test_all_tasks_need_papers_and_no_instruction(model: SciMult, tmp_path: Path
     config = read_json(path / "config.json")
     config["tasks"] = [config["tasks"][0] | {"candidate_kind": "query"}]
     write_json(path / "config.json", config)
-    with pytest.raises(ConfigError, match="no task of m has papers.*Fix: name one of its tasks"):
+    with pytest.raises(ConfigError, match="no task of m has papers.*Fix: name a task"):
         SciMult.from_pretrained(path, device="cpu").encode(PAPERS, task="all")
     config["tasks"][0]["name"] = "all"
     write_json(path / "config.json", config)
