@@ -19,6 +19,7 @@ from scimult.hardware import keep_freed_memory, peak_memory
 from scimult.matching.affinity import Rule, affinities
 from scimult.matching.assignment import Loads, assign
 from scimult.progress import bar
+from scimult.retrieval.embeddings import unit_rows
 from scimult.types import FloatArray, IntArray
 
 _TOPICS, _NOISE = 200, 1.0
@@ -64,7 +65,7 @@ def measure_matching(
     """Match a made-up venue whose reviewers have ``each`` publications on average."""
     keep_freed_memory()
     rng = np.random.default_rng(0)
-    topics_TD = _unit(rng.normal(size=(_TOPICS, width)).astype(np.float32))
+    topics_TD = unit_rows(rng.normal(size=(_TOPICS, width)).astype(np.float32))
     counts = rng.geometric(1 / each, size=reviewers)
     written = Ragged(np.arange(counts.sum(), dtype=np.int64), offsets_of(counts))
     interests = rng.integers(0, _TOPICS, size=reviewers)
@@ -95,9 +96,4 @@ def _around(topics_TD: FloatArray, chosen: IntArray, rng: np.random.Generator) -
     """Return unit vectors around the chosen topics."""
     noise = rng.standard_normal(size=(len(chosen), topics_TD.shape[1]), dtype=np.float32)
     noise *= _NOISE / np.sqrt(topics_TD.shape[1])
-    return _unit(topics_TD[chosen] + noise)
-
-
-def _unit(x_ND: FloatArray) -> FloatArray:
-    x_ND /= np.linalg.norm(x_ND, axis=1, keepdims=True)
-    return x_ND
+    return unit_rows(topics_TD[chosen] + noise)

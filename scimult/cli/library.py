@@ -12,7 +12,7 @@ import typer
 from scimult.cli.checks import check_model
 from scimult.cli.common import AsJson, Device, Dtype, Model, Pooling, Similarity, SkipBad
 from scimult.cli.output import echo, print_records
-from scimult.errors import DataError
+from scimult.errors import DataError, StorageError
 
 if TYPE_CHECKING:
     from scimult.library.records import Paper
@@ -72,23 +72,28 @@ def create(
 ) -> None:
     """Make a library of papers; given again after a kill, sync goes on."""
     from scimult.files import check_replaceable
+    from scimult.library.manifest import FILE
 
     check_model(model)
+    if (folder / FILE).is_file():
+        fix = "scimult library sync makes it hold the papers; or choose another folder"
+        raise StorageError("a library is here already", path=folder, fix=fix)
     check_replaceable(folder)
     with _incoming(papers, form, column, skip_bad) as incoming:
         from scimult.library import Library
 
         made = Library.create(
             folder,
+            incoming,
             model=model,
             tasks=task or (),
             precision=precision,
             device=device,
             dtype=dtype,
             settings={"pooling": pooling, "similarity": similarity},
+            show_progress=True,
         )
-        changes = made.add(incoming, show_progress=True)
-    _tell(folder, len(made), changes)
+    echo(f"{folder}: {len(made):,} papers, encoded for {', '.join(made.state.manifest.sides)}")
 
 
 @library.command()
@@ -102,12 +107,7 @@ def add(
     skip_bad: SkipBad = False,
 ) -> None:
     """Take papers in: new ones, and others of ids that are there."""
-    from scimult.library import Library
-
-    opened = Library.open(folder, model=model, device=device)
-    with _incoming(papers, form, column, skip_bad) as incoming:
-        changes = opened.add(incoming, show_progress=True)
-    _tell(folder, len(opened), changes)
+    _change("add", folder, _incoming(papers, form, column, skip_bad), model, device)
 
 
 @library.command()
@@ -121,11 +121,22 @@ def sync(
     skip_bad: SkipBad = False,
 ) -> None:
     """Make the library hold exactly these papers: encode what changed, remove what is gone."""
+    _change("sync", folder, _incoming(papers, form, column, skip_bad), model, device)
+
+
+def _change(
+    how: Literal["add", "sync"],
+    folder: Path,
+    files: _incoming,
+    model: Path | None,
+    device: str | None,
+) -> None:
     from scimult.library import Library
 
     opened = Library.open(folder, model=model, device=device)
-    with _incoming(papers, form, column, skip_bad) as incoming:
-        changes = opened.sync(incoming, show_progress=True)
+    with files as incoming:
+        change = opened.add if how == "add" else opened.sync
+        changes = change(incoming, show_progress=True)
     _tell(folder, len(opened), changes)
 
 
@@ -143,7 +154,7 @@ def remove(
     from scimult.library import Library
 
     if bool(ids) == (where is not None):
-        raise DataError("which papers?", fix="give ids, or a condition with --where")
+        raise DataError("no papers are named", fix="give ids, or a condition with --where")
     opened = Library.open(folder)
     chosen = ids or opened.ids(where=where)
     changes = opened.remove(chosen)
@@ -274,8 +285,8 @@ def export(
 ) -> None:
     """Hand papers and vectors to Qdrant, Milvus, OpenSearch or PostgreSQL with pgvector."""
     if (out is None) == (url is None) or (url is not None and to != "qdrant"):
-        fix = "give --out, or of qdrant --url"
-        raise DataError("where to?", fix=fix)
+        fix = "give --out, or --url of a Qdrant server"
+        raise DataError("no place to export to", fix=fix)
     from scimult.library import Library
     from scimult.library.feeds import feed_files, feed_qdrant
 

@@ -119,6 +119,12 @@ def match_reviewers(
         conflicts=pairs,
         wanted=wanted,
         top=top,
+        encoder={
+            "model": str(model),
+            "fingerprint": encoder.fingerprint,
+            "task": task,
+            "dtype": encoder.dtype,
+        },
     )
     _show(summary, out)
 
@@ -163,6 +169,7 @@ def _show(summary: dict[str, Any], out: Path) -> None:
 
     silent = summary["reviewers_without_publications"]
     facts = {**summary, "reviewers_without_publications": len(silent)}
+    del facts["settings"]
     facts.update(facts.pop("assignment", {}))
     rows = [texts(name.replace("_", " "), shown(value)) for name, value in facts.items()]
     print_table(Table(f"{out}", ["what", "value"], 1, rows))

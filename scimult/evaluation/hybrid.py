@@ -19,6 +19,7 @@ from scimult.evaluation.metrics import compute, judge
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.systems import Ranker, System
 from scimult.evaluation.task_data import Dataset
+from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.types import FloatArray, IntArray
@@ -145,15 +146,9 @@ class RerankedSystem:
         top: int = 100,
         device: str | None = None,
     ) -> None:
-        from sentence_transformers import CrossEncoder
-
         self.name, self.first, self.model, self.top = name, first, str(model), top
         self.costs: dict[str, dict[CostKind, float]] = {}
-        self._encoder = CrossEncoder(self.model, device=device)
-        if self._encoder.num_labels != 1:
-            fix = "use a model whose head has one output"
-            problem = f"cross-encoder with {self._encoder.num_labels} scores per pair"
-            raise DataError(problem, path=model, fix=fix)
+        self._score = load_cross_encoder(self.model, device)
 
     def describe(self) -> dict[str, Any]:
         """Return the model, how much it reads, and what retrieves."""
@@ -179,11 +174,7 @@ class RerankedSystem:
             (dataset.queries[query].joined, dataset.candidates[row].joined)
             for query, row in zip(query_P, row_P, strict=True)
         ]
-        scores_P: FloatArray = np.asarray(
-            self._encoder.predict(pairs, show_progress_bar=False), dtype=np.float32
-        ).reshape(-1)
-        if not np.isfinite(scores_P).all():
-            raise DataError(f"{self.name} gave a score that is not finite", path=self.model)
+        scores_P = self._score(pairs)
         cost = self.costs[dataset.name]
         cost["encode_seconds"] = round(
             cost.get("encode_seconds", 0) + time.perf_counter() - start, 3

@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 
-from scimult.errors import DataError
 from scimult.library.exact import Found, IdsOf, ranked
+from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
 from scimult.retrieval.runs import Ranking, id_order, places_of
-from scimult.types import FloatArray, Text
+from scimult.types import Text
 
 
 def fused(vectors: Found, words: Found, share: float | Literal["rank"], ids_of: IdsOf) -> Found:
@@ -50,22 +50,12 @@ def reranked(
 
     Raises
     ------
-    DataError
-        If it has more than one score for a pair, or one that is not finite.
+    ConfigError, DataError
+        See :func:`scimult.retrieval.cross_encoder.load_cross_encoder`.
     """
-    from sentence_transformers import CrossEncoder
-
-    encoder = CrossEncoder(model, device=device)
-    if encoder.num_labels != 1:
-        fix = "use a model whose head has one output"
-        raise DataError(f"cross-encoder with {encoder.num_labels} scores", path=model, fix=fix)
-    pairs = [(query, text.joined) for text in texts]
-    if not pairs:
+    if not texts:
         return found
-    predicted = encoder.predict(pairs, show_progress_bar=False)
-    scores: FloatArray = np.asarray(predicted, dtype=np.float32).reshape(-1)
-    if not np.isfinite(scores).all():
-        raise DataError("cross-encoder gave a score that is not finite", path=model)
+    scores = load_cross_encoder(model, device)([(query, text.joined) for text in texts])
     return ranked(found[0], scores, ids_of)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from scimult.errors import DataError, one_of
+from scimult.errors import DataError, SciMultError, one_of
 from scimult.files import only_writer
 from scimult.inference import SciMult
 from scimult.library.approximate import IndexFacts, Kind
@@ -104,12 +105,20 @@ class Library:
         ------
         StorageError
             If something is in the folder.
+        DataError
+            If a paper is bad; a library of which nothing was kept is removed again.
         """
         chosen = dict(settings or {})
         encoder = SciMult.from_pretrained(model, device=device, dtype=dtype, **chosen)
         create_library(Path(path), encoder, Path(model), chosen, tasks, precision)
         found = cls(path, model=encoder, device=device)
-        found.add(papers, show_progress=show_progress)
+        try:
+            found.add(papers, show_progress=show_progress)
+        except SciMultError:
+            # A mistake in the papers must not leave a folder that refuses the next attempt.
+            if not len(cls(path, model=encoder)):
+                shutil.rmtree(path)
+            raise
         return found
 
     def __repr__(self) -> str:

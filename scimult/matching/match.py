@@ -9,7 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +24,7 @@ from scimult.matching.affinity import BLOCK, Rule, affinities, best_pairs, recen
 from scimult.matching.assignment import Assignment, Loads, assign
 from scimult.matching.venue import Venue
 from scimult.progress import bar
+from scimult.retrieval.embeddings import unit_rows
 from scimult.types import FloatArray, IntArray
 
 SCORES, ASSIGNMENT, MATCHES, SUMMARY = (
@@ -80,6 +81,7 @@ def match(
     conflicts: Iterable[tuple[str, str]] = (),
     wanted: Wanted | None = None,
     top: int = 100,
+    encoder: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score, assign if that is wanted, and write the folder ``out``; return its summary.
 
@@ -103,6 +105,8 @@ def match(
     top : int
         Scores are written for so many reviewers of each submission and submissions of each
         reviewer.
+    encoder : mapping, optional
+        What made the vectors, for the summary.
 
     Raises
     ------
@@ -115,7 +119,7 @@ def match(
     reviewers = [name for name, written in venue.reviewers.items() if written]
     row_of = {name: row for row, name in enumerate(venue.publications)}
     written = Ragged.from_lists([row_of[n] for n in venue.reviewers[r]] for r in reviewers)
-    submissions_SD, publications_PD = (_unit(x_ND) for x_ND in vectors)
+    submissions_SD, publications_PD = (unit_rows(x_ND) for x_ND in vectors)
     with atomic_folder(out, MATCHED) as temporary, TemporaryDirectory(dir=temporary) as scratch:
         scores_SR = np.lib.format.open_memmap(
             Path(scratch) / "scores.npy", "w+", np.float32, (len(submissions_SD), len(reviewers))
@@ -133,6 +137,13 @@ def match(
             temporary / SCORES, *np.divmod(pairs, len(reviewers)), scores_SR, names, reviewers
         )
         summary = _summary(venue, scores_SR, excluded)
+        summary["settings"] = {
+            "encoder": dict(encoder or {}),
+            "score": asdict(rule),
+            "weights": asdict(weighting),
+            "assignment": None if wanted is None else asdict(wanted),
+            "top": top,
+        }
         if wanted is None:
             pairs = best_pairs(scores_SR, min(top, 10), 0)
             found = np.divmod(pairs, len(reviewers))
@@ -146,10 +157,6 @@ def match(
         write_json(temporary / SUMMARY, summary)
         del scores_SR
     return summary
-
-
-def _unit(x_ND: FloatArray) -> FloatArray:
-    return np.asarray(x_ND / np.maximum(np.linalg.norm(x_ND, axis=1, keepdims=True), 1e-12))
 
 
 def _weights(venue: Venue, written: Ragged, weighting: Weighting) -> FloatArray | None:

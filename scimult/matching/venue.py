@@ -153,8 +153,9 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
         reviewer = str(paper.extra["reviewer"] or "").strip()
         if not reviewer:
             record = Record(paper.place.file, paper.place.line, {})
-            fix = "name the reviewer, or remove the row"
-            rejects.reject(record.error("publication of no reviewer", value=paper.id, fix=fix))
+            problem = "nothing in the column 'reviewer'"
+            fix = "name there who wrote it, or remove the row"
+            rejects.reject(record.error(problem, value=paper.id, fix=fix))
             continue
         text = Text("paper", paper.title, paper.abstract)
         venue.add_publication(reviewer, paper.id, Publication(text, paper.year, paper.venue))

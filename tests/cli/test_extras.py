@@ -38,7 +38,7 @@ def test_every_package_is_in_the_extra_that_is_named(repository: Path) -> None:
 def test_all_holds_what_verbs_need_and_the_rest_is_for_developers(repository: Path) -> None:
     extras = _extras(repository)
     assert extras["all"] >= set.union(
-        *(extras[extra] for extra in set(EXTRA_OF.values()) - {"ray"})
+        *(extras[extra] for extra in set(EXTRA_OF.values()) - {"ray", "spark"})
     )
     assert extras["test"] >= extras["train"] | extras["eval"]
 

@@ -54,7 +54,7 @@ def library(model: Path, tmp_path: Path) -> Path:
         tmp_path / "library.bib",
     )
     assert made.exit_code == 0, made.output
-    assert "3 papers (3 added" in made.output
+    assert "mine: 3 papers, encoded for " in made.output
     return tmp_path / "mine"
 
 
@@ -74,6 +74,20 @@ def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None
     assert (facts["papers"], facts["model"], facts["made by"]["pooling"]) == (2, "tiny", "cls")
     assert "2 papers can be used, 0 files are damaged" in _run("library", "check", library).stdout
     assert "2 papers in 1 segments" in _run("library", "compact", library).stdout
+
+
+def test_a_mistake_in_the_papers_leaves_no_library(model: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"id": "1", "title": "One"}\n{"id": "2"}\n', encoding="utf-8")
+    create = ("library", "create", tmp_path / "mine", "--model", model, "--papers")
+    assert "bad.jsonl:2" in _error(*create, bad)
+    assert not (tmp_path / "mine").exists()
+    bad.write_text('{"id": "1", "title": "One"}\n', encoding="utf-8")
+    assert _run(*create, bad).exit_code == 0
+    said = _error(*create, bad)
+    assert "a library is here already" in said
+    assert "scimult library sync" in said
+    assert len(_rows("search", "one", "--library", tmp_path / "mine")) == 1
 
 
 def test_search_recommend_and_tag_in_a_library(library: Path) -> None:
@@ -108,7 +122,7 @@ def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
     result = _run("library", "export", library, "--to", "opensearch", "--out", out)
     assert "3 papers for opensearch" in result.output
     assert (out / "index.json").is_file()
-    assert "where to?" in _error("library", "export", library, "--to", "milvus")
+    assert "no place to export to" in _error("library", "export", library, "--to", "milvus")
     newer = save_tiny_model(tmp_path / "newer", similarity="cosine", seed=4)
     assert "differ in weights" in _error("search", "nets", "--library", library, "--model", newer)
     assert "too few papers" in _error("library", "migrate", library, "--model", newer, "--adapter")
@@ -128,7 +142,7 @@ def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
         (["search", "x", "--model", ".", "--papers", "x", "--where", "1"], "--where goes with"),
         (["search", "x", "--library", "mine", "--pooling", "cls"], "--pooling goes with --papers"),
         (["search", "x", "--library", "mine", "--where", "jear > 1"], "cannot filter"),
-        (["library", "remove", "mine"], "which papers?"),
+        (["library", "remove", "mine"], "no papers are named"),
         (["library", "add", "mine", "--papers", "none.bib"], "none.bib"),
         (["library", "add", "mine", "--papers", "library.bib", "--column", "x"], "no column"),
         (

@@ -62,6 +62,10 @@ def test_scores_assignment_and_evidence(model: Path, tmp_path: Path) -> None:
         assert entry["score"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-4)
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert (summary["submissions"], summary["reviewers"], summary["conflicts"]) == (3, 3, 2)
+    settings = summary["settings"]
+    assert settings["encoder"]["task"] == "link_prediction"
+    assert settings["encoder"]["fingerprint"]
+    assert (settings["score"]["best"], settings["assignment"]["most"]) == (3, 2)
     # The same again: the folder of an earlier match is replaced.
     before = (folder / "out" / "scores.csv").read_bytes()
     assert match(model, folder, *loads).exit_code == 0

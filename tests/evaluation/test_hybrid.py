@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.data.lines import Rejects
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.evaluation.datasets import Dataset, read_dataset
 from scimult.evaluation.hybrid import FusedSystem, RerankedSystem, halves
 from scimult.evaluation.metrics import compute, judge
@@ -115,5 +115,5 @@ def test_reranking_equals_the_cross_encoders_own(dataset: Dataset, tmp_path: Pat
 
 def test_a_cross_encoder_has_one_score(tmp_path: Path) -> None:
     model = save_cross_encoder(tmp_path / "cross", labels=3)
-    with pytest.raises(DataError, match="3 scores per pair"):
+    with pytest.raises(ConfigError, match="3 scores per pair"):
         RerankedSystem("better", BM25System(), model)

@@ -23,11 +23,10 @@ from scimult.preparation.mining.ranked import RankWindow, bm25_index, look_up
 from scimult.preparation.mining.tables import Tables
 from scimult.preparation.mining.veto import (
     CrossEncoderVeto,
-    PairScorer,
     content_of_model,
-    load_cross_encoder,
 )
 from scimult.retrieval.bm25 import BM25Index
+from scimult.retrieval.cross_encoder import PairScorer, load_cross_encoder
 from scimult.retrieval.exact import ExactIndex
 from scimult.types import FloatArray, IntArray
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +9,9 @@ import numpy as np
 
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import TextStore
-from scimult.errors import ConfigError
 from scimult.preparation.mining.pools import Groups
 from scimult.preparation.steps import checksums_below
-from scimult.types import FloatArray
-
-PairScorer = Callable[[Sequence[tuple[str, str]]], FloatArray]
+from scimult.retrieval.cross_encoder import PairScorer
 
 
 @dataclass(frozen=True)
@@ -60,34 +56,3 @@ class CrossEncoderVeto:
 def content_of_model(model: str) -> str | dict[str, str]:
     """Return the checksum of every file of a model's folder; of another one its name."""
     return checksums_below(Path(model)) or model
-
-
-def load_cross_encoder(model: str) -> PairScorer:
-    """Load a cross-encoder of sentence-transformers, from a folder or by its name.
-
-    Raises
-    ------
-    ConfigError
-        If sentence-transformers is not installed, or the model cannot be loaded.
-    """
-    try:
-        from sentence_transformers import CrossEncoder
-    except ImportError as error:
-        fix = "pip install sentence-transformers, or remove the veto"
-        raise ConfigError("a veto needs sentence-transformers", value=model, fix=fix) from error
-    try:
-        encoder = CrossEncoder(model)
-    except (OSError, ValueError) as error:
-        fix = "name a folder or a model with one score per pair"
-        raise ConfigError(f"cannot load cross-encoder: {error}", value=model, fix=fix) from error
-    if encoder.num_labels != 1:
-        fix = "take one with a single score per pair"
-        raise ConfigError(
-            f"cross-encoder gives {encoder.num_labels} scores per pair", value=model, fix=fix
-        )
-
-    def score(pairs: Sequence[tuple[str, str]]) -> FloatArray:
-        scores = encoder.predict(list(pairs), show_progress_bar=False)
-        return np.asarray(scores, dtype=np.float32)
-
-    return score

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scimult.data.importers import FORMATS, ImportedPaper, read_papers
+from scimult.data.importers import FORMATS, read_papers
 from scimult.data.lines import Rejects
 from scimult.errors import DataError, UnknownNameError
 from tests.data.importers import layouts
+from tests.data.importers.written import lines, read, written
 
 
-def _lines(*records: Mapping[str, Any]) -> str:
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
-def _read(path: Path | str, **choices: Any) -> list[ImportedPaper]:
-    return list(read_papers([path], rejects=Rejects(), **choices))
-
-
-def _written(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    return path
-
-
-# File name, content, and what its first paper is; the format is guessed.
 def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
-    _written(tmp_path, "abstracts-0.gz", _lines(*layouts.S2AG_ABSTRACTS))
-    _written(tmp_path, "citations-0.gz", _lines(*layouts.S2AG_CITATIONS))
+    written(tmp_path, "abstracts-0.gz", lines(*layouts.S2AG_ABSTRACTS))
+    written(tmp_path, "citations-0.gz", lines(*layouts.S2AG_CITATIONS))
     with pytest.raises(DataError, match="no file has papers, with a title"):
-        _read(tmp_path / "*.gz")
+        read(tmp_path / "*.gz")
 
 
 @pytest.mark.parametrize(
@@ -74,16 +56,16 @@ def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
 def test_bad_files_are_named_with_place_and_fix(
     tmp_path: Path, name: str, content: str, choices: dict[str, Any], message: str
 ) -> None:
-    path = _written(tmp_path, name, content)
+    path = written(tmp_path, name, content)
     with pytest.raises(DataError, match=message) as raised:
-        _read(path, **choices)
+        read(path, **choices)
     assert str(raised.value).count("Fix:") == 1
 
 
 def test_bad_records_are_left_out_when_they_may_be(tmp_path: Path) -> None:
-    text = _lines({"id": 1, "title": "A"}, {"id": 2}, {"id": 3, "title": "C", "year": "x"})
+    text = lines({"id": 1, "title": "A"}, {"id": 2}, {"id": 3, "title": "C", "year": "x"})
     rejects = Rejects(skip_bad=True)
-    papers = list(read_papers([_written(tmp_path, "a.jsonl", text)], rejects=rejects))
+    papers = list(read_papers([written(tmp_path, "a.jsonl", text)], rejects=rejects))
     assert [paper.id for paper in papers] == ["1"]
     assert sum(rejects.counts.values()) == 2
 
@@ -91,25 +73,25 @@ def test_bad_records_are_left_out_when_they_may_be(tmp_path: Path) -> None:
 def test_records_of_another_form_than_the_format_say_so(tmp_path: Path) -> None:
     work = {"id": "https://openalex.org/W1", "title": "A", "referenced_works": [{"id": 3}]}
     with pytest.raises(DataError, match=r"a.jsonl:1: record has another form than its format"):
-        _read(_written(tmp_path, "a.jsonl", _lines(work)))
+        read(written(tmp_path, "a.jsonl", lines(work)))
 
 
 def test_unknown_formats_and_missing_files(tmp_path: Path) -> None:
-    path = _written(tmp_path, "a.jsonl", _lines({"id": 1, "title": "A"}))
+    path = written(tmp_path, "a.jsonl", lines({"id": 1, "title": "A"}))
     with pytest.raises(UnknownNameError, match="bibtex"):
-        _read(path, format="bibtx")
+        read(path, format="bibtx")
     with pytest.raises(DataError, match="no file has such a name"):
-        _read(tmp_path / "*.nope")
+        read(tmp_path / "*.nope")
     with pytest.raises(DataError, match="does not exist"):
-        _read(tmp_path / "nope.jsonl")
+        read(tmp_path / "nope.jsonl")
     assert set(FORMATS) >= {"jsonl", "csv", "bibtex", "ris", "zotero", "openalex", "prepared"}
 
 
 def test_a_damaged_split_table_is_named(tmp_path: Path) -> None:
-    _written(tmp_path, "citations-0.gz", _lines(*layouts.S2AG_CITATIONS))
-    _written(tmp_path, "papers-0.gz", _lines(*layouts.S2AG_PAPERS) + '{"corpusid": 1')
+    written(tmp_path, "citations-0.gz", lines(*layouts.S2AG_CITATIONS))
+    written(tmp_path, "papers-0.gz", lines(*layouts.S2AG_PAPERS) + '{"corpusid": 1')
     with pytest.raises(DataError, match=r"papers-0.gz: file cannot be read: .*JSON") as raised:
-        _read(tmp_path / "*.gz")
+        read(tmp_path / "*.gz")
     assert str(raised.value).count("Fix:") == 1
 
 
@@ -119,4 +101,4 @@ def test_entities_that_explode_are_refused(tmp_path: Path) -> None:
     )
     text = f"<!DOCTYPE x [{entities}]><x>&a11;</x>"
     with pytest.raises(DataError, match="cut off or damaged"):
-        _read(_written(tmp_path, "a.xml", text))
+        read(written(tmp_path, "a.xml", text))

@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scimult.data.importers import ImportedPaper, read_papers
-from scimult.data.lines import Rejects
 from tests.data.importers import layouts
+from tests.data.importers.written import lines, read, written
 
 
-def _lines(*records: Mapping[str, Any]) -> str:
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
-def _read(path: Path | str, **choices: Any) -> list[ImportedPaper]:
-    return list(read_papers([path], rejects=Rejects(), **choices))
-
-
-def _written(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    return path
-
-
-# File name, content, and what its first paper is; the format is guessed.
 def test_split_tables_are_joined_by_corpusid(tmp_path: Path) -> None:
     third = {**layouts.S2AG_PAPERS[1], "corpusid": 12}
-    _written(tmp_path, "papers-0.gz", _lines(*layouts.S2AG_PAPERS))
-    _written(tmp_path, "papers-1.gz", _lines(third))
-    _written(tmp_path, "abstracts-0.gz", _lines(*layouts.S2AG_ABSTRACTS))
-    _written(tmp_path, "citations-0.gz", _lines(*layouts.S2AG_CITATIONS))
-    first, second, last = _read(tmp_path / "*.gz")
+    written(tmp_path, "papers-0.gz", lines(*layouts.S2AG_PAPERS))
+    written(tmp_path, "papers-1.gz", lines(third))
+    written(tmp_path, "abstracts-0.gz", lines(*layouts.S2AG_ABSTRACTS))
+    written(tmp_path, "citations-0.gz", lines(*layouts.S2AG_CITATIONS))
+    first, second, last = read(tmp_path / "*.gz")
     assert (last.id, last.place.file.name, last.place.line) == ("12", "papers-1.gz", 1)
     assert (first.id, first.abstract, first.doi) == ("10", "In another table.", "10.1234/abc.1")
     assert (first.references, first.labels) == (["11", "12"], ["Biology"])
@@ -58,7 +37,7 @@ def test_columns_of_any_name_and_paths_into_records(tmp_path: Path) -> None:
         "text of it": "B",
         "count": 3,
     }
-    path = _written(tmp_path, "mine.jsonl", _lines(row))
+    path = written(tmp_path, "mine.jsonl", lines(row))
     columns = {
         "title": "headline",
         "year": "meta.when",
@@ -67,11 +46,11 @@ def test_columns_of_any_name_and_paths_into_records(tmp_path: Path) -> None:
         "abstract": "text of it",
         "cited_by": "count",
     }
-    (paper,) = _read(path, columns=columns)
+    (paper,) = read(path, columns=columns)
     assert (paper.id, paper.title, paper.abstract, paper.year) == ("7", "A", "B", 2012)
     assert (paper.authors, paper.references) == (["Ana", "Bo"], ["8", "9"])
     assert paper.extra == {"cited_by": 3}
-    assert _read(path, columns={**columns, "abstract": None})[0].abstract == ""
+    assert read(path, columns={**columns, "abstract": None})[0].abstract == ""
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
@@ -82,7 +61,7 @@ def test_columns_as_expressions_are_duckdbs(tmp_path: Path, kind: str) -> None:
     ]
     path = tmp_path / f"t.{kind}"
     if kind == "jsonl":
-        path.write_text(_lines(*rows))
+        path.write_text(lines(*rows))
     elif kind == "csv":
         pd.DataFrame(rows).to_csv(path, index=False)
     else:
@@ -93,7 +72,7 @@ def test_columns_as_expressions_are_duckdbs(tmp_path: Path, kind: str) -> None:
         "references": "string_split(nullif(cites, ''), '|')",
         "number": "CAST(id AS INTEGER) + 1",
     }
-    papers = _read(path, columns=columns)
+    papers = read(path, columns=columns)
     assert [paper.title for paper in papers] == ["A", "B"]
     assert [paper.year for paper in papers] == [2012, 2013]
     assert [paper.references for paper in papers] == [["2", "3"], []]
@@ -102,16 +81,16 @@ def test_columns_as_expressions_are_duckdbs(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_column_may_be_missing_from_some_files(tmp_path: Path) -> None:
-    _written(tmp_path, "0.jsonl", _lines({"id": "1", "title": "A"}))
-    _written(tmp_path, "1.jsonl", _lines({"id": "2", "title": "B", "people": [{"n": "Ana"}]}))
-    papers = _read(tmp_path / "*.jsonl", columns={"authors": "people.n"})
+    written(tmp_path, "0.jsonl", lines({"id": "1", "title": "A"}))
+    written(tmp_path, "1.jsonl", lines({"id": "2", "title": "B", "people": [{"n": "Ana"}]}))
+    papers = read(tmp_path / "*.jsonl", columns={"authors": "people.n"})
     assert [paper.authors for paper in papers] == [[], ["Ana"]]
 
 
 def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
-    _written(tmp_path, "0.jsonl.gz", _lines({"id": "1", "title": "A"}))
-    _written(tmp_path, "1.jsonl.gz", _lines({"id": "2", "title": "B", "people": [{"n": "Ana"}]}))
+    written(tmp_path, "0.jsonl.gz", lines({"id": "1", "title": "A"}))
+    written(tmp_path, "1.jsonl.gz", lines({"id": "2", "title": "B", "people": [{"n": "Ana"}]}))
     names = "list_transform(people, lambda p: p.n)"
-    papers = _read(tmp_path / "*.jsonl.gz", columns={"authors": names})
+    papers = read(tmp_path / "*.jsonl.gz", columns={"authors": names})
     assert [paper.authors for paper in papers] == [[], ["Ana"]]
     assert [paper.place.file.name for paper in papers] == ["0.jsonl.gz", "1.jsonl.gz"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from xml.dom import minidom
@@ -13,33 +11,16 @@ import duckdb
 import pandas as pd
 import pytest
 
-from scimult.data.importers import ImportedPaper, read_papers
-from scimult.data.lines import Rejects
 from scimult.preparation.dataset import build_dataset
 from tests.data.importers import layouts
+from tests.data.importers.written import lines, read, written
 from tests.raw_corpus import CITATIONS, LABELS, PAPERS, raw_config, write_raw
-
-
-def _lines(*records: Mapping[str, Any]) -> str:
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
-def _read(path: Path | str, **choices: Any) -> list[ImportedPaper]:
-    return list(read_papers([path], rejects=Rejects(), **choices))
-
-
-def _written(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    return path
-
 
 # File name, content, and what its first paper is; the format is guessed.
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "openalex": (
         "part_000.gz",
-        _lines(*layouts.OPENALEX),
+        lines(*layouts.OPENALEX),
         {
             "id": "W10",
             "title": "Graphs of papers & people",
@@ -59,7 +40,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "s2orc": (
         "metadata_0.jsonl",
-        _lines(layouts.S2ORC),
+        lines(layouts.S2ORC),
         {
             "id": "77",
             "authors": ["Ana B. Núñez"],
@@ -106,7 +87,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "aminer v10": (
         "dblp-ref-0.json",
-        _lines(layouts.AMINER_V10),
+        lines(layouts.AMINER_V10),
         {"id": "00127ee2", "authors": ["Ana Núñez", "Bo Li"], "references": ["01c54de7"]},
     ),
     "crossref": (
@@ -146,7 +127,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "arxiv": (
         "arxiv-metadata-oai-snapshot.json",
-        _lines(layouts.ARXIV),
+        lines(layouts.ARXIV),
         {
             "id": "0704.0001",
             "title": "Calculation of prompt diphoton production",
@@ -223,7 +204,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     name, content, expected = CASES[case]
-    papers = _read(_written(tmp_path, name, content))
+    papers = read(written(tmp_path, name, content))
     first = papers[0]
     assert {field: getattr(first, field) for field in expected} == expected
     assert first.place.file.name == name
@@ -247,7 +228,7 @@ _HEADED = ("table.csv", "papers")
 def test_the_bare_paper_of_each_layout(
     tmp_path: Path, case: str, count: int, last: dict[str, Any]
 ) -> None:
-    papers = _read(_written(tmp_path, *CASES[case][:2]))
+    papers = read(written(tmp_path, *CASES[case][:2]))
     assert len(papers) == count
     assert {field: getattr(papers[-1], field) for field in last} == last
 
@@ -255,59 +236,59 @@ def test_the_bare_paper_of_each_layout(
 @pytest.mark.parametrize("named", ["openalex", "s2ag", "aminer", "crossref", "pubmed", "bibtex"])
 def test_a_named_format_reads_as_the_guessed_one(tmp_path: Path, named: str) -> None:
     case = {"s2ag": "s2orc", "aminer": "aminer v12"}.get(named, named)
-    path = _written(tmp_path, *CASES[case][:2])
-    assert _read(path, format=named) == _read(path)
+    path = written(tmp_path, *CASES[case][:2])
+    assert read(path, format=named) == read(path)
 
 
 def test_bibliographies_as_they_are(tmp_path: Path) -> None:
     text = '@misc{k, title={A}, year={forthcoming}, author={M{\\"{u}}ller, J and others}}\n'
-    (paper,) = _read(_written(tmp_path, "a.bib", text))
+    (paper,) = read(written(tmp_path, "a.bib", text))
     assert (paper.year, paper.authors) == (None, ["J Müller"])
     row = {"id": 1, "title": "A", "authors": [{"name": "X"}, {"first": "B", "last": "Y"}, "Z"]}
-    (paper,) = _read(_written(tmp_path, "a.jsonl", _lines(row)))
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(row)))
     assert paper.authors == ["X", "B Y", "Z"]
 
 
 def test_numbered_references_of_ris_are_read(tmp_path: Path) -> None:
     numbered = "Exported today\n1.\n" + layouts.RIS.replace("TY  - CONF", "2.\nTY  - CONF")
-    plain = _read(_written(tmp_path, "a.ris", layouts.RIS))
-    found = _read(_written(tmp_path, "b.ris", numbered))
+    plain = read(written(tmp_path, "a.ris", layouts.RIS))
+    found = read(written(tmp_path, "b.ris", numbered))
     assert [paper.title for paper in found] == [paper.title for paper in plain]
     assert [paper.place.line for paper in found] == [3, 18]
 
 
 def test_ids_come_from_a_doi_or_the_text_where_there_is_none(tmp_path: Path) -> None:
     rows = [{"title": "A", "doi": "doi:10.1234/ABC."}, {"title": "A"}, {"title": "B"}]
-    first, second, third = _read(_written(tmp_path, "a.jsonl", _lines(*rows)))
+    first, second, third = read(written(tmp_path, "a.jsonl", lines(*rows)))
     assert (first.id, first.id_from) == ("10.1234/abc", "doi")
     assert second.id_from == third.id_from == "text"
     assert second.id != third.id
-    assert second.id == _read(_written(tmp_path, "b.jsonl", _lines(rows[1])))[0].id
+    assert second.id == read(written(tmp_path, "b.jsonl", lines(rows[1])))[0].id
 
 
 def test_values_equal_those_of_other_readers(tmp_path: Path) -> None:
-    works = _written(tmp_path, "w.jsonl", _lines(*layouts.OPENALEX))
+    works = written(tmp_path, "w.jsonl", lines(*layouts.OPENALEX))
     sql = (
         "SELECT title, list_transform(authorships, lambda a: a.author.display_name),"
         f" primary_location.source.display_name FROM '{works}'"
     )
     engine = duckdb.sql(sql).fetchall()
-    papers = _read(works)
+    papers = read(works)
     assert [paper.authors for paper in papers] == [names for _, names, _ in engine]
     assert [paper.venue or None for paper in papers] == [venue for *_, venue in engine]
-    table = _written(tmp_path, "z.csv", layouts.ZOTERO)
+    table = written(tmp_path, "z.csv", layouts.ZOTERO)
     frame = pd.read_csv(table)
-    assert [paper.title for paper in _read(table)] == frame["Title"].tolist()
+    assert [paper.title for paper in read(table)] == frame["Title"].tolist()
     xml = minidom.parseString(layouts.PUBMED)
     pmids = [node.firstChild.data for node in xml.getElementsByTagName("PMID")]  # type: ignore[union-attr]
-    path = _written(tmp_path, "p.xml", layouts.PUBMED)
-    assert [paper.id for paper in _read(path)] == pmids
+    path = written(tmp_path, "p.xml", layouts.PUBMED)
+    assert [paper.id for paper in read(path)] == pmids
 
 
 def test_a_prepared_folder_gives_back_what_went_in(tmp_path: Path) -> None:
     out = tmp_path / "prepared"
     build_dataset(raw_config(write_raw(tmp_path / "raw")), out)
-    papers = _read(out)
+    papers = read(out)
     names = {label["id"]: label["name"] for label in LABELS}
     assert len(papers) == len(PAPERS)
     for paper, row in zip(papers, PAPERS, strict=True):
@@ -325,6 +306,6 @@ def test_real_papers_are_those_that_pandas_reads(scimult_data: Path) -> None:
     for name in ("acl", "scitldr", "vis"):
         file = scimult_data / "train" / name / "papers.jsonl.gz"
         frame = pd.read_json(file, lines=True, dtype=False)
-        papers = _read(file)
+        papers = read(file)
         assert [paper.id for paper in papers] == frame["id"].astype(str).tolist()
         assert [paper.title for paper in papers] == frame["title"].tolist()

@@ -15,7 +15,8 @@ from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.errors import ConfigError, DataError
 from scimult.preparation.mining.pools import Groups
 from scimult.preparation.mining.ranked import RankWindow, bm25_index, encode_to_file, look_up
-from scimult.preparation.mining.veto import CrossEncoderVeto, load_cross_encoder
+from scimult.preparation.mining.veto import CrossEncoderVeto
+from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.retrieval.exact import ExactIndex
 from scimult.types import FloatArray, IntArray, Role, Similarity, Text
 
