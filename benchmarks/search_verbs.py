@@ -66,7 +66,8 @@ def approximate(
     from benchmarks.approximate import measure_approximate
     from benchmarks.tables import approximate_table
     from scimult.errors import UnknownNameError
-    from scimult.library.approximate import FACTORIES, Kind
+    from scimult.library.approximate import Kind
+    from scimult.library.building import FACTORIES
 
     chosen = kinds or ["pq"]
     for kind in chosen:

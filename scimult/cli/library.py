@@ -187,14 +187,23 @@ def index(
     target_recall: Annotated[
         float, typer.Option(help="Share of the exact best 10 that it has to find.")
     ] = 0.95,
+    part: Annotated[
+        str | None,
+        typer.Option(help="i/n: fill a part; the process that ends last makes the index."),
+    ] = None,
     model: OtherModel = None,
     device: Device = None,
 ) -> None:
     """Make the approximate index of a task, for libraries of more than 20,000 papers."""
+    from scimult.inference.bulk import Part
     from scimult.library import Library
 
     opened = Library.open(folder, model=model, device=device)
-    facts = opened.index(task=task, kind=kind, target_recall=target_recall)
+    mine = Part.parse(part)
+    facts = opened.index(task=task, kind=kind, target_recall=target_recall, part=mine)
+    if isinstance(facts, list):
+        echo(f"{folder}: part {part} is there; {len(facts)} of the others are missing")
+        return
     told = f"recall {facts.recall:.3f} of the best 10 on {facts.queries} queries"
     settings = f"{facts.effort} lists, {facts.candidates} candidates for a result"
     echo(f"{folder}: {kind} of {facts.papers:,} papers, {told} ({settings})")

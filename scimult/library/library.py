@@ -12,6 +12,7 @@ from typing import Any, get_args
 from scimult.errors import DataError, SciMultError, one_of
 from scimult.files import only_writer
 from scimult.inference import SciMult
+from scimult.inference.bulk import Part
 from scimult.library.approximate import IndexFacts, Kind
 from scimult.library.compaction import compact
 from scimult.library.creation import create_library
@@ -20,7 +21,7 @@ from scimult.library.encoded import EncodedBefore
 from scimult.library.facts import facts_of, summary
 from scimult.library.feeds.batches import Feed
 from scimult.library.filters import Where
-from scimult.library.indexing import make_index
+from scimult.library.indexing import keep_up, make_index
 from scimult.library.migration import SAMPLE, Migrated, adapt, migrate
 from scimult.library.opened import Opened
 from scimult.library.records import Paper, as_papers
@@ -131,7 +132,7 @@ class Library:
 
     @property
     def state(self) -> State:
-        """The library as it was when it was opened or refreshed, or changed by this object."""
+        """The library as it was when this object opened, refreshed or changed it."""
         return self._state
 
     @property
@@ -204,8 +205,8 @@ class Library:
         if not (title.strip() or abstract.strip()):
             return self.search(task=task, ids=seeds, **options)
         if seeds:
-            fix = "give ids, or title and abstract of a new paper"
-            raise DataError("papers of the library and a new one cannot both be meant", fix=fix)
+            problem = "papers of the library and a new one cannot both be meant"
+            raise DataError(problem, fix="give ids, or title and abstract of a new paper")
         paper = {"title": title, "abstract": abstract}
         return self.search(task=task, vector=self._opened.queries(task, [paper])[0], **options)
 
@@ -283,8 +284,13 @@ class Library:
         return writer.changes
 
     def index(
-        self, *, task: str = "search", kind: Kind = "pq", target_recall: float = 0.95
-    ) -> IndexFacts:
+        self,
+        *,
+        task: str = "search",
+        kind: Kind = "pq",
+        target_recall: float = 0.95,
+        part: Part | None = None,
+    ) -> IndexFacts | list[int]:
         """Make the approximate index of a task, tuned on titles or papers of the library.
 
         Parameters
@@ -295,6 +301,8 @@ class Library:
             See :mod:`scimult.library.approximate`.
         target_recall : float
             Share of the exact best 10 that it has to find on the sample.
+        part : Part, optional
+            Fill one of several; who ends last makes the index, others return what is missing.
 
         Raises
         ------
@@ -304,10 +312,9 @@ class Library:
         one_of("kind of index", kind, get_args(Kind))
         self._opened.searcher(task)
         model = self._opened.own
-        with only_writer(self.path):
-            facts = make_index(State(self.path), model, task, kind, target_recall)
+        made = make_index(self.path, model, task, kind, target_recall, part or Part())
         self.refresh()
-        return facts
+        return made
 
     def migrate(
         self,
@@ -325,7 +332,7 @@ class Library:
         Parameters
         ----------
         model, precision, dtype, settings
-            As of :meth:`create`; the precision is kept by default.
+            As of :meth:`create`; default: the precision that it has.
         """
         chosen = dict(settings or {})
         encoder = SciMult.from_pretrained(model, device=self._device, dtype=dtype, **chosen)
@@ -349,8 +356,7 @@ class Library:
     ) -> dict[str, Adapter]:
         """Let queries of a newer model search these vectors, by a map fitted to a sample.
 
-        Then ``Library.open(path, model=newer)`` searches. Papers are still added by the library's
-        own model, until :meth:`migrate` has the time.
+        ``Library.open(path, model=newer)`` searches then; the library's own model still adds.
         """
         chosen = dict(settings or {})
         encoder = SciMult.from_pretrained(model, device=self._device, dtype=dtype, **chosen)
@@ -374,8 +380,8 @@ class Library:
     def compact(self) -> None:
         """Rewrite the library without removed papers, and small segments as one."""
         with only_writer(self.path):
-            self._state = State(self.path)
-            compact(self._state, everything=True)
+            state = State(self.path)
+            keep_up(compact(state, everything=True), state.manifest.indexes)
         self.refresh()
 
     def check(self) -> list[DataError]:
@@ -390,6 +396,6 @@ class Library:
                 state = State(self.path)
                 encoded = None if vectors is None else EncodedBefore(Path(vectors), state.spaces)
                 yield Writer(state, model, encoded)
-                compact(State(self.path))
+                keep_up(compact(State(self.path)), state.manifest.indexes)
         finally:
             self.refresh()
