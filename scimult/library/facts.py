@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from scimult.files import folder_bytes
 from scimult.library.state import State
 
 
@@ -45,11 +45,7 @@ def facts_of(state: State) -> dict[str, Any]:
             for task, facts in manifest.indexes.items()
         },
         "segments": len(manifest.segments),
-        "bytes": _bytes(state.folder),
+        "bytes": folder_bytes(state.folder),
         "generation": manifest.generation,
         "content": manifest.content,
     }
-
-
-def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
