@@ -41,6 +41,7 @@ from scimult.cli.recommend import recommend
 from scimult.cli.report import report
 from scimult.cli.runs import runs
 from scimult.cli.search import search
+from scimult.cli.serve import serve
 from scimult.cli.study import study
 from scimult.cli.tag import tag
 from scimult.cli.teach import teach
@@ -123,6 +124,7 @@ VERBS = (
     recommend,
     tag,
     match_reviewers,
+    serve,
     import_,
     export,
     package,
