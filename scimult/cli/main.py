@@ -31,6 +31,7 @@ from scimult.cli.import_ import import_
 from scimult.cli.interference import interference
 from scimult.cli.library import library
 from scimult.cli.match_reviewers import match_reviewers
+from scimult.cli.mcp import mcp
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
 from scimult.cli.output import echo, show_messages
@@ -125,6 +126,7 @@ VERBS = (
     tag,
     match_reviewers,
     serve,
+    mcp,
     import_,
     export,
     package,

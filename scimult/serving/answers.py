@@ -94,6 +94,16 @@ class Answers:
             else vectors_ND.tolist(),
         )
 
+    def texts(self, ids: Sequence[str]) -> list[Text]:
+        """Return the texts of papers, in their order.
+
+        Raises
+        ------
+        DataError
+            If one is not in the library.
+        """
+        return self.served.ask(lambda library: _papers_of(library, ids))
+
     def search(self, asked: schemas.Search) -> schemas.Page:
         """Find papers for words, papers of the library, or a vector."""
         vector = None if asked.vector is None else np.array(asked.vector, dtype=np.float32)
