@@ -20,7 +20,7 @@ from scimult.library.manifest import INDEXES
 from scimult.library.request import Request
 from scimult.library.results import SCORES, Hit, Hits
 from scimult.library.state import State
-from scimult.types import BoolArray, FloatArray, IntArray
+from scimult.types import BoolArray, FloatArray, IntArray, Text
 
 if TYPE_CHECKING:
     from scimult.library.opened import Opened
@@ -131,10 +131,11 @@ class Searcher:
             chosen_N = np.zeros_like(allowed_N)
             chosen_N[papers.rows_of(request.only)] = True
             allowed_N = allowed_N & chosen_N
-        out = np.concatenate([seeds, papers.rows_of(request.exclude)])
-        if len(out):
+        if len(seeds) or len(request.exclude):
             allowed_N = allowed_N.copy()
-            allowed_N[out] = False
+            allowed_N[seeds] = False
+        if len(request.exclude):
+            allowed_N[papers.rows_of(request.exclude)] = False
         return allowed_N
 
     def _rows_of(self, ids: Sequence[str]) -> IntArray:
@@ -193,7 +194,7 @@ class Searcher:
     ) -> Hits:
         rows, scores = found
         table = self._state.papers.table(rows).to_pylist()
-        texts = self._state.papers.texts_of(rows)
+        texts = [Text("paper", paper["title"], paper["abstract"]) for paper in table]
         shares = self._percentiles(query_D, rows) if request.percentile else [None] * len(rows)
         types = self._state.manifest.columns
         hits = [
