@@ -22,6 +22,7 @@ EXTRA_OF = {
     "pyspark": "spark",
     "qdrant_client": "qdrant",
     "ray": "ray",
+    "rdflib": "tagging",
     "rensa": "train",
     "scipy": "train",
     "sentence_transformers": "encoders",
