@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 from xml.sax import SAXParseException
 
 from scimult.data.lines import Rejects, open_binary
@@ -88,7 +88,9 @@ def _parsed(path: Path, format: str) -> Graph:
     fix = "check the file with an RDF validator; its name must end as its format does"
     try:
         with open_binary(path) as file:
-            graph.parse(file=file, format=format, publicID=path.resolve().as_uri())
+            graph.parse(
+                source=cast(BinaryIO, file), format=format, publicID=path.resolve().as_uri()
+            )
     except BadSyntax as error:
         problem = f"not valid Turtle: {error._why}"
         raise DataError(problem, path=path, line=error.lines + 1, fix=fix) from None

@@ -56,6 +56,8 @@ class Concept:
 class Vocabulary(Sequence[Concept]):
     """Concepts in the order given, with what is above each.
 
+    ``order_C`` holds all rows, each after those above it; ``place_C`` is the place of each there.
+
     Parameters
     ----------
     concepts : iterable of Concept
@@ -89,6 +91,8 @@ class Vocabulary(Sequence[Concept]):
                 raise self._error("concept is given twice", row, concept.id, fix)
         self.parents = Ragged.from_lists(map(self._parents_of, range(len(self))))
         self.order_C = self._from_the_top()
+        self.place_C = np.empty_like(self.order_C)
+        self.place_C[self.order_C] = np.arange(len(self))
 
     def __len__(self) -> int:
         return len(self._concepts)
