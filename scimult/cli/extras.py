@@ -25,6 +25,7 @@ EXTRA_OF = {
     "python_multipart": "serve",
     "qdrant_client": "qdrant",
     "ray": "ray",
+    "rdflib": "tagging",
     "rensa": "train",
     "scipy": "train",
     "sentence_transformers": "encoders",
