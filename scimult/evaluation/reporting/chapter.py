@@ -107,6 +107,7 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         for name in order
         if all(result.sets[name].has_samples for result in results if name in result.sets)
     ]
+    protocols = {name: e.protocol for result in results for name, e in result.sets.items()}
     parts = []
     for name in [] if lacking else ranked:
         tell(f"{out}: {name}")
@@ -129,7 +130,7 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         maps=[entry for part in parts for entry in part.maps],
         missing=[
             *lacking,
-            *without_samples([name for name in order if name not in ranked]),
+            *without_samples([name for name in order if name not in ranked], protocols),
             *missing_sections(results, tested, parts, options),
         ],
     )
