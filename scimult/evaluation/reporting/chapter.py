@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scimult.errors import DataError, UnknownNameError
 from scimult.evaluation.comparison import Settings
-from scimult.evaluation.report import set_order
+from scimult.evaluation.report import audit_table, set_order
 from scimult.evaluation.reporting.costs import costs
 from scimult.evaluation.reporting.curves import RecallCurves
 from scimult.evaluation.reporting.gaps import (
@@ -146,6 +146,9 @@ def _tables(
     found = [duel for part in parts for duel in part.duels]
     if found:
         tables.append(counts(found))
+    audited = audit_table(results)
+    if audited:
+        tables.append(audited)
     crossed = cross_tables(results)
     return [*tables, *crossed, *beside_ours(results, publications()), costs(results)]
 
