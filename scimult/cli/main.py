@@ -34,6 +34,7 @@ from scimult.cli.match_reviewers import match_reviewers
 from scimult.cli.mcp import mcp
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
+from scimult.cli.mteb import mteb
 from scimult.cli.output import echo, show_messages
 from scimult.cli.package import package
 from scimult.cli.prepare import prepare
@@ -115,6 +116,7 @@ VERBS = (
     grow_task,
     merge,
     evaluate,
+    mteb,
     compare,
     correlate,
     cross_routes,
