@@ -57,6 +57,13 @@ def evaluate(
         ),
     ] = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Score BM25 too.")] = False,
+    lexical: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=words or NAME=beir of a BM25 that reads texts so; ,stemmer=english, "
+            ",stop_words=english, ,tokens=lucene, ,k1=1.2 and ,b=0.75 change it."
+        ),
+    ] = None,
     fuse: Annotated[
         list[str] | None,
         typer.Option(
@@ -134,7 +141,9 @@ def evaluate(
     from scimult.files import only_writer
 
     kept = None if store is None else Store(store, precision)
-    makers = make_systems(bm25, embeddings or [], model or [], encoder or [], device, kept)
+    makers = make_systems(
+        bm25, lexical or [], embeddings or [], model or [], encoder or [], device, kept
+    )
     add_hybrids(makers, fuse or [], rerank or [], device)
     chosen = load_suite(suite, overrides or [])
     with nullcontext() if store is None else _ranks_together(), ExitStack() as held:

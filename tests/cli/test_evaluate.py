@@ -102,6 +102,38 @@ def test_systems_made_of_others_stand_beside_them(suite: Path) -> None:
     assert json.loads((out / "better" / "result.json").read_text())["sets"]["search"]["scores"]
 
 
+def test_bm25_with_an_analyser_stands_beside_the_plain_one(suite: Path) -> None:
+    stemmed = "stemmed=words,stemmer=english,stop_words=english,k1=1.2,b=0.75"
+    found = _evaluate(
+        *(suite, "--sets", "search", "--bm25", "--lexical", "beir=beir", "--lexical", stemmed)
+    )
+    assert found.exit_code == 0, found.stderr
+    told = {
+        name: json.loads((suite.parent / "out" / name / "result.json").read_text())["settings"]
+        for name in ("BM25", "beir", "stemmed")
+    }
+    assert told["BM25"].keys() == {"kind", "variant", "k1", "b", "tokens"}
+    assert (told["beir"]["stemmer"], told["beir"]["k1"]) == ("lucene", 0.9)
+    assert (told["stemmed"]["stop_words"], told["stemmed"]["b"]) == ("english", 0.75)
+
+
+@pytest.mark.parametrize(
+    ("lexical", "problem"),
+    [
+        ("x=bier", "did you mean 'beir'"),
+        ("x=words,stem=english", "unknown option of BM25"),
+        ("x=words,stemmer=englsh", "did you mean 'english'"),
+        ("x=words,b=2", "b is out of range"),
+        ("x=words,k1=high", "k1 is out of range"),
+        ("BM25=words", "two systems have the same name"),
+    ],
+)
+def test_bm25_that_cannot_be_made(suite: Path, lexical: str, problem: str) -> None:
+    found = _evaluate(suite, "--bm25", "--lexical", lexical)
+    assert found.exit_code == 1
+    assert problem in found.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
