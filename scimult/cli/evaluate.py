@@ -52,7 +52,8 @@ def evaluate(
     encoder: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=PRESET or NAME=FILE.yaml of a third-party encoder; ,key=value changes it. "
+            help="NAME=PRESET, NAME=FILE.yaml or NAME=MODEL (a folder, or organisation/name on the "
+            "hub) of a third-party encoder, static embeddings among them; ,key=value changes it. "
             "Several joined by + are one: their average, or with ,combine=concatenation all."
         ),
     ] = None,

@@ -28,7 +28,7 @@ from tests.benchmark_sets import (
     write_rerank,
     write_search,
 )
-from tests.tiny import save_cross_encoder, save_tiny_model
+from tests.tiny import save_cross_encoder, save_static_embeddings, save_tiny_model
 
 
 @pytest.fixture
@@ -100,6 +100,21 @@ def test_systems_made_of_others_stand_beside_them(suite: Path) -> None:
     assert told["tuned"]["by"] == "weights"
     assert told["better"]["first"]["hybrid"]["by"] == "rank"
     assert json.loads((out / "better" / "result.json").read_text())["sets"]["search"]["scores"]
+
+
+def test_static_embeddings_alone_and_fused_with_bm25(suite: Path) -> None:
+    static = save_static_embeddings(suite.parent / "static")
+    found = _evaluate(
+        *(suite, "--sets", "search", "--sets", "rerank", "--lexical", "beir=beir"),
+        *("--encoder", f"static={static}", "--fuse", "hybrid=beir+static,by=weights"),
+    )
+    assert found.exit_code == 0, found.stderr
+    result = json.loads((suite.parent / "out" / "static" / "result.json").read_text())
+    assert result["settings"]["encoders"][0]["model"] == str(static)
+    assert result["sets"].keys() == {"search", "rerank"}
+    nowhere = _evaluate(suite, "--encoder", f"gone={suite.parent}/nowhere")
+    assert nowhere.exit_code == 1
+    assert "cannot load the encoder" in nowhere.output
 
 
 def test_bm25_with_an_analyser_stands_beside_the_plain_one(suite: Path) -> None:
