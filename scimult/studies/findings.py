@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scimult.evaluation.repeated import (
-    AVERAGE,
-    Column,
-    Runs,
-    SuiteFindings,
-    columns_of,
-    findings,
-)
+from scimult.evaluation.columns import AVERAGE, Column, columns_of
+from scimult.evaluation.repeated import Runs, SuiteFindings, findings
 from scimult.evaluation.results import Result, folder_of, load_result
 from scimult.studies.plan import Plan
 from scimult.studies.trials import by_run

@@ -6,14 +6,8 @@ import csv
 import io
 from collections.abc import Sequence
 
-from scimult.evaluation.repeated import (
-    AVERAGE,
-    EVERYTHING,
-    SUITES,
-    Difference,
-    Score,
-    SuiteFindings,
-)
+from scimult.evaluation.columns import AVERAGE, EVERYTHING
+from scimult.evaluation.repeated import SUITES, Difference, Score, SuiteFindings
 from scimult.table import ABSENT, Cell, Mark, Table, label, number, texts
 
 Place = tuple[str, str, str]
