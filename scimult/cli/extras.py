@@ -6,6 +6,7 @@ from scimult.errors import ConfigError
 
 # Names to import, and the extra that brings the package; where several do, the one for most verbs.
 EXTRA_OF = {
+    "Stemmer": "eval",
     "accelerate": "train",
     "datasets": "train",
     "deepspeed": "train",

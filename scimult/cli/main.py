@@ -24,6 +24,7 @@ from scimult.cli.encode import encode
 from scimult.cli.ending import cleaned_up_when_killed, describe
 from scimult.cli.evaluate import evaluate
 from scimult.cli.export import export
+from scimult.cli.export_results import export_results
 from scimult.cli.extras import not_installed
 from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
@@ -121,6 +122,7 @@ VERBS = (
     correlate,
     cross_routes,
     report,
+    export_results,
     study,
     encode,
     search,
