@@ -212,6 +212,38 @@ def index(
 
 
 @library.command()
+def tune(
+    folder: Folder,
+    queries: Annotated[
+        Path, typer.Option(help="JSON lines with query, and the ids of papers that answer it.")
+    ],
+    task: Annotated[str, typer.Option(help="Task of the model.")] = "search",
+    model: OtherModel = None,
+    device: Device = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Choose the share of BM25 on queries, for search --words tuned."""
+    from scimult.data.lines import Rejects, read_jsonl
+    from scimult.library import Library
+    from scimult.library.tuning import Question
+
+    rejects = Rejects(skip_bad)
+    records = rejects.keep(
+        read_jsonl(queries, rejects),
+        lambda record: Question(record.text("query"), record.identifiers("ids")),
+    )
+    tuned = Library.open(folder, model=model, device=device).tune_words(records, task=task)
+    if rejects.counts:
+        echo(rejects.summary(), err=True)
+    rows = [
+        {"BM25's share": str(share), "nDCG@10": f"{100 * score:.2f}"}
+        for share, score in tuned.scores.items()
+    ]
+    print_records(rows, f"{tuned.queries:,} queries")
+    echo(f"{folder}: --words tuned is {tuned.share} for {task}")
+
+
+@library.command()
 def info(folder: Folder, as_json: AsJson = False) -> None:
     """Say what a library holds and what made it."""
     from scimult.library import Library

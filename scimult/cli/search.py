@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -35,6 +35,7 @@ from scimult.cli.in_library import (
     show_hits,
     where_papers_are,
 )
+from scimult.errors import ConfigError
 
 
 def search(
@@ -49,9 +50,10 @@ def search(
     offset: Offset = 0,
     exclude: Exclude = None,
     words: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            min=0, max=1, help="With --library: share of BM25 beside the vectors, such as 0.3."
+            help="With --library: share of BM25 beside the vectors, such as 0.3; rank: by ranks; "
+            "tuned: as scimult library tune chose."
         ),
     ] = None,
     rerank: Annotated[
@@ -92,7 +94,7 @@ def search(
             min_score=min_score,
             where=where,
             exclude=exclude or (),
-            words=words,
+            words=_share(words),
             rerank=rerank,
             percentile=percentile,
             method="exact" if exact else "auto",
@@ -108,3 +110,17 @@ def search(
     papers_ND = embed(encoder, collection, task, "candidate", no_cache)
     (rows,) = ranked(encoder, collection, papers_ND, query_1D, top)
     show_ranked(rows, query, encoder.similarity, as_json)
+
+
+def _share(words: str | None) -> float | Literal["rank", "tuned"] | None:
+    if words is None:
+        return None
+    if words == "rank":
+        return "rank"
+    if words == "tuned":
+        return "tuned"
+    try:
+        return float(words)
+    except ValueError:
+        fix = "give a number from 0 to 1, rank, or tuned"
+        raise ConfigError("no share of BM25", value=words, fix=fix) from None

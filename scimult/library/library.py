@@ -29,6 +29,7 @@ from scimult.library.request import Request
 from scimult.library.results import Hits, Tagged
 from scimult.library.state import State
 from scimult.library.tagging import as_labels, tag_rows
+from scimult.library.tuning import Question, Tuned, tune_words
 from scimult.library.writing import Changes, Writer
 from scimult.retrieval.shards import Precision
 
@@ -47,6 +48,11 @@ class Library:
     device : str, optional
         Where texts are encoded.
 
+    Attributes
+    ----------
+    state : State
+        The library as it was when this object opened, refreshed or changed it.
+
     Raises
     ------
     DataError
@@ -60,8 +66,8 @@ class Library:
         model: Path | str | SciMult | None = None,
         device: str | None = None,
     ) -> None:
-        self.path, self._device, self._given = Path(path), device, model
-        self._state = State(self.path)
+        self.path, self.state = Path(path), State(Path(path))
+        self._device, self._given = device, model
 
     @classmethod
     def open(cls, path: Path | str, **options: Any) -> Library:
@@ -125,15 +131,10 @@ class Library:
         return found
 
     def __repr__(self) -> str:
-        return f"Library({str(self.path)!r}: {summary(self._state)})"
+        return f"Library({str(self.path)!r}: {summary(self.state)})"
 
     def __len__(self) -> int:
-        return int(self._state.live_N.sum())
-
-    @property
-    def state(self) -> State:
-        """The library as it was when this object opened, refreshed or changed it."""
-        return self._state
+        return int(self.state.live_N.sum())
 
     @property
     def model(self) -> SciMult:
@@ -148,12 +149,12 @@ class Library:
 
     @cached_property
     def _opened(self) -> Opened:
-        return Opened(self._state, self._given, self._device)
+        return Opened(self.state, self._given, self._device)
 
     def refresh(self) -> None:
         """See what other processes changed."""
         self._given = self._opened.kept
-        self._state = State(self.path)
+        self.state = State(self.path)
         self.__dict__.pop("_opened", None)
 
     def search(self, text: str = "", *, task: str = "search", **options: Any) -> Hits:
@@ -205,8 +206,8 @@ class Library:
         if not (title.strip() or abstract.strip()):
             return self.search(task=task, ids=seeds, **options)
         if seeds:
-            problem = "papers of the library and a new one cannot both be meant"
-            raise DataError(problem, fix="give ids, or title and abstract of a new paper")
+            fix = "give ids, or title and abstract of a new paper"
+            raise DataError("papers of the library and a new one cannot both be meant", fix=fix)
         paper = {"title": title, "abstract": abstract}
         return self.search(task=task, vector=self._opened.queries(task, [paper])[0], **options)
 
@@ -221,14 +222,10 @@ class Library:
     ) -> list[Tagged]:
         """Return the best labels of papers of the library: all, those of ids, or of a filter.
 
-        Parameters
-        ----------
-        labels : iterable of str or mapping
-            Names, or mappings with ``id``, ``name`` and ``definition``.
+        Labels are names, or mappings with ``id``, ``name`` and ``definition``.
         """
-        names, texts = as_labels(labels)
-        rows = self._state.chosen(ids, where)
-        return list(tag_rows(self._state, self._opened.own, rows, names, texts, k=k, task=task))
+        (names, texts), rows = as_labels(labels), self.state.chosen(ids, where)
+        return list(tag_rows(self.state, self._opened.own, rows, names, texts, k=k, task=task))
 
     def add(
         self,
@@ -316,6 +313,12 @@ class Library:
         self.refresh()
         return made
 
+    def tune_words(self, questions: Iterable[Question], *, task: str = "search") -> Tuned:
+        """Choose the share of BM25 for ``words="tuned"`` on queries whose papers are known."""
+        tuned = tune_words(self.state, self._opened, task, questions)
+        self.refresh()
+        return tuned
+
     def migrate(
         self,
         model: Path | str,
@@ -327,12 +330,8 @@ class Library:
     ) -> Migrated:
         """Encode all papers with another model, then switch to it; killed, it goes on.
 
-        Meanwhile the library is searched as before.
-
-        Parameters
-        ----------
-        model, precision, dtype, settings
-            As of :meth:`create`; default: the precision that it has.
+        Meanwhile the library is searched as before. The arguments are those of :meth:`create`;
+        the precision is kept by default.
         """
         chosen = dict(settings or {})
         encoder = SciMult.from_pretrained(model, device=self._device, dtype=dtype, **chosen)
@@ -367,15 +366,15 @@ class Library:
 
     def ids(self, *, where: Where | None = None) -> list[str]:
         """Return the ids of all papers, or of those that a filter lets through."""
-        return self._state.papers.ids_of(self._state.chosen(None, where))
+        return self.state.papers.ids_of(self.state.chosen(None, where))
 
     def info(self) -> dict[str, Any]:
         """Return what the library holds and what made it, by name."""
-        return facts_of(self._state)
+        return facts_of(self.state)
 
     def feed(self, *, task: str = "search", where: Where | None = None) -> Feed:
         """Return papers with the vectors of a task, for :mod:`scimult.library.feeds`."""
-        return Feed(self._state, task, where)
+        return Feed(self.state, task, where)
 
     def compact(self) -> None:
         """Rewrite the library without removed papers, and small segments as one."""
@@ -386,7 +385,7 @@ class Library:
 
     def check(self) -> list[DataError]:
         """Read everything and return what is damaged."""
-        return self._state.check()
+        return self.state.check()
 
     @contextmanager
     def _writer(self, model: SciMult | None, vectors: Path | str | None = None) -> Iterator[Writer]:

@@ -16,7 +16,7 @@ from scimult.errors import ConfigError, DataError, UnknownNameError, suggest
 from scimult.library.approximate import ApproximateSearch, IndexFacts
 from scimult.library.exact import ExactSearch, Found
 from scimult.library.fusing import fused, reranked
-from scimult.library.manifest import INDEXES
+from scimult.library.manifest import INDEXES, Share
 from scimult.library.request import Request
 from scimult.library.results import SCORES, Hit, Hits
 from scimult.library.state import State
@@ -78,9 +78,12 @@ class Searcher:
             depth = max(depth, request.rerank_top if request.rerank else 0)
             (found,), exact = self.vectors(query_D[None], depth, allowed_N, request.method)
         if request.words is not None:
-            words = self._opened.words.best(request.text, FUSED, allowed_N)
-            found = fused(found, words, request.words, self._state.papers.ids_of)
-            score = "reciprocal ranks" if request.words == "rank" else f"{score} and BM25, 0 to 1"
+            words, share = (
+                self._opened.words.best(request.text, FUSED, allowed_N),
+                self._share(request),
+            )
+            found = fused(found, words, share, self._state.papers.ids_of)
+            score = "reciprocal ranks" if share == "rank" else f"{score} and BM25, 0 to 1"
         if request.rerank is not None:
             first = slice(0, request.rerank_top)
             texts = self._state.papers.texts_of(found[0][first])
@@ -91,6 +94,16 @@ class Searcher:
             score = "cross-encoder"
         page = found[0][request.page], found[1][request.page]
         return self._hits(page, request, query_D, score, exact)
+
+    def _share(self, request: Request) -> Share:
+        """Return the share of BM25, of the request or as it was tuned."""
+        if request.words != "tuned":
+            assert request.words is not None
+            return request.words
+        if self._task not in self._state.manifest.words:
+            fix = "choose one on queries with scimult library tune, or pass a share such as 0.3"
+            raise ConfigError("no share of BM25 was tuned", value=self._task, fix=fix)
+        return self._state.manifest.words[self._task]
 
     def vectors(
         self, queries_QD: FloatArray, k: int, allowed_N: BoolArray, method: str = "auto"
