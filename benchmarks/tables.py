@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.compare_search import SearchBeside
     from benchmarks.compare_training import TrainingRow
     from benchmarks.gradients import GradientErrors
+    from benchmarks.libraries import LibraryCost
     from benchmarks.reviewers import MatchingCost
     from benchmarks.search import SearchCost
     from benchmarks.serving import ServingCost, Soak
@@ -156,6 +157,23 @@ def matching_table(cost: MatchingCost) -> Table:
     )
     note = f"programme solved {cost.rounds} times; peak {cost.peak_megabytes:,.0f} MB"
     return Table(title, ["step", "seconds", "CPU seconds"], 1, cells, [note])
+
+
+def libraries_table(costs: Sequence[LibraryCost]) -> Table:
+    """Return what each step takes, by the number of papers."""
+    cells = [
+        texts(
+            step,
+            *(f"{c.steps[step].seconds:.1f} / {c.steps[step].cpu:.1f}" for c in costs),
+            *(f"{c.steps[step].peak_megabytes:,.0f}" for c in costs),
+        )
+        for step in costs[0].steps
+    ]
+    sizes = [f"{cost.papers:,}" for cost in costs]
+    headings = ["step", *sizes, *(f"MB, {size}" for size in sizes)]
+    on_disk = ", ".join(f"{cost.gigabytes:.2f}" for cost in costs)
+    note = f"seconds / CPU seconds; MB: peak of the largest process; on disk {on_disk} GB"
+    return Table("libraries by their papers", headings, 1, cells, [note])
 
 
 def serving_table(cost: ServingCost) -> Table:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scimult.cli.audit import audit_sets
 from scimult.cli.common import Device, SkipBad
 from scimult.cli.output import echo, print_table
 from scimult.cli.systems import Store, add_hybrids, make_systems
@@ -52,11 +53,19 @@ def evaluate(
     encoder: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=PRESET or NAME=FILE.yaml of a third-party encoder; ,key=value changes it. "
+            help="NAME=PRESET, NAME=FILE.yaml or NAME=MODEL (a folder, or organisation/name on the "
+            "hub) of a third-party encoder, static embeddings among them; ,key=value changes it. "
             "Several joined by + are one: their average, or with ,combine=concatenation all."
         ),
     ] = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Score BM25 too.")] = False,
+    lexical: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=words or NAME=beir of a BM25 that reads texts so; ,stemmer=english, "
+            ",stop_words=english, ,tokens=lucene, ,k1=1.2 and ,b=0.75 change it."
+        ),
+    ] = None,
     fuse: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,6 +99,13 @@ def evaluate(
         Literal["float32", "float16", "bfloat16"],
         typer.Option(help="Type of the numbers in --store; scores are of what is stored."),
     ] = "float32",
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prepared folder: how many texts and relevant pairs of each set are in it. "
+            "Without a system nothing is scored."
+        ),
+    ] = None,
     download: Annotated[
         bool, typer.Option("--download", help="First get missing files that are on the hub.")
     ] = False,
@@ -123,6 +139,14 @@ def evaluate(
     if show_list:
         _show_suites(suite, data)
         return
+    asked = (model, embeddings, encoder, fuse, rerank)
+    if audit is not None and not (bm25 or any(asked)):
+        from scimult.evaluation.suites import load_suite
+
+        chosen = load_suite(suite, overrides or [])
+        loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
+        _show_audit(audit, loaded, missing)
+        return
     if out is None:
         raise ConfigError("no folder for the results", fix="pass --out DIR")
     earlier = _earlier(resume, replace)
@@ -134,13 +158,16 @@ def evaluate(
     from scimult.files import only_writer
 
     kept = None if store is None else Store(store, precision)
-    makers = make_systems(bm25, embeddings or [], model or [], encoder or [], device, kept)
+    makers = make_systems(
+        bm25, lexical or [], embeddings or [], model or [], encoder or [], device, kept
+    )
     add_hybrids(makers, fuse or [], rerank or [], device)
     chosen = load_suite(suite, overrides or [])
     with nullcontext() if store is None else _ranks_together(), ExitStack() as held:
         if download:
             _download(chosen.select(sets or []), data, wait=store is not None)
         loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
+        audited = audit_sets(audit, loaded) if audit and distributed.is_main() else {}
         others = [result for result in load_results(out) if result.system not in makers]
         facts = {name: entry.facts for name, entry in loaded.items()}
         check_comparable(others, chosen.name, facts)
@@ -162,12 +189,23 @@ def evaluate(
                     missing=missing,
                     save_runs=save_runs,
                     confidence=confidence,
+                    contamination=audited,
                     on_set=partial(_tell, name),
                 )
                 _tell_not_scored(result)
                 failed += [f"{name}: {key}" for key in result.failed if key in loaded]
     if distributed.is_main():
         _show_table(out, failed)
+
+
+def _show_audit(folder: Path, loaded: Mapping[str, LoadedSet], missing: Mapping[str, str]) -> None:
+    from scimult.evaluation.contamination import contamination_table
+
+    table = contamination_table(audit_sets(folder, loaded).items())
+    assert table is not None, "a set was loaded"
+    print_table(table)
+    for name, reason in missing.items():
+        echo(f"{name}: not audited: {reason}", err=True)
 
 
 def _earlier(resume: bool, replace: bool) -> Earlier:
@@ -178,10 +216,13 @@ def _earlier(resume: bool, replace: bool) -> Earlier:
 
 def _show_table(out: Path, failed: Sequence[str]) -> None:
     """Write and print the table of all results; raise if a set failed."""
-    from scimult.evaluation.report import score_table, update_table
+    from scimult.evaluation.report import audit_table, score_table, update_table
+    from scimult.evaluation.results import load_results
 
     report = update_table(out)
     print_table(score_table(report))
+    if audited := audit_table(load_results(out)):
+        print_table(audited)
     echo(f"table in {out / 'table.md'}, scores and provenance beside it")
     if failed:
         fix = "fix what is reported above, then run the command again with --resume"

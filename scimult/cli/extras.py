@@ -6,6 +6,7 @@ from scimult.errors import ConfigError
 
 # Names to import, and the extra that brings the package; where several do, the one for most verbs.
 EXTRA_OF = {
+    "Stemmer": "eval",
     "accelerate": "train",
     "datasets": "train",
     "deepspeed": "train",
@@ -25,6 +26,7 @@ EXTRA_OF = {
     "python_multipart": "serve",
     "qdrant_client": "qdrant",
     "ray": "ray",
+    "rdflib": "tagging",
     "rensa": "train",
     "scipy": "train",
     "sentence_transformers": "encoders",

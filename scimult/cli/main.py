@@ -24,6 +24,7 @@ from scimult.cli.encode import encode
 from scimult.cli.ending import cleaned_up_when_killed, describe
 from scimult.cli.evaluate import evaluate
 from scimult.cli.export import export
+from scimult.cli.export_results import export_results
 from scimult.cli.extras import not_installed
 from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
@@ -34,6 +35,7 @@ from scimult.cli.match_reviewers import match_reviewers
 from scimult.cli.mcp import mcp
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
+from scimult.cli.mteb import mteb
 from scimult.cli.output import echo, show_messages
 from scimult.cli.package import package
 from scimult.cli.prepare import prepare
@@ -115,10 +117,12 @@ VERBS = (
     grow_task,
     merge,
     evaluate,
+    mteb,
     compare,
     correlate,
     cross_routes,
     report,
+    export_results,
     study,
     encode,
     search,

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 import scimult
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError, DataError
+from scimult.evaluation.contamination import Contamination
 from scimult.files import read_json, write_json
 
 LIBRARIES = (
@@ -92,6 +93,8 @@ class SetResult(SetFacts):
     resampled : list of str, optional
         Metrics that scores per query can be resampled for: means over queries, and macro F1 of
         one label per paper. None in older results, where these are all.
+    contamination : Contamination, optional
+        What training data hold of the set, if ``--audit`` named them.
     """
 
     scores: dict[str, float]
@@ -102,6 +105,7 @@ class SetResult(SetFacts):
     details: dict[str, Any] = {}
     provenance: dict[str, Any] | None = None
     resampled: list[str] | None = None
+    contamination: Contamination | None = None
 
     @property
     def resampled_metrics(self) -> list[str]:

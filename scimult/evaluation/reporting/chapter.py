@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scimult.errors import DataError, UnknownNameError
 from scimult.evaluation.comparison import Settings
-from scimult.evaluation.report import set_order
+from scimult.evaluation.report import audit_table, set_order
 from scimult.evaluation.reporting.costs import costs
 from scimult.evaluation.reporting.curves import RecallCurves
 from scimult.evaluation.reporting.gaps import (
@@ -107,6 +107,7 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         for name in order
         if all(result.sets[name].has_samples for result in results if name in result.sets)
     ]
+    protocols = {name: e.protocol for result in results for name, e in result.sets.items()}
     parts = []
     for name in [] if lacking else ranked:
         tell(f"{out}: {name}")
@@ -129,7 +130,7 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         maps=[entry for part in parts for entry in part.maps],
         missing=[
             *lacking,
-            *without_samples([name for name in order if name not in ranked]),
+            *without_samples([name for name in order if name not in ranked], protocols),
             *missing_sections(results, tested, parts, options),
         ],
     )
@@ -145,6 +146,9 @@ def _tables(
     found = [duel for part in parts for duel in part.duels]
     if found:
         tables.append(counts(found))
+    audited = audit_table(results)
+    if audited:
+        tables.append(audited)
     crossed = cross_tables(results)
     return [*tables, *crossed, *beside_ours(results, publications()), costs(results)]
 
