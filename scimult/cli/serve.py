@@ -10,15 +10,22 @@ import typer
 
 from scimult.cli.common import Device, SkipBad, open_collection
 from scimult.cli.output import echo
+from scimult.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult
-    from scimult.serving.labels import LabelSpace
+    from scimult.serving.labels import Tags
 
 Labels = Annotated[
     Path | None,
     typer.Option(
         help="Labels for papers: JSON lines or one JSON array with id, name and definition."
+    ),
+]
+Tagger = Annotated[
+    Path | None,
+    typer.Option(
+        "--tagger", help="In place of labels: a folder of scimult tagger train, for any model."
     ),
 ]
 OtherModel = Annotated[
@@ -33,6 +40,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
     labels: Labels = None,
+    tagger: Tagger = None,
     model: OtherModel = None,
     device: Device = None,
     without_key: Annotated[
@@ -59,6 +67,7 @@ def serve(
     """
     from scimult.serving.run import KEY, LOCAL, check_key, is_local, listen
 
+    check_labels(labels, tagger)
     key = os.environ.get(KEY) or None
     check_key(host, key, without_key)
     sock = listen(host, port)
@@ -80,10 +89,11 @@ def serve(
         observe=metrics.passed,
     )
     answers = Answers(served)
+    answers.labels = known_labels(served.library.model, labels, tagger, device, skip_bad)
+    source = labels or tagger
     project = None
-    if labels is not None:
-        answers.labels = label_space(served.library.model, labels, skip_bad)
-        project = Project(labels.stem, f"Labels of {labels.name}", answers.known_tags)
+    if source is not None:
+        project = Project(source.stem, f"Labels of {source.name}", answers.known_tags)
     limits = Limits(waiting=waiting, seconds=timeout, body_bytes=max_body << 20)
     hosts = LOCAL | {host} if key is None and is_local(host) else None
     service = Service(
@@ -96,11 +106,34 @@ def serve(
     run(service, sock, timeout, lambda: echo(f"{library}: {papers} at {address}"))
 
 
-def label_space(model: SciMult, path: Path, skip_bad: bool) -> LabelSpace:
-    """Read labels and encode them."""
-    from scimult.serving.labels import LabelSpace
+def check_labels(labels: Path | None, tagger: Path | None) -> None:
+    """Check that labels come from one place.
 
-    space = open_collection(path, "label", skip_bad)
+    Raises
+    ------
+    ConfigError
+        If they come from two.
+    """
+    if labels is not None and tagger is not None:
+        raise ConfigError("--labels and --tagger cannot both be served", fix="give one of them")
+
+
+def known_labels(
+    model: SciMult, labels: Path | None, tagger: Path | None, device: str | None, skip_bad: bool
+) -> Tags | None:
+    """Read labels and encode them, or open a tagger; by the library's model where it is that."""
+    from scimult.serving.labels import LabelSpace, OfTagger
+
+    if tagger is not None:
+        from scimult.tagging import Tagger as Opened
+
+        try:
+            return OfTagger(Opened.open(tagger, model=model))
+        except DataError:
+            return OfTagger(Opened.open(tagger, device=device))
+    if labels is None:
+        return None
+    space = open_collection(labels, "label", skip_bad)
     named = [
         {"id": name, "name": text.title, "definition": text.body}
         for name, text in zip(space.ids, space.texts, strict=True)

@@ -160,7 +160,9 @@ class Searcher:
             If one is not in the library.
         """
         papers = self._state.papers
-        rows = papers.rows_of(ids) if len(ids) else np.empty(0, np.int64)
+        if not len(ids):
+            return np.empty(0, np.int64)
+        rows = papers.rows_of(ids)
         rows = rows[self._state.live_N[rows]]
         found = dict(zip(papers.ids_of(rows), rows.tolist(), strict=True))
         missing = [name for name in ids if name not in found]

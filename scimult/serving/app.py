@@ -27,7 +27,7 @@ from scimult.serving.refusals import PROBLEM, Refusal, problem_of
 
 _Asked = TypeVar("_Asked", bound=BaseModel)
 Do = Callable[[Callable[[], BaseModel]], Any]
-THREADS = 64
+THREADS = 32
 """Requests that are worked on at once: most of them wait for the encoder."""
 _SECONDS = 1.0
 

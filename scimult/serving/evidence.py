@@ -5,22 +5,21 @@ Shape legend: S sentences, D width.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from scimult.inference import SciMult
+from scimult.tagging.evidence import sentences
 from scimult.types import FloatArray, Text
 
-_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[A-Z0-9\"'(\[])")
 MOST_SENTENCES, MOST_CHARACTERS = 20, 1000
 
 
 def sentences_of(text: Text) -> list[str]:
     """Return the sentences of an abstract, or the title where there is none; long ones cut."""
-    found = [part.strip()[:MOST_CHARACTERS] for part in _END.split(text.body) if part.strip()]
-    return found[:MOST_SENTENCES] or [text.title[:MOST_CHARACTERS]]
+    found = sentences(text.body[: MOST_SENTENCES * MOST_CHARACTERS])[:MOST_SENTENCES]
+    return [part[:MOST_CHARACTERS] for part in found] or [text.title[:MOST_CHARACTERS]]
 
 
 def evidence_for(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, DataError, suggest
 from scimult.inference import SciMult
 from scimult.library.tagging import as_labels
 from scimult.retrieval.exact import ExactIndex
 from scimult.types import FloatArray, Text
+
+if TYPE_CHECKING:
+    from scimult.tagging import Tagger
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,18 @@ class LabelSpace:
     def nearest(
         self, papers_ND: FloatArray, *, k: int, threshold: float | None, exclude: Sequence[str]
     ) -> list[list[Suggestion]]:
-        """Return the best ``k`` labels of every vector of a paper."""
-        out = {self._rows[name] for name in exclude if name in self._rows}
+        """Return the best ``k`` labels of every vector of a paper.
+
+        Raises
+        ------
+        DataError
+            If an excluded label is not there.
+        """
+        unknown = [name for name in exclude if name not in self._rows]
+        if unknown:
+            fix = f"exclude labels by their ids{suggest(unknown[0], self._ids)}"
+            raise DataError("no label has this id", value=unknown[0], fix=fix)
+        out = {self._rows[name] for name in exclude}
         ranking = self._index.search(papers_ND, min(k + len(out), len(self)))
         least = -np.inf if threshold is None else threshold
         found = []
@@ -106,3 +119,29 @@ class LabelSpace:
             ]
             found.append(kept[:k])
         return found
+
+
+class OfTagger:
+    """A trained tagger; its scores are probabilities where it learned from tagged papers.
+
+    Parameters
+    ----------
+    tagger : Tagger
+        The tagger.
+    """
+
+    def __init__(self, tagger: Tagger) -> None:
+        self._tagger = tagger
+
+    def __len__(self) -> int:
+        return len(self._tagger.vocabulary)
+
+    def suggest(
+        self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
+    ) -> list[list[Suggestion]]:
+        """Return the best ``k`` labels of every paper, with the sentence that speaks for each."""
+        found = self._tagger.tag(papers, k, threshold, exclude=exclude)
+        return [
+            [Suggestion(one.id, one.label, one.score, one.evidence or None) for one in tags]
+            for tags in found
+        ]

@@ -31,6 +31,7 @@ def _serve(*arguments: str) -> Result:
         (["none", "--host", "::"], None, "without a key", "--without-key"),
         (["none"], "short", "is no key", "openssl rand"),
         (["none", "--port", "0"], None, "is no library", "scimult library create"),
+        (["none", "--labels", "a", "--tagger", "b"], None, "cannot both", "one of them"),
         (["none", "--host", "999.1.1.1", "--without-key"], None, "cannot listen", "--host"),
     ],
 )

@@ -18,10 +18,11 @@ from scimult.serving.annif import Project
 from scimult.serving.answers import Answers
 from scimult.serving.app import Service
 from scimult.serving.guards import Limits
-from scimult.serving.labels import LabelSpace
+from scimult.serving.labels import LabelSpace, OfTagger
 from scimult.serving.metrics import Metrics
 from scimult.serving.run import listen
 from scimult.serving.served import Served
+from scimult.tagging import Tagger
 from tests.library.conftest import dated
 from tests.tiny import save_tiny_model
 
@@ -68,7 +69,12 @@ class Running:
 
 @contextmanager
 def running(
-    folder: Path, *, limits: Limits | None = None, key: str | None = None, most_tokens: int = 512
+    folder: Path,
+    *,
+    limits: Limits | None = None,
+    key: str | None = None,
+    most_tokens: int = 512,
+    tagger: Path | None = None,
 ) -> Iterator[Running]:
     """Run a service over a library."""
     metrics, limits = Metrics(), limits or Limits()
@@ -76,6 +82,8 @@ def running(
         folder, most_tokens=most_tokens, patience=limits.seconds, observe=metrics.passed
     )
     answers = Answers(served, LabelSpace(served.library.model, LABELS))
+    if tagger is not None:
+        answers.labels = OfTagger(Tagger.open(tagger, model=served.library.model))
     project = Project("labels", "Labels", answers.known_tags)
     hosts = frozenset({"127.0.0.1"}) if key is None else None
     service = Service(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ import requests
 from annif_client import AnnifClient
 
 from scimult.library import Library
-from tests.serving.conftest import LABELS, Running
+from scimult.tagging import Tagger
+from tests.serving.conftest import LABELS, Running, running
+from tests.tagging.made_up import VOCABULARY, papers
 
 TEXT = "Graph drawing\nWe lay out large networks."
 
@@ -73,3 +77,25 @@ def test_what_annif_refuses_is_refused(client: AnnifClient) -> None:
         client.suggest("labels", TEXT, threshold=2)
     with pytest.raises(requests.HTTPError, match="403"):
         client.learn("labels", [{"text": TEXT, "subjects": [{"uri": "http://example.org/1"}]}])
+
+
+def test_a_tagger_answers_as_it_does_alone(tmp_path: Path, folder: Path) -> None:
+    """With its evidence under /tag, and through Annif's client at once by several."""
+    tagger = Tagger.train(
+        tmp_path / "tagger", VOCABULARY, papers(200), model=folder.parent / "model"
+    )
+    asked = papers(12)
+    expected = tagger.tag([f"{one['title']}" for one in asked], 3)
+    with running(folder, tagger=tmp_path / "tagger") as server, ThreadPoolExecutor(6) as threads:
+        client = AnnifClient(f"{server.url}/v1/")
+        ask = lambda one: client.suggest("labels", one["title"], limit=3)  # noqa: E731
+        found = list(threads.map(ask, asked))
+        for suggested, tags in zip(found, expected, strict=True):
+            assert [one["uri"] for one in suggested] == [tag.id for tag in tags]
+            scores = [tag.score for tag in tags]
+            np.testing.assert_allclose([one["score"] for one in suggested], scores, atol=1e-4)
+        body = {"papers": [{"title": one["title"]} for one in asked], "k": 3}
+        for one, tags in zip(server.post("/tag", body).json()["papers"], expected, strict=True):
+            assert [label["evidence"] for label in one["labels"]] == [tag.evidence for tag in tags]
+        unknown = server.post("/tag", {**body, "exclude": ["nothing"]})
+        assert unknown.status_code == 422

@@ -168,6 +168,7 @@ def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Lib
         ("/encode", {"texts": [{"titel": "a"}]}, "titel", "title"),
         ("/encode", {"texts": ["a" * 100_001]}, "texts", "/openapi.json"),
         ("/tag", {}, "no paper", "give ids"),
+        ("/tag", {"ids": ["p001"], "exclude": ["Graph"]}, "no label", "by their ids"),
         (
             "/match",
             {"papers": [{"title": "a"}], "where": {}, "candidates": [{"id": "a"}]},
