@@ -43,6 +43,7 @@ from scimult.cli.runs import runs
 from scimult.cli.search import search
 from scimult.cli.study import study
 from scimult.cli.tag import tag
+from scimult.cli.tagger import tagger
 from scimult.cli.teach import teach
 from scimult.cli.train_tokenizer import train_tokenizer
 from scimult.errors import SciMultError
@@ -130,6 +131,7 @@ VERBS = (
 for verb in VERBS:
     app.command(verb.__name__.strip("_").replace("_", "-"))(verb)
 app.add_typer(library)
+app.add_typer(tagger)
 
 
 def launch(verb: str) -> NoReturn:
