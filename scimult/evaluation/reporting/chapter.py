@@ -29,7 +29,7 @@ from scimult.evaluation.reporting.published import beside_ours, publications
 from scimult.evaluation.reporting.routes import cross_tables
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.reporting.wins import Duel, counts
-from scimult.evaluation.results import Result, averages, load_results
+from scimult.evaluation.results import MACRO, Result, averages, load_results
 from scimult.table import Table
 
 
@@ -163,7 +163,11 @@ def _groups(results: Sequence[Result], order: Sequence[str]) -> list[Group]:
     return [
         Group(
             task,
-            [name for name in shared if task in (facts[name].task, facts[name].group, "all")],
+            [
+                name
+                for name in shared
+                if task in (facts[name].task, facts[name].group, "all", MACRO)
+            ],
             [mean[task] for mean in means],
         )
         for task in means[0]
