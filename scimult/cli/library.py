@@ -361,7 +361,7 @@ class _incoming:
         from scimult.data.lines import Rejects
 
         find_files(files)
-        self._files, self._form, self._columns = files, form, _columns(column)
+        self._files, self._form, self._columns = files, form, columns_of(column)
         self._rejects = Rejects(skip_bad)
 
     def __enter__(self) -> Iterator[Paper]:
@@ -374,7 +374,8 @@ class _incoming:
             echo(self._rejects.summary(), err=True)
 
 
-def _columns(given: list[str] | None) -> dict[str, str]:
+def columns_of(given: list[str] | None) -> dict[str, str]:
+    """Return the fields of options such as ``--column abstract=summary``, by name."""
     found = {}
     for text in given or ():
         name, sign, field = text.partition("=")

@@ -47,6 +47,7 @@ from scimult.cli.search import search
 from scimult.cli.serve import serve
 from scimult.cli.study import study
 from scimult.cli.tag import tag
+from scimult.cli.tagger import tagger
 from scimult.cli.teach import teach
 from scimult.cli.train_tokenizer import train_tokenizer
 from scimult.errors import SciMultError
@@ -138,6 +139,7 @@ VERBS = (
 for verb in VERBS:
     app.command(verb.__name__.strip("_").replace("_", "-"))(verb)
 app.add_typer(library)
+app.add_typer(tagger)
 
 
 def launch(verb: str) -> NoReturn:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -79,7 +79,11 @@ def mteb(
     chosen = find_tasks(tasks, language or ["eng"])
     encoder = open_model(model, device, dtype, pooling, similarity)
     called = name or encoder.name
-    settings = {"fingerprint": encoder.fingerprint, "folder": str(model), "dtype": encoder.dtype}
+    settings: dict[str, Any] = {
+        "fingerprint": encoder.fingerprint,
+        "folder": str(model),
+        "dtype": encoder.dtype,
+    }
     settings |= {"similarity": encoder.similarity, "unit_vectors": encoder.unit_vectors}
     if routes:
         settings["routes"] = routes

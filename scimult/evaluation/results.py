@@ -36,6 +36,8 @@ LIBRARIES = (
     "scikit-learn",
 )
 
+MACRO = "macro"
+"""Name of the mean of the groups' averages."""
 CostKind = Literal["texts", "tokens", "encode_seconds", "index_bytes"]
 
 
@@ -158,7 +160,8 @@ class Result(StrictConfig):
 def averages(sets: Mapping[str, SetResult]) -> dict[str, float]:
     """Return the mean column of the sets of each task and group, and of all sets as ``all``.
 
-    The column of a set is its main metric, unless the benchmark names others.
+    The column of a set is its main metric, unless the benchmark names others. Where every set is
+    in one of several groups, ``macro`` is the mean of the groups' averages.
     """
     tasks: dict[str, list[float]] = {}
     groups: dict[str, list[float]] = {}
@@ -168,7 +171,10 @@ def averages(sets: Mapping[str, SetResult]) -> dict[str, float]:
             groups.setdefault(entry.group, []).extend(entry.averaged)
     everything = [score for scores in tasks.values() for score in scores]
     parts = {**tasks, **groups, "all": everything}
-    return {name: sum(scores) / len(scores) for name, scores in parts.items()}
+    means = {name: sum(scores) / len(scores) for name, scores in parts.items()}
+    if len(groups) > 1 and all(entry.group is not None for entry in sets.values()):
+        means[MACRO] = sum(means[name] for name in groups) / len(groups)
+    return means
 
 
 def provenance() -> dict[str, Any]:

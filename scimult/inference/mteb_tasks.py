@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
@@ -114,5 +114,5 @@ def _all_names() -> list[str]:
     """Return the names of all tasks of the installed MTEB, superseded ones too."""
     import mteb
 
-    options: Mapping[str, bool] = {"exclude_superseded": False, "exclude_private": False}
-    return [task.metadata.name for task in mteb.get_tasks(**options)]
+    tasks = mteb.get_tasks(exclude_superseded=False, exclude_private=False)
+    return [task.metadata.name for task in tasks]

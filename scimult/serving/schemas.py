@@ -114,8 +114,8 @@ class Search(Listing):
     ids: Ids = []
     vector: Annotated[list[float], Field(max_length=65_536)] | None = None
     task: str = "search"
-    words: Annotated[float, Field(ge=0, le=1)] | Literal["rank"] | None = Field(
-        None, description="Share of BM25 beside the vectors, or rank."
+    words: Annotated[float, Field(ge=0, le=1)] | Literal["rank", "tuned"] | None = Field(
+        None, description="Share of BM25 beside the vectors; rank; or tuned, as the library has it."
     )
 
 

@@ -15,7 +15,7 @@ from scimult.types import FloatArray, Text
 
 _NAMED = 10.0
 """What a sentence that names the concept is ahead of others; cosines differ by 2 at most."""
-_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])")
+_END = re.compile(r"[.!?][\"')\]]* (?=[\"'(\[]?[A-Z0-9])")
 _NO_END = re.compile(
     r"\b(?:e\.g|i\.e|cf|vs|al|etc|Fig|Figs|Eq|Eqs|Sec|Ref|Refs|Dr|Prof|St|No|[A-Z])\.$"
 )
@@ -23,13 +23,14 @@ _NO_END = re.compile(
 
 def sentences(text: str) -> list[str]:
     """Return the sentences of a text: they end at a point, ``?`` or ``!`` before a capital."""
-    found: list[str] = []
-    for part in _END.split(" ".join(text.split())):
-        if found and _NO_END.search(found[-1]):
-            found[-1] += " " + part
-        elif part:
+    plain = " ".join(text.split())
+    found, start = [], 0
+    for end in (*(match.end() for match in _END.finditer(plain)), len(plain) + 1):
+        part = plain[start : end - 1]
+        if end > len(plain) or not _NO_END.search(part):
             found.append(part)
-    return found
+            start = end
+    return [part for part in found if part]
 
 
 def find_evidence(

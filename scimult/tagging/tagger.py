@@ -17,6 +17,7 @@ from scimult.errors import ConfigError, DataError, one_of
 from scimult.files import atomic_folder, check_replaceable
 from scimult.inference import SciMult
 from scimult.inference.texts import Texts, as_texts
+from scimult.retrieval.store import StoringEncoder
 from scimult.tagging.calibration import Calibration, Curve, Numbers
 from scimult.tagging.evidence import find_evidence
 from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
@@ -26,7 +27,7 @@ from scimult.tagging.sets import Hierarchy, best_first, chosen, raised
 from scimult.tagging.signals import Signals
 from scimult.tagging.training import LISTED, Fitting, TaggedPapers, blocks, enough
 from scimult.tagging.vocabulary import Vocabulary
-from scimult.types import FloatArray, Text
+from scimult.types import BoolArray, FloatArray, Text
 
 _UNCALIBRATED = Calibration(Curve([], []), Curve([], []))
 
@@ -81,6 +82,7 @@ class Tagger:
         dtype: str = "auto",
         settings: Mapping[str, Any] | None = None,
         vectors: FloatArray | None = None,
+        store: Path | str | None = None,
         seed: int = 0,
         show_progress: bool = False,
     ) -> Tagger:
@@ -110,6 +112,8 @@ class Tagger:
             As of ``SciMult.from_pretrained``; settings are ``pooling``, ``similarity`` and others.
         vectors : array, optional
             Embeddings of the papers for the task, in their order, if they are at hand.
+        store : path, optional
+            Folder where embeddings are kept as they are made; a call after a kill goes on there.
         seed : int
             Of what is drawn.
         show_progress : bool
@@ -138,7 +142,12 @@ class Tagger:
         labels = [concept.text for concept in vocabulary]
         labels_CD = encoder.encode(labels, task=task, role="candidate", show_progress=show_progress)
         if vectors is None:
-            vectors = encoder.encode(texts, task=task, role="query", show_progress=show_progress)
+            by = (
+                encoder
+                if store is None
+                else StoringEncoder(encoder, Path(store), encoder.fingerprint)
+            )
+            vectors = by.encode(texts, task=task, role="query", show_progress=show_progress)
         named = {} if isinstance(model, SciMult) else {"path": str(Path(model).absolute())}
         known = {**named, "dtype": encoder.dtype, "settings": given, "task": task,
                  "fingerprint": encoder.fingerprint}  # fmt: skip
@@ -206,6 +215,21 @@ class Tagger:
         return self._state.facts
 
     @property
+    def task(self) -> str:
+        """Task of the model that texts are encoded for."""
+        return str(self._state.model["task"])
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """What sets of concepts it was trained for."""
+        return self._state.hierarchy
+
+    @property
+    def seen_C(self) -> BoolArray:
+        """Which concepts have tagged papers that it learned from, in the vocabulary's order."""
+        return self._signals.seen_C
+
+    @property
     def is_calibrated(self) -> bool:
         """Whether scores are probabilities: there were tagged papers."""
         return self._state.calibration is not None
@@ -258,7 +282,7 @@ class Tagger:
         how = self._hierarchy(hierarchy)
         threshold = self._threshold(k, threshold, precision)
         excluded = {self.vocabulary.row(name) for name in exclude}
-        texts, task = as_texts(papers, "paper"), self._state.model["task"]
+        texts, task = as_texts(papers, "paper"), self.task
         if vectors is None:
             vectors = self.model.encode(texts, task=task, role="query", show_progress=show_progress)
         found: list[list[tuple[int, float]]] = []
