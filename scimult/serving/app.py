@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 
 from scimult import __version__
 from scimult.errors import SciMultError, suggest
@@ -22,7 +23,7 @@ from scimult.serving import schemas
 from scimult.serving.annif import Project, annif_paths
 from scimult.serving.answers import Answers
 from scimult.serving.batching import DEADLINE
-from scimult.serving.guards import App, Guards, Limits
+from scimult.serving.guards import Guards, Limits
 from scimult.serving.metrics import Metrics
 from scimult.serving.page import page_paths
 from scimult.serving.refusals import PROBLEM, Refusal, problem_of
@@ -84,7 +85,7 @@ class Service:
         app.include_router(annif_paths(project, self.answer))
         app.include_router(page_paths())
         self.api = app
-        self.app: App = Guards(app, self._limits, self._metrics, key, hosts)
+        self.app: ASGIApp = Guards(app, self._limits, self._metrics, key, hosts)
 
     async def answer(self, work: Callable[[], BaseModel]) -> Response:
         """Do work in a thread and return what comes out as JSON.

@@ -8,18 +8,13 @@ import binascii
 import hmac
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scimult.serving.metrics import Metrics
 from scimult.serving.refusals import PROBLEM, Refusal, problem_of
-
-Scope = dict[str, Any]
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN = frozenset({"/", "/page.css", "/page.js", "/health"})
 """Paths that need no key: they tell nothing of the papers."""
@@ -78,7 +73,7 @@ class Guards:
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         limits: Limits,
         metrics: Metrics,
         key: str | None = None,
