@@ -53,11 +53,19 @@ def evaluate(
     encoder: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=PRESET or NAME=FILE.yaml of a third-party encoder; ,key=value changes it. "
+            help="NAME=PRESET, NAME=FILE.yaml or NAME=MODEL (a folder, or organisation/name on the "
+            "hub) of a third-party encoder, static embeddings among them; ,key=value changes it. "
             "Several joined by + are one: their average, or with ,combine=concatenation all."
         ),
     ] = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Score BM25 too.")] = False,
+    lexical: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=words or NAME=beir of a BM25 that reads texts so; ,stemmer=english, "
+            ",stop_words=english, ,tokens=lucene, ,k1=1.2 and ,b=0.75 change it."
+        ),
+    ] = None,
     fuse: Annotated[
         list[str] | None,
         typer.Option(
@@ -150,7 +158,9 @@ def evaluate(
     from scimult.files import only_writer
 
     kept = None if store is None else Store(store, precision)
-    makers = make_systems(bm25, embeddings or [], model or [], encoder or [], device, kept)
+    makers = make_systems(
+        bm25, lexical or [], embeddings or [], model or [], encoder or [], device, kept
+    )
     add_hybrids(makers, fuse or [], rerank or [], device)
     chosen = load_suite(suite, overrides or [])
     with nullcontext() if store is None else _ranks_together(), ExitStack() as held:

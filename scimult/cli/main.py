@@ -24,6 +24,7 @@ from scimult.cli.encode import encode
 from scimult.cli.ending import cleaned_up_when_killed, describe
 from scimult.cli.evaluate import evaluate
 from scimult.cli.export import export
+from scimult.cli.export_results import export_results
 from scimult.cli.extras import not_installed
 from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
@@ -31,6 +32,7 @@ from scimult.cli.import_ import import_
 from scimult.cli.interference import interference
 from scimult.cli.library import library
 from scimult.cli.match_reviewers import match_reviewers
+from scimult.cli.mcp import mcp
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
 from scimult.cli.mteb import mteb
@@ -42,8 +44,10 @@ from scimult.cli.recommend import recommend
 from scimult.cli.report import report
 from scimult.cli.runs import runs
 from scimult.cli.search import search
+from scimult.cli.serve import serve
 from scimult.cli.study import study
 from scimult.cli.tag import tag
+from scimult.cli.tagger import tagger
 from scimult.cli.teach import teach
 from scimult.cli.train_tokenizer import train_tokenizer
 from scimult.errors import SciMultError
@@ -119,12 +123,15 @@ VERBS = (
     correlate,
     cross_routes,
     report,
+    export_results,
     study,
     encode,
     search,
     recommend,
     tag,
     match_reviewers,
+    serve,
+    mcp,
     import_,
     export,
     package,
@@ -132,6 +139,7 @@ VERBS = (
 for verb in VERBS:
     app.command(verb.__name__.strip("_").replace("_", "-"))(verb)
 app.add_typer(library)
+app.add_typer(tagger)
 
 
 def launch(verb: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -57,6 +58,7 @@ class SystemSpec:
 
 def make_systems(
     bm25: bool,
+    lexical: Sequence[str],
     stored: Sequence[str],
     models: Sequence[str],
     encoders: Sequence[str],
@@ -74,7 +76,10 @@ def make_systems(
     if bm25:
         from scimult.evaluation.systems import BM25System
 
-        makers[BM25System.name] = BM25System
+        makers["BM25"] = BM25System
+    for spec in lexical:
+        name, make = _lexical(spec)
+        _add(makers, name, make)
     for spec in stored:
         chosen = parse_system(spec, STORED_OPTIONS)
         _add(makers, chosen.name, partial(_stored, chosen, device))
@@ -85,7 +90,7 @@ def make_systems(
         name, others = _encoder_specs(spec)
         _add(makers, name, partial(_encoder, name, others, _combination(spec), device, store))
     if not makers:
-        fix = "pass --model, --encoder, --embeddings or --bm25"
+        fix = "pass --model, --encoder, --embeddings, --lexical or --bm25"
         raise ConfigError("nothing to evaluate", fix=fix)
     return makers
 
@@ -183,6 +188,38 @@ def _add(makers: dict[str, Callable[[], System]], name: str, make: Callable[[], 
     if name in makers:
         raise ConfigError("two systems have the same name", value=name, fix="rename one")
     makers[name] = make
+
+
+def _lexical(spec: str) -> tuple[str, Callable[[], System]]:
+    """Read ``NAME=PRESET[,key=value]`` of a BM25; names and numbers are checked at once."""
+    from scimult.evaluation.systems import BM25System
+    from scimult.retrieval.analysis import PRESETS, Analyser
+    from scimult.retrieval.bm25 import K1, B
+
+    name, preset, rest = _taken_apart(spec)
+    if preset not in PRESETS:
+        raise UnknownNameError("preset of BM25", preset, PRESETS)
+    chosen = {**PRESETS[preset]}
+    numbers: dict[str, float] = {"k1": K1, "b": B}
+    for item in rest:
+        key, _, value = item.partition("=")
+        if key in ("tokens", "stop_words", "stemmer"):
+            chosen[key] = value
+        elif key in numbers:
+            numbers[key] = _number(key, value)
+        else:
+            known = ["tokens", "stop_words", "stemmer", *numbers]
+            raise UnknownNameError("option of BM25", key, known)
+    return name, partial(BM25System, name, Analyser(**chosen), k1=numbers["k1"], b=numbers["b"])
+
+
+def _number(key: str, text: str) -> float:
+    """Return k1, at least 0, or b, from 0 to 1."""
+    value = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else -1.0
+    if value < 0 or (key == "b" and value > 1):
+        fix = "write k1=0.9 (at least 0) or b=0.4 (0 to 1)"
+        raise ConfigError(f"{key} is out of range", value=text, fix=fix)
+    return value
 
 
 def _stored(spec: SystemSpec, device: str | None) -> System:

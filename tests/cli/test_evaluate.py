@@ -28,7 +28,7 @@ from tests.benchmark_sets import (
     write_rerank,
     write_search,
 )
-from tests.tiny import save_cross_encoder, save_tiny_model
+from tests.tiny import save_cross_encoder, save_static_embeddings, save_tiny_model
 
 
 @pytest.fixture
@@ -100,6 +100,53 @@ def test_systems_made_of_others_stand_beside_them(suite: Path) -> None:
     assert told["tuned"]["by"] == "weights"
     assert told["better"]["first"]["hybrid"]["by"] == "rank"
     assert json.loads((out / "better" / "result.json").read_text())["sets"]["search"]["scores"]
+
+
+def test_static_embeddings_alone_and_fused_with_bm25(suite: Path) -> None:
+    static = save_static_embeddings(suite.parent / "static")
+    found = _evaluate(
+        *(suite, "--sets", "search", "--sets", "rerank", "--lexical", "beir=beir"),
+        *("--encoder", f"static={static}", "--fuse", "hybrid=beir+static,by=weights"),
+    )
+    assert found.exit_code == 0, found.stderr
+    result = json.loads((suite.parent / "out" / "static" / "result.json").read_text())
+    assert result["settings"]["encoders"][0]["model"] == str(static)
+    assert result["sets"].keys() == {"search", "rerank"}
+    nowhere = _evaluate(suite, "--encoder", f"gone={suite.parent}/nowhere")
+    assert nowhere.exit_code == 1
+    assert "cannot load the encoder" in nowhere.output
+
+
+def test_bm25_with_an_analyser_stands_beside_the_plain_one(suite: Path) -> None:
+    stemmed = "stemmed=words,stemmer=english,stop_words=english,k1=1.2,b=0.75"
+    found = _evaluate(
+        *(suite, "--sets", "search", "--bm25", "--lexical", "beir=beir", "--lexical", stemmed)
+    )
+    assert found.exit_code == 0, found.stderr
+    told = {
+        name: json.loads((suite.parent / "out" / name / "result.json").read_text())["settings"]
+        for name in ("BM25", "beir", "stemmed")
+    }
+    assert told["BM25"].keys() == {"kind", "variant", "k1", "b", "tokens"}
+    assert (told["beir"]["stemmer"], told["beir"]["k1"]) == ("lucene", 0.9)
+    assert (told["stemmed"]["stop_words"], told["stemmed"]["b"]) == ("english", 0.75)
+
+
+@pytest.mark.parametrize(
+    ("lexical", "problem"),
+    [
+        ("x=bier", "did you mean 'beir'"),
+        ("x=words,stem=english", "unknown option of BM25"),
+        ("x=words,stemmer=englsh", "did you mean 'english'"),
+        ("x=words,b=2", "b is out of range"),
+        ("x=words,k1=high", "k1 is out of range"),
+        ("BM25=words", "two systems have the same name"),
+    ],
+)
+def test_bm25_that_cannot_be_made(suite: Path, lexical: str, problem: str) -> None:
+    found = _evaluate(suite, "--bm25", "--lexical", lexical)
+    assert found.exit_code == 1
+    assert problem in found.output
 
 
 @pytest.mark.parametrize(
