@@ -183,6 +183,30 @@ def test_files_are_mtebs_and_a_second_run_encodes_nothing(tmp_path: Path, model:
         score(MtebSystem("tiny", {"fingerprint": "x"}), MtebEncoder(model), [kind()], out, cache)
 
 
+def test_what_was_scored_before_a_kill_is_not_scored_again(tmp_path: Path, model: SciMult) -> None:
+    _, data = _data(tmp_path, "search")
+    first, second = ranking_task(data), ranking_task(data, "LocalOther")
+    system = MtebSystem("tiny", {"fingerprint": model.fingerprint})
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    loads = second.load_data
+
+    def is_killed(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    second.load_data = is_killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        score(system, MtebEncoder(model), [first(), second()], out, cache)
+    kept = load_result(out / "tiny" / "result.json")
+    assert list(kept.sets) == ["LocalSearch"]
+    second.load_data = loads  # type: ignore[method-assign]
+    encoder = MtebEncoder(model)
+    found = score(system, encoder, [first(), second()], out, cache)
+    assert list(encoder.work) == ["LocalOther"]
+    assert list(found.sets) == ["LocalSearch", "LocalOther"]
+    assert found.sets["LocalSearch"].scores == kept.sets["LocalSearch"].scores
+    assert found.sets["LocalSearch"].cost == kept.sets["LocalSearch"].cost
+
+
 def test_scores_are_means_over_splits_and_subsets() -> None:
     """The parts of CUREv1, as MTEB's own result averages them."""
     task = find_tasks(["CUREv1"], ["eng"])[0]
