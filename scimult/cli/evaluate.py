@@ -107,7 +107,7 @@ def evaluate(
         ),
     ] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="First get missing files that are on the hub.")
+        bool, typer.Option("--download", help="First get missing files that have a public address.")
     ] = False,
     available: Annotated[
         bool, typer.Option("--available", help="Score the sets whose data is there; name the rest.")
@@ -262,12 +262,19 @@ def _tell_not_scored(result: Result) -> None:
 
 
 def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) -> None:
-    """Get missing files from the hub, on the main rank; the others wait if they work too."""
+    """Get missing files, on the main rank; the others wait if they work too."""
     from scimult import distributed
-    from scimult.evaluation.hub import download
+    from scimult.downloads import download as download_files
+    from scimult.evaluation import hub
+    from scimult.evaluation.datasets import remote_files
+
+    def tell(path: Path) -> None:
+        echo(f"downloading {path}", err=True)
 
     if distributed.is_main():
-        download(benchmarks, data, lambda path: echo(f"downloading {path}", err=True))
+        hub.download(benchmarks, data, tell)
+        files = [file for entry in benchmarks.values() for file in remote_files(entry, data)]
+        download_files(dict.fromkeys(files), data, tell)
     if wait:
         distributed.barrier()
 
@@ -303,7 +310,7 @@ def _show_suites(chosen: str, data: Path) -> None:
         echo(f"  data: {suite.how_to_get}")
         for key, entry in suite.benchmarks.items():
             here = "missing" if missing_files(entry, data) else "here"
-            hub = ", on the hub" if entry.hub else ""
+            hub = ", on the hub" if entry.hub else ", to download" if entry.remote else ""
             task = entry.task
             if entry.fallback_task is not None:
                 task += f" (else {entry.fallback_task})"

@@ -8,7 +8,7 @@ from scimult.config import StrictConfig
 from scimult.table import ABSENT, Cell, Table, texts
 
 TITLE = "Evaluation sets in training data"
-ROLES = {"query": "queries", "answer": "relevant", "candidate": "other candidates"}
+ROLES = {"query": "queries", "answer": "relevant", "candidate": "others"}
 WAYS = {"doi": "DOI", "title": "title", "text": "all words", "near": "near-duplicate"}
 
 
@@ -58,7 +58,8 @@ def contamination_table(audits: Iterable[tuple[str, Contamination | None]]) -> T
         return None
     headings = ["set", "training data", *ROLES.values(), "relevant pairs", "ids"]
     notes = [
-        "How many texts of a set equal a training text, and how many of its relevant pairs are "
+        "How many texts of a set (queries, relevant and other candidates) equal a training "
+        "text, and how many of its relevant pairs are "
         "trained on, in either direction. Labels, and candidates of citation sets, are in "
         "training data by design: what should be 0 is queries and pairs.",
         "ids: texts whose id a training text has, in any namespace; of numbers that says little.",

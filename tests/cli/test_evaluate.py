@@ -339,6 +339,21 @@ def test_encoders_of_others_keep_embeddings_between_runs(suite: Path, minilm: Pa
     assert second["sets"]["search"]["scores"] == result["sets"]["search"]["scores"]
 
 
+def test_with_a_store_a_second_run_encodes_no_token(suite: Path) -> None:
+    model, out = save_tiny_model(suite.parent / "model"), suite.parent / "out"
+    scores, tokens = [], []
+    for name in ("first", "second"):
+        store = ("--store", str(suite.parent / "store"))
+        found = _evaluate(suite, "--model", f"{name}={model}", *store)
+        assert found.exit_code == 0, found.output
+        sets = json.loads((out / name / "result.json").read_text())["sets"]
+        scores.append({key: entry["scores"] for key, entry in sets.items()})
+        tokens.append(sum(entry["cost"]["tokens"] for entry in sets.values()))
+    assert tokens[0] > 0
+    assert tokens[1] == 0
+    assert scores[1] == scores[0]
+
+
 def test_unknown_encoders_and_keys_are_refused_before_any_work(suite: Path) -> None:
     unknown = _evaluate(suite, "--encoder", "theirs=scinc")
     assert unknown.exit_code == 1

@@ -28,6 +28,7 @@ from scimult.evaluation.reporting.parts import Options, SetPart, make_part
 from scimult.evaluation.reporting.published import beside_ours, publications
 from scimult.evaluation.reporting.routes import cross_tables
 from scimult.evaluation.reporting.sources import Missing
+from scimult.evaluation.reporting.verdict import Verdict, verdict
 from scimult.evaluation.reporting.wins import Duel, counts
 from scimult.evaluation.results import MACRO, Result, averages, load_results
 from scimult.table import Table
@@ -55,6 +56,7 @@ class Chapter:
     queries: int
     dates: tuple[str, str]
     commits: list[str]
+    verdict: Verdict | None
     groups: list[Group]
     tables: list[Table]
     curves: list[RecallCurves]
@@ -112,6 +114,7 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
     for name in [] if lacking else ranked:
         tell(f"{out}: {name}")
         parts.append(make_part(out, results, name, baseline, options))
+    groups = _groups(results, order)
     return Chapter(
         suite=results[-1].suite["name"],
         description=results[-1].suite["description"],
@@ -122,7 +125,8 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         queries=_queries(results, order),
         dates=_dates(results),
         commits=_commits(results),
-        groups=_groups(results, order),
+        verdict=_verdict(out, tested, groups, names),
+        groups=groups,
         tables=_tables(results, plain, tested, parts),
         curves=[part.curves for part in parts if part.curves],
         frequencies=[part.frequency for part in parts if part.frequency],
@@ -151,6 +155,15 @@ def _tables(
         tables.append(audited)
     crossed = cross_tables(results)
     return [*tables, *crossed, *beside_ours(results, publications()), costs(results)]
+
+
+def _verdict(
+    out: Path, tested: Tested | None, groups: Sequence[Group], systems: Sequence[str]
+) -> Verdict | None:
+    if tested is None or tested.comparison is None:
+        return None
+    averages = {group.task: dict(zip(systems, group.scores, strict=True)) for group in groups}
+    return verdict(out, tested.comparison, averages)
 
 
 def _groups(results: Sequence[Result], order: Sequence[str]) -> list[Group]:
