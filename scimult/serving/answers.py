@@ -188,9 +188,13 @@ def _named(label: str | schemas.LabelIn) -> str | dict[str, str]:
 
 
 def _options(asked: schemas.Listing) -> dict[str, Any]:
+    most = schemas.MOST_EVIDENCE if asked.evidence else schemas.MOST_RESULTS
+    if asked.k is not None and asked.k > most:
+        fix = f"ask for {most} papers, page by page, or leave evidence out"
+        raise DataError("too many papers to read for evidence", value=asked.k, fix=fix)
     everything = asked.min_score is not None and asked.k is None
     return {
-        "k": schemas.MOST_RESULTS if everything else asked.k,
+        "k": most if everything else asked.k,
         "offset": asked.offset,
         "min_score": asked.min_score,
         "where": None if asked.where is None else _filter(asked.where),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from scimult.progress import LOGGER
 from scimult.serving import schemas
 from scimult.serving.annif import Project, annif_paths
 from scimult.serving.answers import Answers
+from scimult.serving.batching import DEADLINE
 from scimult.serving.guards import App, Guards, Limits
 from scimult.serving.metrics import Metrics
 from scimult.serving.page import page_paths
@@ -94,8 +96,14 @@ class Service:
         """
         if self._stopping:
             raise Refusal(503, "the service is stopping", fix="ask again in a minute")
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._threads, lambda: work().model_dump_json().encode())
+        deadline = time.monotonic() + self._limits.seconds
+
+        def done() -> bytes:
+            # Who is told that it took too long costs no more passes of the model.
+            DEADLINE.set(deadline)
+            return work().model_dump_json().encode()
+
+        running = asyncio.get_running_loop().run_in_executor(self._threads, done)
         try:
             body = await asyncio.wait_for(running, self._limits.seconds)
         except asyncio.TimeoutError:

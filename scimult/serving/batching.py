@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +23,8 @@ from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.serving.refusals import Refusal
 from scimult.types import FloatArray, Text, TokenIds
 
+DEADLINE: ContextVar[float] = ContextVar("deadline")
+"""When nobody waits for this thread's answer any more, on the clock ``time.monotonic``."""
 Run = Callable[[Sequence[TokenIds], Sequence[int]], FloatArray]
 BATCH_TOKENS = 4096
 """Tokens of one pass: enough for full speed on a CPU, few enough that others wait briefly."""
@@ -73,7 +77,7 @@ class Passes:
         Raises
         ------
         Refusal
-            If they are not there in time (504).
+            If they are not there in time, or before the caller's deadline (504).
         """
         parts = [self._one(part, tuple(routes)) for part in self._parts(tokens)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -87,6 +91,9 @@ class Passes:
 
     def _one(self, tokens: Sequence[TokenIds], routes: tuple[int, ...]) -> FloatArray:
         job = _Job(tokens, routes)
+        left = DEADLINE.get(float("inf")) - time.monotonic()
+        if left <= 0:
+            raise _late()
         with self._door:
             closed = self._closed
             if not closed:
@@ -94,11 +101,10 @@ class Passes:
         if closed:
             return self._run(tokens, routes)
         try:
-            return job.done.result(self._patience)
+            return job.done.result(min(left, self._patience))
         except Late:
             job.done.cancel()
-            fix = "send fewer or shorter texts, or ask again when the service is less busy"
-            raise Refusal(504, "the texts were not encoded in time", fix=fix) from None
+            raise _late() from None
 
     def _parts(self, tokens: Sequence[TokenIds]) -> Iterator[Sequence[TokenIds]]:
         start, size = 0, 0
@@ -157,6 +163,11 @@ class Passes:
             # A copy: who keeps one answer keeps no other.
             job.done.set_result(found_RND[:, start:end].copy())
             start = end
+
+
+def _late() -> Refusal:
+    fix = "send fewer or shorter texts, or ask again when the service is less busy"
+    return Refusal(504, "the texts were not encoded in time", fix=fix)
 
 
 class SharedModel(SciMult):

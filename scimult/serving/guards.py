@@ -161,7 +161,8 @@ class Guards:
         )
         if said.isdigit() and int(said) > most:
             raise large
-        parts, size, end = [], 0, time.monotonic() + self._limits.body_seconds
+        parts: list[bytes] = []
+        size, end = 0, time.monotonic() + self._limits.body_seconds
         while True:
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, end - time.monotonic()))

@@ -11,7 +11,8 @@ from scimult.types import Role
 
 MOST_TEXTS, MOST_RESULTS, MOST_DEPTH, MOST_IDS = 256, 1000, 10_000, 10_000
 """Texts of a request, results of a page, results before and on it, ids of a list."""
-MOST_CHARACTERS = 100_000
+MOST_CHARACTERS, MOST_EVIDENCE = 100_000, 100
+"""Characters of a text, and papers of a page whose sentences are compared."""
 
 Words = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
@@ -101,7 +102,9 @@ class Listing(Strict):
     exclude: Ids = []
     method: Literal["auto", "exact", "approximate"] = "auto"
     percentile: bool = Field(False, description="How much of the library scores lower.")
-    evidence: bool = Field(False, description="The sentence of each paper that fits best.")
+    evidence: bool = Field(
+        False, description="The sentence of each paper that fits best; for 100 papers at most."
+    )
 
 
 class Search(Listing):

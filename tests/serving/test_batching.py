@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.inference import SciMult
-from scimult.serving.batching import Passes, SharedModel
+from scimult.serving.batching import DEADLINE, Passes, SharedModel
 from scimult.serving.refusals import Refusal
 from scimult.types import FloatArray, TokenIds
 from tests.tiny import save_tiny_model
@@ -113,6 +114,24 @@ def test_late_answers_are_refused_and_never_computed(gate: Gate) -> None:
     passes.close()
     passes._thread.join()
     assert gate.passes == [(1, (0,))]
+
+
+def test_who_has_no_time_left_costs_no_pass(gate: Gate) -> None:
+    gate.open.set()
+    passes = Passes(gate, most_tokens=3)
+
+    def late(seconds: float) -> BaseException | None:
+        DEADLINE.set(time.monotonic() + seconds)
+        return threads.submit(copy_context().run, passes.encode, _text() * 3, [0]).exception()
+
+    with ThreadPoolExecutor(1) as threads:
+        error = copy_context().run(late, -1)
+        assert isinstance(error, Refusal)
+        assert error.status == 504
+        assert gate.passes == []
+        assert copy_context().run(late, 30) is None
+    assert gate.passes == [(1, (0,))] * 3
+    passes.close()
 
 
 def test_an_error_reaches_who_asked_and_the_thread_goes_on(gate: Gate) -> None:

@@ -167,6 +167,7 @@ def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Lib
         ("/encode", {"texts": [" "]}, "empty", "words"),
         ("/encode", {"texts": [{"titel": "a"}]}, "titel", "title"),
         ("/encode", {"texts": ["a" * 100_001]}, "texts", "/openapi.json"),
+        ("/search", {"text": "a", "evidence": True, "k": 101}, "too many", "page by page"),
         ("/tag", {}, "no paper", "give ids"),
         ("/tag", {"ids": ["p001"], "exclude": ["Graph"]}, "no label", "by their ids"),
         (
@@ -209,6 +210,18 @@ def test_malformed_requests_and_others_get_their_codes(server: Running) -> None:
     assert httpx.get(f"{server.url}/library", headers={"host": "evil.example"}).status_code == 421
     assert _raw(server, b"\x16\x03\x01 no http\r\n\r\n").startswith(b"HTTP/1.1 400")
     assert httpx.get(f"{server.url}/health").json()["status"] == "ok"
+
+
+def test_an_error_of_ours_tells_nothing_of_the_code(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(server.served), "ask", lambda *_, **__: 1 // 0)
+    answer = server.post("/search", {"text": "a"})
+    assert answer.status_code == 500
+    assert answer.json()["problem"] == "an error of the service, not of the request"
+    assert "Zero" not in answer.text
+    monkeypatch.undo()
+    assert server.post("/search", {"text": "a"}).status_code == 200
 
 
 def test_clients_that_go_away_disturb_nobody(server: Running) -> None:
