@@ -69,7 +69,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="NAME=SYSTEM+SYSTEM of this call, fused by reciprocal rank; with ,by=weights two, "
-            "by the weight that is best on the other half of the queries."
+            "by the weight that is best on the other half of the queries, or with ,dev=SPLIT on "
+            "that split."
         ),
     ] = None,
     rerank: Annotated[
@@ -134,6 +135,7 @@ def evaluate(
     if out is None:
         raise ConfigError("no folder for the results", fix="pass --out DIR")
     earlier = _earlier(resume, replace)
+    from scimult.evaluation.dev_sets import read_dev_sets
     from scimult.evaluation.harness import encode_on_all_ranks
     from scimult.evaluation.harness import evaluate as score
     from scimult.evaluation.report import check_comparable
@@ -145,12 +147,15 @@ def evaluate(
     makers = make_systems(
         bm25, lexical or [], embeddings or [], model or [], encoder or [], device, kept
     )
-    add_hybrids(makers, fuse or [], rerank or [], device)
+    dev = add_hybrids(makers, fuse or [], rerank or [], device)
     chosen = load_suite(suite, overrides or [])
     with nullcontext() if store is None else _ranks_together(), ExitStack() as held:
         if download:
             _download(chosen.select(sets or []), data, wait=store is not None)
         loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
+        for split, found in dev.items():
+            ranked = {name: entry.benchmark for name, entry in loaded.items()}
+            found.update(read_dev_sets(ranked, data, split, skip_bad=skip_bad))
         others = [result for result in load_results(out) if result.system not in makers]
         facts = {name: entry.facts for name, entry in loaded.items()}
         check_comparable(others, chosen.name, facts)
