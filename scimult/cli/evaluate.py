@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scimult.cli.audit import audit_sets
 from scimult.cli.common import Device, SkipBad
 from scimult.cli.output import echo, print_table
 from scimult.cli.systems import Store, add_hybrids, make_systems
@@ -99,6 +100,13 @@ def evaluate(
         Literal["float32", "float16", "bfloat16"],
         typer.Option(help="Type of the numbers in --store; scores are of what is stored."),
     ] = "float32",
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prepared folder: how many texts and relevant pairs of each set are in it. "
+            "Without a system nothing is scored."
+        ),
+    ] = None,
     download: Annotated[
         bool, typer.Option("--download", help="First get missing files that have a public address.")
     ] = False,
@@ -132,6 +140,14 @@ def evaluate(
     if show_list:
         _show_suites(suite, data)
         return
+    asked = (model, embeddings, encoder, fuse, rerank)
+    if audit is not None and not (bm25 or any(asked)):
+        from scimult.evaluation.suites import load_suite
+
+        chosen = load_suite(suite, overrides or [])
+        loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
+        _show_audit(audit, loaded, missing)
+        return
     if out is None:
         raise ConfigError("no folder for the results", fix="pass --out DIR")
     earlier = _earlier(resume, replace)
@@ -156,6 +172,7 @@ def evaluate(
         for split, found in dev.items():
             ranked = {name: entry.benchmark for name, entry in loaded.items()}
             found.update(read_dev_sets(ranked, data, split, skip_bad=skip_bad))
+        audited = audit_sets(audit, loaded) if audit and distributed.is_main() else {}
         others = [result for result in load_results(out) if result.system not in makers]
         facts = {name: entry.facts for name, entry in loaded.items()}
         check_comparable(others, chosen.name, facts)
@@ -177,12 +194,23 @@ def evaluate(
                     missing=missing,
                     save_runs=save_runs,
                     confidence=confidence,
+                    contamination=audited,
                     on_set=partial(_tell, name),
                 )
                 _tell_not_scored(result)
                 failed += [f"{name}: {key}" for key in result.failed if key in loaded]
     if distributed.is_main():
         _show_table(out, failed)
+
+
+def _show_audit(folder: Path, loaded: Mapping[str, LoadedSet], missing: Mapping[str, str]) -> None:
+    from scimult.evaluation.contamination import contamination_table
+
+    table = contamination_table(audit_sets(folder, loaded).items())
+    assert table is not None, "a set was loaded"
+    print_table(table)
+    for name, reason in missing.items():
+        echo(f"{name}: not audited: {reason}", err=True)
 
 
 def _earlier(resume: bool, replace: bool) -> Earlier:
@@ -193,10 +221,13 @@ def _earlier(resume: bool, replace: bool) -> Earlier:
 
 def _show_table(out: Path, failed: Sequence[str]) -> None:
     """Write and print the table of all results; raise if a set failed."""
-    from scimult.evaluation.report import score_table, update_table
+    from scimult.evaluation.report import audit_table, score_table, update_table
+    from scimult.evaluation.results import load_results
 
     report = update_table(out)
     print_table(score_table(report))
+    if audited := audit_table(load_results(out)):
+        print_table(audited)
     echo(f"table in {out / 'table.md'}, scores and provenance beside it")
     if failed:
         fix = "fix what is reported above, then run the command again with --resume"

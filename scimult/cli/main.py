@@ -32,8 +32,10 @@ from scimult.cli.import_ import import_
 from scimult.cli.interference import interference
 from scimult.cli.library import library
 from scimult.cli.match_reviewers import match_reviewers
+from scimult.cli.mcp import mcp
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
+from scimult.cli.mteb import mteb
 from scimult.cli.output import echo, show_messages
 from scimult.cli.package import package
 from scimult.cli.prepare import prepare
@@ -42,8 +44,10 @@ from scimult.cli.recommend import recommend
 from scimult.cli.report import report
 from scimult.cli.runs import runs
 from scimult.cli.search import search
+from scimult.cli.serve import serve
 from scimult.cli.study import study
 from scimult.cli.tag import tag
+from scimult.cli.tagger import tagger
 from scimult.cli.teach import teach
 from scimult.cli.train_tokenizer import train_tokenizer
 from scimult.errors import SciMultError
@@ -114,6 +118,7 @@ VERBS = (
     grow_task,
     merge,
     evaluate,
+    mteb,
     compare,
     correlate,
     cross_routes,
@@ -125,6 +130,8 @@ VERBS = (
     recommend,
     tag,
     match_reviewers,
+    serve,
+    mcp,
     import_,
     export,
     package,
@@ -132,6 +139,7 @@ VERBS = (
 for verb in VERBS:
     app.command(verb.__name__.strip("_").replace("_", "-"))(verb)
 app.add_typer(library)
+app.add_typer(tagger)
 
 
 def launch(verb: str) -> NoReturn:

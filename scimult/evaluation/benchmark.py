@@ -13,8 +13,19 @@ from scimult.evaluation.protocols import OWN_METRICS, PROTOCOLS, known_protocol
 from scimult.types import Similarity
 
 Format = Literal[
-    "house", "scirepeval", "scirepeval_training", "scidocs", "scimult", "mdcr", "s2and"
+    "house",
+    "scirepeval",
+    "scirepeval_training",
+    "scidocs",
+    "scimult",
+    "mdcr",
+    "s2and",
+    "csfcube",
+    "doris_mae",
+    "litsearch",
 ]
+GROUPED = ("mdcr", "csfcube", "litsearch")
+"""Formats whose queries are in groups."""
 
 
 class Expected(StrictConfig):
@@ -243,7 +254,7 @@ class Benchmark(StrictConfig):
         ):
             fix = "set intercept: false too; for classes liblinear without one gives the same"
             raise ConfigError("solver 'lightning' is for regression without intercept", fix=fix)
-        if self.average == "groups" and self.format != "mdcr":
+        if self.average == "groups" and self.format not in GROUPED:
             problem = f"format {self.format!r} has no groups of queries"
             raise ConfigError(problem, fix="use average: queries")
         if self.judgments and (self.format != "house" or self.is_classification or self.probe):

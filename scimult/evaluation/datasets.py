@@ -12,7 +12,10 @@ from scimult.downloads import Remote, address
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats import (
+    csfcube,
+    doris_mae,
     house,
+    litsearch,
     mdcr,
     s2and,
     scidocs,
@@ -49,6 +52,9 @@ FORMATS: dict[str, Layout] = {
     "scimult": Layout(scimult.needed, scimult.read),
     "mdcr": Layout(mdcr.needed, mdcr.read),
     "s2and": Layout(s2and.needed, s2and.read),
+    "csfcube": Layout(csfcube.needed, csfcube.read),
+    "doris_mae": Layout(doris_mae.needed, doris_mae.read),
+    "litsearch": Layout(litsearch.needed, litsearch.read),
 }
 
 

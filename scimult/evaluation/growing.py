@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from scimult.errors import ConfigError
 from scimult.evaluation.intervals import with_intervals
@@ -22,14 +22,32 @@ from scimult.evaluation.results import (
     provenance,
     save_result,
 )
-from scimult.evaluation.suites import Suite
-from scimult.evaluation.systems import System
 
 Earlier = Literal["merge", "resume", "replace"]
 """What becomes of the result that a system already has: sets that are asked for again are scored
 again, or kept if nothing changed, beside the others; or the whole of it makes way."""
 
 _DIGESTS = "sha256"
+
+
+class Described(Protocol):
+    """A system's name and what a reader needs to run it again."""
+
+    name: str
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings."""
+        ...
+
+
+class SuiteLike(Protocol):
+    """A suite as a result keeps it: its name, and how each of its ``benchmarks`` is scored."""
+
+    name: str
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        ...
 
 
 class GrowingResult:
@@ -55,8 +73,8 @@ class GrowingResult:
 
     def __init__(
         self,
-        system: System,
-        suite: Suite,
+        system: Described,
+        suite: SuiteLike,
         out: Path,
         earlier: Earlier = "merge",
         confidence: float | None = None,

@@ -1,0 +1,75 @@
+"""What training data hold of evaluation sets, as results keep and tables show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scimult.config import StrictConfig
+from scimult.table import ABSENT, Cell, Table, texts
+
+ROLES = {"query": "queries", "answer": "relevant", "candidate": "other candidates"}
+WAYS = {"doi": "DOI", "title": "title", "text": "all words", "near": "near-duplicate"}
+
+
+class Contamination(StrictConfig):
+    """Texts and pairs of a set that are in a prepared folder.
+
+    Attributes
+    ----------
+    folder, fingerprint : str
+        The prepared folder, and the hash that its manifest has.
+    texts, found, ids : dict
+        By role (``query``, ``answer``, ``candidate``): how many texts the set has, how many of
+        them equal a training text, and how many have the id of one.
+    ways : dict
+        What showed that texts are equal: ``title``, ``text`` (all words) or ``near``.
+    pairs, pairs_found : int, optional
+        Relevant pairs, and those that are trained on; None where a set has no pairs.
+    """
+
+    folder: str
+    fingerprint: str
+    texts: dict[str, int]
+    found: dict[str, int]
+    ids: dict[str, int]
+    ways: dict[str, int]
+    pairs: int | None = None
+    pairs_found: int | None = None
+
+
+def contamination_table(audits: Iterable[tuple[str, Contamination | None]]) -> Table | None:
+    """Return a table of sets with what of them is in training data; None if nothing was audited.
+
+    Parameters
+    ----------
+    audits : iterable of (str, Contamination or None)
+        Name of a set, and what was found. The same for several systems is one row.
+    """
+    rows: list[list[Cell]] = []
+    for name, found in audits:
+        if found is not None and (row := _row(name, found)) not in rows:
+            rows.append(row)
+    if not rows:
+        return None
+    headings = ["set", "training data", *ROLES.values(), "relevant pairs", "ids", "found by"]
+    notes = [
+        "How many texts of a set equal a training text, and how many of its relevant pairs are "
+        "trained on, in either direction; behind it the share. Labels, and candidates of citation "
+        "sets, are in training data by design: what should be 0 is queries and pairs.",
+        "ids: texts whose id a training text has, in any namespace; of numbers that says little.",
+    ]
+    return Table("Evaluation sets in training data", headings, 2, rows, notes)
+
+
+def _row(name: str, found: Contamination) -> list[Cell]:
+    cells = [_share(found.found[role], found.texts[role]) for role in ROLES]
+    pairs = Cell(ABSENT) if found.pairs is None else _share(found.pairs_found or 0, found.pairs)
+    ids = sum(found.ids.values())
+    ways = ", ".join(f"{WAYS[way]} {count:,}" for way, count in found.ways.items())
+    return [*texts(name, found.folder), *cells, pairs, Cell(f"{ids:,}", ids), *texts(ways)]
+
+
+def _share(found: int, count: int) -> Cell:
+    if not count:
+        return Cell(ABSENT)
+    return Cell(f"{found:,} of {count:,} ({100 * found / count:.1f}%)", found / count)

@@ -1,0 +1,180 @@
+"""Scores as probabilities, how far they are off, and thresholds for a wanted precision.
+
+Shape legend: P pairs of paper and concept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scimult.types import BoolArray, IntArray
+
+Numbers = NDArray[np.float64]
+_LEAST = 20
+_PLAIN = 1e-3
+_FAR = 10.0
+_STARTS = 5
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A map of log odds to probabilities that never falls.
+
+    It runs straight between the blocks of an isotonic regression (Zadrozny and Elkan 2002), from 0
+    to 1. A thousandth of the logistic function keeps the order of scores that fall into one block.
+
+    Attributes
+    ----------
+    logits, probabilities : list of float
+        Where the pieces meet; none: the logistic function alone.
+    """
+
+    logits: list[float]
+    probabilities: list[float]
+
+    def __call__(self, logits: NDArray[Any]) -> Numbers:
+        """Return probabilities, of any shape."""
+        plain: Numbers = _logistic(np.asarray(logits, dtype=np.float64))
+        if not self.logits:
+            return plain
+        found = np.interp(logits, self.logits, self.probabilities)
+        mixed: Numbers = (1 - _PLAIN) * found + _PLAIN * plain
+        return mixed
+
+    @classmethod
+    def fit(cls, logits_P: NDArray[Any], right_P: BoolArray) -> Curve:
+        """Fit to pairs; with fewer than 20 right or wrong ones the logistic function is kept."""
+        if min(right_P.sum(), (~right_P).sum()) < _LEAST:
+            return cls([], [])
+        from sklearn.isotonic import IsotonicRegression
+
+        order = np.argsort(logits_P, kind="stable")
+        x_P = np.asarray(logits_P, dtype=np.float64)[order]
+        y_P = IsotonicRegression().fit_transform(x_P, right_P[order].astype(np.float64))
+        levels, starts, counts = np.unique(y_P, return_index=True, return_counts=True)
+        centres = np.add.reduceat(x_P, np.sort(starts)) / counts
+        knots = [centres[0] - _FAR, *centres, centres[-1] + _FAR]
+        return cls([float(x) for x in knots], [0.0, *map(float, levels), 1.0])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Curves for concepts with and without tagged papers: their log odds mean different things."""
+
+    seen: Curve
+    unseen: Curve
+
+    def probabilities(self, logits: NDArray[Any], seen: BoolArray) -> Numbers:
+        """Return probabilities; the last axis of the log odds is that of ``seen``."""
+        found = np.empty(logits.shape, dtype=np.float64)
+        found[..., seen] = self.seen(logits[..., seen])
+        found[..., ~seen] = self.unseen(logits[..., ~seen])
+        return found
+
+
+def expected_calibration_error(
+    probabilities_P: NDArray[Any], right_P: BoolArray, bins: int = 15
+) -> float:
+    """Return the mean gap between probability and share of right pairs (Guo et al. 2017, eq. 5).
+
+    Over ``bins`` equally wide bins, each weighted by its pairs.
+    """
+    if not len(right_P):
+        return 0.0
+    place_P = np.minimum((np.asarray(probabilities_P) * bins).astype(int), bins - 1)
+    gaps = np.bincount(place_P, np.asarray(probabilities_P) - right_P, minlength=bins)
+    return float(np.abs(gaps).sum() / len(right_P))
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """Pairs that a tagger suggests for papers that it did not learn from, with what is right.
+
+    Attributes
+    ----------
+    probabilities_P : array
+        What the tagger says.
+    right_P : array
+        What people said.
+    papers_P : array
+        Number of the paper.
+    ranks_P : array
+        Place in its list, from 1.
+    """
+
+    probabilities_P: Numbers
+    right_P: BoolArray
+    papers_P: IntArray
+    ranks_P: IntArray
+
+    def threshold(self, precision: float, k: int | None, confidence: float = 0.95) -> float | None:
+        """Return the lowest threshold that surely has a precision; None if none has.
+
+        Thresholds are tested from the highest down until one fails (fixed sequences, with several
+        starts that share what may go wrong: Angelopoulos et al. 2021), so that the bound holds for
+        the one that is chosen.
+
+        Parameters
+        ----------
+        precision : float
+            Wanted share of right suggestions, over all papers.
+        k : int or None
+            Suggestions of a paper at most.
+        confidence : float
+            Probability that the precision of papers like these is not lower.
+        """
+        kept = np.full(len(self.right_P), True) if k is None else self.ranks_P <= k
+        order = np.argsort(-self.probabilities_P[kept], kind="stable")
+        p = self.probabilities_P[kept][order]
+        right, papers = self.right_P[kept][order], self.papers_P[kept][order]
+        steps = _steps(p)
+        surely = 1 - (1 - confidence) / _STARTS
+        found = None
+        for start in np.linspace(0, len(steps), _STARTS, endpoint=False).astype(int).tolist():
+            for stop in steps[start:]:
+                if precision_bound(right[:stop], papers[:stop], surely) < precision:
+                    break
+                found = float(p[stop - 1]) if found is None else min(found, float(p[stop - 1]))
+        return found
+
+
+def precision_bound(right_P: BoolArray, papers_P: IntArray, confidence: float = 0.95) -> float:
+    """Return a lower bound of the precision of papers like these.
+
+    Suggestions for one paper are right or wrong together, so papers are the cases: the precision is
+    a ratio of two sums over papers, whose variance is that of the residuals ``right - precision ·
+    suggested`` (Cochran 1977, section 2.11), widened by Student's t. Where all are right, the bound
+    is that of as many papers with one suggestion each (Clopper and Pearson 1934).
+    """
+    from scipy.stats import beta, t
+
+    _, owners = np.unique(papers_P, return_inverse=True)
+    count = int(owners.max(initial=-1)) + 1
+    if count < 2:
+        return 0.0
+    suggested, right = np.bincount(owners), np.bincount(owners, right_P)
+    share = right.sum() / suggested.sum()
+    residuals = right - share * suggested
+    error = np.sqrt(count / (count - 1) * (residuals**2).sum()) / suggested.sum()
+    bound = share - t.ppf(confidence, count - 1) * error
+    hits = share * count
+    least = beta.ppf(1 - confidence, hits, count - hits + 1) if hits else 0.0
+    return float(max(0.0, min(bound, least)))
+
+
+def _steps(sorted_P: Numbers) -> list[int]:
+    """Return lengths of the lists to test: some 100, none of which parts equal scores."""
+    if len(sorted_P) < _LEAST:
+        return []
+    ends = np.flatnonzero(np.diff(sorted_P, append=-np.inf)) + 1
+    wanted = np.geomspace(_LEAST, len(sorted_P), 100).astype(int)
+    return sorted({int(end) for end in ends[np.searchsorted(ends, wanted)]})
+
+
+def _logistic(logits: Numbers) -> Numbers:
+    found: Numbers = 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
+    return found

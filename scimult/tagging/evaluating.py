@@ -1,0 +1,131 @@
+"""How well a tagger does on papers that people tagged.
+
+Shape legend: Q papers, K suggestions, C concepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scimult.data.ragged import Ragged
+from scimult.errors import DataError
+from scimult.evaluation.metrics import compute, judge
+from scimult.retrieval.runs import Qrels, Ranking
+from scimult.tagging.calibration import expected_calibration_error
+from scimult.tagging.incoming import TagReader, tagged_papers
+from scimult.tagging.tagger import SuggestedTag, Tagger
+from scimult.types import BoolArray, FloatArray
+
+METRICS = ("precision@5", "recall@5", "f1@5", "ndcg@10")
+_LISTED = 10
+
+
+def evaluate_tagger(
+    tagger: Tagger,
+    papers: Iterable[Mapping[str, Any]],
+    *,
+    precision: float | None = None,
+    drop_unknown: bool = False,
+    vectors: FloatArray | None = None,
+    show_progress: bool = False,
+) -> dict[str, Any]:
+    """Return metrics over all concepts, those with tagged papers, and those without.
+
+    In a group the tagger ranks its concepts alone, and papers with a tag among them count.
+
+    Parameters
+    ----------
+    tagger : Tagger
+        The tagger.
+    papers : iterable of mapping
+        As of :meth:`Tagger.train`; others than it learned from.
+    precision : float, optional
+        A wanted precision: what it comes to on these papers is measured, too.
+    drop_unknown : bool
+        Leave out tags that the vocabulary does not know.
+    vectors : array, optional
+        Embeddings of the papers.
+    show_progress : bool
+        Show bars.
+
+    Returns
+    -------
+    dict
+        ``all``, ``seen`` and ``unseen``, each with ``papers`` and the metrics;
+        ``expected_calibration_error`` of the best 10; and ``at_precision``.
+
+    Raises
+    ------
+    DataError
+        If there is no paper with a tag, or one is bad.
+    ConfigError
+        As :meth:`Tagger.tag`.
+    """
+    closed = tagger.hierarchy != "flat"
+    reader = TagReader(tagger.vocabulary, closed=closed, drop_unknown=drop_unknown)
+    ids, texts, tags_QC = tagged_papers(papers, reader)
+    if not ids:
+        raise DataError("no paper to evaluate on", fix="give papers with labels")
+    if vectors is None:
+        task = tagger.task
+        vectors = tagger.model.encode(texts, task=task, show_progress=show_progress)
+    options: dict[str, Any] = {"evidence": False, "vectors": vectors}
+    gold = [set(rows.tolist()) for rows in np.split(tags_QC.indices, tags_QC.indptr[1:-1])]
+    facts: dict[str, Any] = {"papers": len(ids)}
+    names = tagger.vocabulary.ids
+    everything = np.ones(len(names), dtype=bool)
+    for group, members_C in (
+        ("all", everything),
+        ("seen", tagger.seen_C),
+        ("unseen", ~tagger.seen_C),
+    ):
+        others = [names[row] for row in np.flatnonzero(~members_C)]
+        found = tagger.tag(texts, k=_LISTED, exclude=others, show_progress=show_progress, **options)
+        facts[group] = metrics_of(tagger, found, gold, members_C)
+        if group == "all":
+            pairs = _pairs(tagger, found, gold)
+            facts["expected_calibration_error"] = expected_calibration_error(*pairs)
+    if precision is not None:
+        found = tagger.tag(texts, k=None, precision=precision, **options)
+        _, right_P = _pairs(tagger, found, gold)
+        facts["at_precision"] = {
+            "wanted": precision,
+            "measured": float(right_P.mean()) if len(right_P) else None,
+            "tags_per_paper": len(right_P) / len(ids),
+            "share_of_gold": float(right_P.sum() / max(1, sum(map(len, gold)))),
+        }
+    return facts
+
+
+def metrics_of(
+    tagger: Tagger,
+    found: Sequence[Sequence[SuggestedTag]],
+    gold: Sequence[set[int]],
+    members_C: BoolArray,
+) -> dict[str, float]:
+    """Return the metrics of a group of concepts, over papers that have one of them."""
+    wanted = [sorted(row for row in rows if members_C[row]) for rows in gold]
+    kept = [place for place, rows in enumerate(wanted) if rows]
+    rows_QK = np.full((len(kept), _LISTED), -1, dtype=np.int64)
+    for place, paper in enumerate(kept):
+        rows = [tagger.vocabulary.row(tag.id) for tag in found[paper]]
+        rows_QK[place, : len(rows)] = rows
+    scores_QK = np.where(rows_QK >= 0, -np.arange(_LISTED), -np.inf).astype(np.float32)
+    relevant = Ragged.from_lists(wanted[paper] for paper in kept)
+    grades = Ragged(np.ones_like(relevant.values), relevant.offsets)
+    qrels = Qrels(relevant, grades, len(members_C))
+    judged = judge(Ranking(rows_QK, scores_QK), qrels)
+    scores = {name: float(compute(name, judged).mean()) if kept else 0.0 for name in METRICS}
+    return {"papers": len(kept), **scores}
+
+
+def _pairs(
+    tagger: Tagger, found: Sequence[Sequence[SuggestedTag]], gold: Sequence[set[int]]
+) -> tuple[FloatArray, BoolArray]:
+    rows = tagger.vocabulary.row
+    scores = [tag.score for tags in found for tag in tags]
+    right = [rows(tag.id) in own for tags, own in zip(found, gold, strict=True) for tag in tags]
+    return np.array(scores), np.array(right, dtype=bool)

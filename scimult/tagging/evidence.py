@@ -1,0 +1,83 @@
+"""Which sentence of a paper speaks for a tag."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from scimult.inference import SciMult
+from scimult.tagging.names import NameFinder
+from scimult.tagging.signals import similarities
+from scimult.tagging.vocabulary import Vocabulary
+from scimult.types import FloatArray, Text
+
+_NAMED = 10.0
+"""What a sentence that names the concept is ahead of others; cosines differ by 2 at most."""
+_END = re.compile(r"[.!?][\"')\]]* (?=[\"'(\[]?[A-Z0-9])")
+_NO_END = re.compile(
+    r"\b(?:e\.g|i\.e|cf|vs|al|etc|Fig|Figs|Eq|Eqs|Sec|Ref|Refs|Dr|Prof|St|No|[A-Z])\.$"
+)
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text: they end at a point, ``?`` or ``!`` before a capital."""
+    plain = " ".join(text.split())
+    found, start = [], 0
+    for end in (*(match.end() for match in _END.finditer(plain)), len(plain) + 1):
+        part = plain[start : end - 1]
+        if end > len(plain) or not _NO_END.search(part):
+            found.append(part)
+            start = end
+    return [part for part in found if part]
+
+
+def find_evidence(
+    model: SciMult,
+    task: str,
+    vocabulary: Vocabulary,
+    labels_CD: FloatArray,
+    papers: Sequence[Text],
+    tags: Sequence[Sequence[int]],
+) -> list[Mapping[int, str]]:
+    """Return for each paper, by concept, the sentence of its abstract that speaks for it.
+
+    That is a sentence with a name of the concept, else the one whose embedding is closest to the
+    concept's; the title, where there is no abstract.
+
+    Parameters
+    ----------
+    model : SciMult
+        The encoder.
+    task : str
+        Of the embeddings.
+    vocabulary : Vocabulary
+        The concepts.
+    labels_CD : array
+        Their embeddings.
+    papers : sequence of Text
+        The papers.
+    tags : sequence of sequences of int
+        Rows of each paper's concepts.
+    """
+    parts = [
+        (sentences(text.body) or [text.title]) if rows else []
+        for text, rows in zip(papers, tags, strict=True)
+    ]
+    alone = [Text("paper", sentence) for found in parts for sentence in found]
+    vectors_ND = model.encode(alone, task=task, role="query")
+    ends = np.cumsum([len(found) for found in parts])
+    evidence: list[Mapping[int, str]] = []
+    for found, rows, end in zip(parts, tags, ends, strict=True):
+        if not rows:
+            evidence.append({})
+            continue
+        some_ND = vectors_ND[end - len(found) : end]
+        scores_NC = similarities(some_ND, labels_CD[list(rows)], model.similarity).copy()
+        finder = NameFinder(vocabulary[row].names for row in rows)
+        for place, sentence in enumerate(found):
+            scores_NC[place, finder.find(sentence)] += _NAMED
+        best = scores_NC.argmax(axis=0)
+        evidence.append({row: found[i] for row, i in zip(rows, best.tolist(), strict=True)})
+    return evidence

@@ -1,0 +1,169 @@
+"""A tagger on disk: vocabulary, embeddings, what tagged papers taught, and how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scimult.errors import DataError
+from scimult.files import FolderKind, atomic_file, holds_only, read_json, write_json
+from scimult.tagging.calibration import Calibration, Curve, Suggestions
+from scimult.tagging.fusion import Fusion
+from scimult.tagging.reading import read_vocabulary, write_vocabulary
+from scimult.tagging.sets import Hierarchy
+from scimult.tagging.signals import Learned
+from scimult.tagging.vocabulary import Vocabulary
+from scimult.tagging.words import LinearHead, Words
+from scimult.types import FloatArray
+
+FORMAT, VERSION = "scimult-tagger", 1
+FILE, VOCABULARY = "tagger.json", "vocabulary.jsonl"
+_LABELS, _PAPERS, _SUGGESTIONS = "labels.npz", "papers.npz", "suggestions.npz"
+_LINEAR, _WORDS = "linear.npz", ("terms.json", "idf.npy")
+TAGGER = FolderKind(
+    "a tagger",
+    lambda folder: (
+        read_json(folder / FILE).get("format") == FORMAT
+        and holds_only(folder, (FILE, VOCABULARY, _LABELS, _PAPERS, _SUGGESTIONS, _LINEAR, *_WORDS))
+    ),
+)
+
+
+@dataclass(frozen=True)
+class TaggerState:
+    """All that a tagger knows.
+
+    Attributes
+    ----------
+    vocabulary : Vocabulary
+        The concepts.
+    labels_CD, mean_C : array
+        Their embeddings, and the mean similarity of each to papers.
+    fusion : Fusion
+        How sources become log odds.
+    hierarchy : {"flat", "closed", "specific"}
+        What sets of concepts it was trained for.
+    model : mapping
+        What opens the model again: path, dtype, task, fingerprint and what replaced its settings.
+    learned : Learned, optional
+        What tagged papers taught.
+    calibration : Calibration, optional
+        Absent where no papers were tagged.
+    suggestions : Suggestions, optional
+        What it suggests for the tagged papers that it was not fitted to.
+    facts : mapping
+        How many papers and concepts, and how well calibrated.
+    """
+
+    vocabulary: Vocabulary
+    labels_CD: FloatArray
+    mean_C: FloatArray
+    fusion: Fusion
+    hierarchy: Hierarchy
+    model: dict[str, Any]
+    learned: Learned | None = None
+    calibration: Calibration | None = None
+    suggestions: Suggestions | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def save_state(folder: Path, state: TaggerState) -> None:
+    """Write a tagger into a folder that the caller publishes."""
+    write_vocabulary(folder / VOCABULARY, state.vocabulary)
+    _save(folder / _LABELS, labels=state.labels_CD, mean=state.mean_C)
+    if state.learned is not None:
+        learned = state.learned
+        parts = {"vectors": learned.vectors_MD}
+        for name, rows in (("tags", learned.tags_MC), ("words", learned.words_MT)):
+            shape = np.array(rows.shape)
+            parts |= {f"{name}_shape": shape, f"{name}_indptr": rows.indptr}
+            parts |= {f"{name}_indices": rows.indices, f"{name}_data": rows.data}
+        _save(folder / _PAPERS, **parts)
+        learned.words.save(folder)
+        learned.linear.save(folder / _LINEAR)
+    if state.suggestions is not None:
+        _save(folder / _SUGGESTIONS, **vars(state.suggestions))
+    written = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": state.model,
+        "hierarchy": state.hierarchy,
+        "fusion": state.fusion.as_dict(),
+        "calibration": None if state.calibration is None else asdict(state.calibration),
+        "facts": state.facts,
+    }
+    write_json(folder / FILE, written)
+
+
+def load_state(folder: Path) -> TaggerState:
+    """Read a tagger.
+
+    Raises
+    ------
+    DataError
+        If the folder is none, one of another version, or damaged.
+    """
+    if not (folder / FILE).is_file():
+        fix = "name the folder of a tagger; scimult tagger train makes one"
+        raise DataError("is no tagger", path=folder, fix=fix)
+    kept = read_json(folder / FILE)
+    if not isinstance(kept, dict) or kept.get("format") != FORMAT:
+        fix = "name the folder of a tagger"
+        raise DataError("not a tagger's file", path=folder / FILE, fix=fix)
+    if kept.get("version") != VERSION:
+        fix = "use the scimult that made it, or train the tagger anew"
+        raise DataError("tagger of another version", path=folder, value=kept["version"], fix=fix)
+    try:
+        return _load(folder, kept)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, DataError):
+            raise
+        fix = "train the tagger again, or copy the folder again"
+        raise DataError(f"tagger is damaged: {error}", path=folder, fix=fix) from error
+
+
+def _load(folder: Path, kept: dict[str, Any]) -> TaggerState:
+    labels = _read(folder / _LABELS)
+    curves, suggestions = kept["calibration"], None
+    if curves is not None:
+        suggestions = Suggestions(**_read(folder / _SUGGESTIONS))
+    return TaggerState(
+        read_vocabulary(folder / VOCABULARY),
+        labels["labels"],
+        labels["mean"],
+        Fusion.from_dict(kept["fusion"]),
+        kept["hierarchy"],
+        kept["model"],
+        learned=_learned(folder) if (folder / _PAPERS).is_file() else None,
+        calibration=curves and Calibration(**{name: Curve(**one) for name, one in curves.items()}),
+        suggestions=suggestions,
+        facts=kept["facts"],
+    )
+
+
+def _learned(folder: Path) -> Learned:
+    import scipy.sparse as sparse
+
+    kept = _read(folder / _PAPERS)
+    tags_MC, words_MT = (
+        sparse.csr_array(
+            (kept[f"{name}_data"], kept[f"{name}_indices"], kept[f"{name}_indptr"]),
+            shape=tuple(kept[f"{name}_shape"].tolist()),
+        )
+        for name in ("tags", "words")
+    )
+    linear = LinearHead.load(folder / _LINEAR)
+    return Learned(tags_MC, kept["vectors"], Words.load(folder), words_MT, linear)
+
+
+def _save(path: Path, **arrays: Any) -> None:
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as kept:
+        return {name: kept[name] for name in kept.files}

@@ -1,0 +1,150 @@
+"""What all sources say of a concept, as one number: log odds by logistic regression.
+
+Concepts with tagged papers and those without have their own weights: of the latter only names and
+embeddings speak. Their weights are fitted to concepts that are hidden from the learned sources.
+
+Shape legend: S sources, B papers, C concepts, P pairs of paper and concept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scimult.tagging.signals import SOURCES, ZERO_SHOT
+from scimult.types import BoolArray, FloatArray, IntArray
+
+_HIDDEN = 5
+"""One of so many concepts with papers stands for those without."""
+_LISTED, _DRAWN = 30, 50
+_INVERSE_PENALTY = 1.0
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Log odds are ``bias + Σ weight · source``.
+
+    Attributes
+    ----------
+    bias : float
+        Where all sources are 0.
+    weights : dict
+        By source; others weigh 0.
+    """
+
+    bias: float
+    weights: dict[str, float]
+
+    def of(self, sources: tuple[str, ...]) -> FloatArray:
+        """Return the weights of sources, in their order."""
+        found: FloatArray = np.array([self.weights.get(name, 0.0) for name in sources], np.float32)
+        return found
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Weights for concepts with tagged papers, and for those without."""
+
+    seen: Weights
+    unseen: Weights
+
+    def logits(self, signals_SBC: FloatArray, seen_C: BoolArray) -> FloatArray:
+        """Return log odds, shape ``(B, C)``."""
+        sources = SOURCES[: len(signals_SBC)]
+        pairs = zip(self.seen.of(sources), self.unseen.of(sources), strict=True)
+        bias_C = np.where(seen_C, self.seen.bias, self.unseen.bias).astype(np.float32)
+        found_BC = np.broadcast_to(bias_C, signals_SBC.shape[1:]).copy()
+        for signal_BC, (seen, unseen) in zip(signals_SBC, pairs, strict=True):
+            found_BC += np.where(seen_C, seen, unseen) * signal_BC
+        return found_BC
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, kept: dict[str, Any]) -> Fusion:
+        """Return what :meth:`as_dict` gave."""
+        return cls(Weights(**kept["seen"]), Weights(**kept["unseen"]))
+
+
+# Between those fitted to papers of two sets (docs/tagging.md): used where nothing is tagged yet.
+ZERO_SHOT_WEIGHTS = Weights(-8.0, {"label": 1.0, "title": 1.0, "abstract": 2.0})
+ZERO_SHOT_FUSION = Fusion(ZERO_SHOT_WEIGHTS, ZERO_SHOT_WEIGHTS)
+
+
+class FusionSample:
+    """Pairs of papers and concepts that weights are fitted to; papers come in blocks.
+
+    Of the pairs that are wrong those count that a source puts among a paper's best 30, and 50
+    others for each paper drawn at random, which stand for all by their weight.
+
+    Parameters
+    ----------
+    seen_C : array
+        Which concepts have tagged papers.
+    seed : int
+        Of the draws.
+    """
+
+    def __init__(self, seen_C: BoolArray, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._seen_C = seen_C
+        hidden = self._rng.permutation(np.flatnonzero(seen_C))[: int(seen_C.sum()) // _HIDDEN]
+        self._unseen_C = ~seen_C
+        self._unseen_C[hidden] = True
+        self._parts: list[tuple[FloatArray, BoolArray, IntArray, NDArray[np.float64]]] = []
+
+    def add(self, signals_SBC: FloatArray, right_BC: BoolArray) -> None:
+        """Take in papers and what is right of them."""
+        chosen_BC = right_BC.copy()
+        listed = min(_LISTED, right_BC.shape[1])
+        for signal_BC in signals_SBC[[0, -2]] if len(signals_SBC) > len(ZERO_SHOT) else signals_SBC:
+            best = np.argpartition(-signal_BC, listed - 1, axis=1)[:, :listed]
+            np.put_along_axis(chosen_BC, best, values=True, axis=1)
+        drawn = self._rng.integers(0, right_BC.shape[1], (len(right_BC), _DRAWN))
+        drawn_BC = np.zeros_like(chosen_BC)
+        np.put_along_axis(drawn_BC, drawn, values=True, axis=1)
+        drawn_BC &= ~chosen_BC
+        left_B = right_BC.shape[1] - chosen_BC.sum(axis=1)
+        each_B = left_B / np.maximum(drawn_BC.sum(axis=1), 1)
+        papers, concepts = np.nonzero(chosen_BC | drawn_BC)
+        weight_P = np.where(drawn_BC[papers, concepts], each_B[papers], 1.0)
+        signals_PS = signals_SBC[:, papers, concepts].T
+        self._parts.append((signals_PS, right_BC[papers, concepts], concepts, weight_P))
+
+    def fit(self) -> Fusion:
+        """Return the weights; those of seen concepts also for unseen ones that nothing is known of.
+
+        A group without a single right pair gets the weights for taggers without tagged papers.
+        """
+        signals_PS, right_P, concepts_P, weight_P = (
+            np.concatenate(x) for x in zip(*self._parts, strict=True)
+        )
+        found = []
+        for chosen_C, sources in ((self._seen_C, SOURCES), (self._unseen_C, ZERO_SHOT)):
+            rows = chosen_C[concepts_P]
+            count = min(len(sources), signals_PS.shape[1])
+            pairs = signals_PS[rows, :count], right_P[rows], weight_P[rows]
+            found.append(fit_weights(*pairs, sources[:count]))
+        return Fusion(*found)
+
+
+def fit_weights(
+    signals_PS: FloatArray, right_P: BoolArray, weight_P: NDArray[np.float64], sources: Any
+) -> Weights:
+    """Return the logistic regression of weighted pairs, with little regularisation."""
+    if not right_P.any() or right_P.all():
+        return ZERO_SHOT_WEIGHTS
+    from sklearn.linear_model import LogisticRegression
+
+    mean_S, spread_S = signals_PS.mean(axis=0), signals_PS.std(axis=0)
+    spread_S = np.where(spread_S > 0, spread_S, 1)
+    model = LogisticRegression(C=_INVERSE_PENALTY, max_iter=300)
+    model.fit((signals_PS - mean_S) / spread_S, right_P, sample_weight=weight_P)
+    weights_S = model.coef_[0] / spread_S
+    bias = float(model.intercept_[0] - weights_S @ mean_S)
+    return Weights(bias, dict(zip(sources, weights_S.tolist(), strict=True)))

@@ -1,0 +1,102 @@
+"""Papers with tags, as training takes them in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from scimult.errors import DataError
+from scimult.inference.texts import as_text
+from scimult.progress import warn
+from scimult.tagging.vocabulary import Vocabulary
+from scimult.types import Text
+
+_NAMED = 3
+
+
+class TagReader:
+    """Rows of the concepts that people gave papers.
+
+    Parameters
+    ----------
+    vocabulary : Vocabulary
+        The concepts.
+    closed : bool
+        Whether a paper has all concepts above those that it has.
+    drop_unknown : bool
+        Leave out tags that are not in the vocabulary, and count them.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, closed: bool, drop_unknown: bool) -> None:
+        self.vocabulary, self._closed, self._drop = vocabulary, closed, drop_unknown
+        self.unknown: Counter[str] = Counter()
+
+    def rows(self, tags: Iterable[str]) -> list[int]:
+        """Return the rows of tags, ids or names of concepts.
+
+        Raises
+        ------
+        DataError
+            If one is not in the vocabulary, unless such ones are left out.
+        """
+        found: set[int] = set()
+        for tag in tags:
+            if self._drop and not self.vocabulary.knows(tag):
+                self.unknown[tag] += 1
+                continue
+            found.add(self.vocabulary.row(tag))
+        return sorted(self.vocabulary.closed(found) if self._closed else found)
+
+    def tell(self) -> None:
+        """Warn of tags that were left out."""
+        if self.unknown:
+            named = ", ".join(repr(tag) for tag, _ in self.unknown.most_common(_NAMED))
+            count = sum(self.unknown.values())
+            warn(f"{count:,} tags are not in the vocabulary and were left out, such as {named}")
+
+
+def tagged_papers(
+    papers: Iterable[Mapping[str, Any]], reader: TagReader
+) -> tuple[list[str], list[Text], Any]:
+    """Return ids, texts and tags, a sparse array of shape ``(N, C)``.
+
+    Raises
+    ------
+    DataError
+        If a paper has no id, text or list ``labels``, an id comes twice, or no paper has a tag.
+    """
+    import scipy.sparse as sparse
+
+    ids: dict[str, None] = {}
+    texts: list[Text] = []
+    tags: list[list[int]] = []
+    for place, paper in enumerate(papers):
+        name = paper.get("id", paper.get("_id"))
+        name = str(name) if isinstance(name, int) else name
+        if not isinstance(name, str) or not name.strip() or name in ids:
+            problem = f"paper {place} has no id of its own"
+            raise DataError(problem, value=name, fix="give every paper an id")
+        labels = paper.get("labels")
+        if not isinstance(labels, (list, tuple)):
+            fix = "give every paper a list of ids or names of concepts; it may be empty"
+            raise DataError(f"paper {name!r} has no list 'labels'", value=labels, fix=fix)
+        ids[name] = None
+        texts.append(as_text(paper, "paper", place))
+        try:
+            tags.append(reader.rows(map(str, labels)))
+        except DataError as error:
+            problem = f"paper {name!r}: {error.problem}"
+            raise DataError(problem, value=error.value, fix=error.fix) from None
+    reader.tell()
+    counts = [len(rows) for rows in tags]
+    if ids and not sum(counts):
+        fix = "check that labels are ids or names of the vocabulary, or give no papers"
+        raise DataError("no paper has a tag of the vocabulary", fix=fix)
+    owners = np.repeat(np.arange(len(tags)), counts)
+    columns = np.array([row for rows in tags for row in rows], dtype=np.int64)
+    ones = np.ones(len(columns), dtype=np.float32)
+    shape = (len(tags), len(reader.vocabulary))
+    return list(ids), texts, sparse.csr_array((ones, (owners, columns)), shape=shape)

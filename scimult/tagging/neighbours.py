@@ -1,0 +1,91 @@
+"""Tags of the tagged papers next to a paper.
+
+Shape legend: B papers, M tagged papers, C concepts, D width, T terms, K neighbours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from scimult.retrieval.exact import ExactIndex
+from scimult.types import FloatArray, IntArray, Similarity
+
+NEAREST = 30
+_SHARPNESS = 10.0
+_BLOCK = 512
+
+
+def shares(
+    rows_BK: IntArray, scores_BK: FloatArray, tags_MC: Any, sharpness: float = _SHARPNESS
+) -> Any:
+    """Return for each paper the share of its neighbours that have each concept, sparse.
+
+    Neighbour n counts with weight ``exp(sharpness (s_n - s_1))``, over the sum of all weights;
+    rows below 0 are no neighbours.
+
+    Parameters
+    ----------
+    rows_BK, scores_BK : array
+        The neighbours' rows, best first, and their similarities.
+    tags_MC : sparse array
+        1 where a tagged paper has a concept.
+    sharpness : float
+        0 counts all neighbours alike.
+
+    Returns
+    -------
+    sparse array
+        Shape ``(B, C)``.
+    """
+    import scipy.sparse as sparse
+
+    known_BK = rows_BK >= 0
+    scores_BK = np.where(known_BK, scores_BK, 0)
+    weights_BK = np.exp(sharpness * (scores_BK - scores_BK[:, :1])) * known_BK
+    weights_BK /= np.maximum(weights_BK.sum(axis=1, keepdims=True), 1e-30)
+    size, k = rows_BK.shape
+    parts = (weights_BK.ravel(), np.where(known_BK, rows_BK, 0).ravel(), np.arange(size + 1) * k)
+    return sparse.csr_array(parts, shape=(size, tags_MC.shape[0])) @ tags_MC
+
+
+class NearVectors:
+    """Neighbours by embedding."""
+
+    def __init__(self, vectors_MD: FloatArray, similarity: Similarity) -> None:
+        names = [f"{row:09d}" for row in range(len(vectors_MD))]
+        self._index = ExactIndex(names, vectors_MD, similarity)
+
+    def search(
+        self, vectors_BD: FloatArray, k: int = NEAREST, own_B: IntArray | None = None
+    ) -> tuple[IntArray, FloatArray]:
+        """Return rows and similarities of the nearest, best first; ``own_B`` is left out."""
+        found = self._index.search(vectors_BD, k, exclude_Q=own_B)
+        return found.rows_QK, found.scores_QK
+
+
+class NearWords:
+    """Neighbours by the cosine of their weighted words."""
+
+    def __init__(self, words_MT: Any) -> None:
+        self._words_TM = words_MT.T.tocsr()
+
+    def search(
+        self, words_BT: Any, k: int = NEAREST, own_B: IntArray | None = None
+    ) -> tuple[IntArray, FloatArray]:
+        """Return rows and similarities of the nearest, best first; ``own_B`` is left out."""
+        k = min(k, self._words_TM.shape[1])
+        rows, scores = [], []
+        for start in range(0, words_BT.shape[0], _BLOCK):
+            found_BM = (words_BT[start : start + _BLOCK] @ self._words_TM).toarray()
+            if own_B is not None:
+                own = own_B[start : start + _BLOCK]
+                found_BM[np.arange(len(own))[own >= 0], own[own >= 0]] = -np.inf
+            rows_BK = np.argpartition(-found_BM, k - 1, axis=1)[:, :k]
+            scores_BK = np.take_along_axis(found_BM, rows_BK, axis=1)
+            order_BK = np.lexsort((rows_BK, -scores_BK), axis=1)
+            rows.append(np.take_along_axis(rows_BK, order_BK, axis=1))
+            scores.append(np.take_along_axis(scores_BK, order_BK, axis=1))
+        found = np.concatenate(scores)
+        return np.where(np.isfinite(found), np.concatenate(rows), -1), found

@@ -1,0 +1,159 @@
+"""Vocabulary files: JSON lines, tables and SKOS."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from scimult.data.lines import Record, Rejects, read_jsonl, read_lines
+from scimult.data.rows import delimiter_of, read_delimited
+from scimult.data.text_files import find_file
+from scimult.errors import DataError, one_of
+from scimult.files import write_text
+from scimult.tagging.vocabulary import Concept, Vocabulary
+
+# What each part of a concept may be called, best first.
+FIELDS = {
+    "id": ("id", "uri", "_id"),
+    "label": ("label", "name", "prefLabel", "subject"),
+    "synonyms": ("synonyms", "altLabel"),
+    "broader": ("broader", "parent"),
+    "description": ("description", "definition"),
+    "notation": ("notation",),
+}
+_LISTS = ("synonyms", "broader")
+_TABLES = (".csv", ".tsv")
+_SKOS = {".rdf": "xml", ".xml": "xml", ".ttl": "turtle", ".nt": "nt"}
+
+
+def read_vocabulary(
+    path: Path | str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    language: str = "en",
+    rejects: Rejects | None = None,
+) -> Vocabulary:
+    """Read a vocabulary; the end of the file's name says its format, ``.gz`` is decompressed.
+
+    JSON lines (``.jsonl``, ``.json``) and tables with a header (``.csv``, ``.tsv``) have the fields
+    of :class:`Concept`; ``uri``, ``name`` and ``definition`` are taken for ``id``, ``label`` and
+    ``description``. In a table ``;`` stands between several synonyms or broader concepts, and
+    ``label_en`` is the label in English. Annif's tables without a header (``<URI>``, a tab, the
+    label) are read as well. SKOS is RDF/XML (``.rdf``, ``.xml``), Turtle (``.ttl``) or N-Triples
+    (``.nt``); see :func:`scimult.tagging.skos.read_skos`.
+
+    Parameters
+    ----------
+    path : path
+        The file, or a folder with ``labels.jsonl``.
+    columns : mapping, optional
+        Names of fields in the file, by part of the concept: ``{"label": "subject"}``.
+    language : str
+        Which labels of SKOS, and of tables in several languages, are read.
+    rejects : Rejects, optional
+        Takes bad records; by default the first one is an error.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or of no known format, or the vocabulary is not consistent; and,
+        through ``rejects``, at a bad record.
+    """
+    path = find_file(path, "label")
+    rejects, columns = rejects or Rejects(), columns or {}
+    for name in columns:
+        one_of("part of a concept", name, FIELDS)
+    kind = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if kind in _SKOS:
+        from scimult.tagging.skos import read_skos
+
+        return read_skos(path, _SKOS[kind], language=language, rejects=rejects)
+    if kind in (".jsonl", ".json"):
+        records = read_jsonl(path, rejects)
+    elif kind in _TABLES:
+        records = _rows(path, kind, rejects)
+    else:
+        known = ", ".join((".jsonl", *_TABLES, *_SKOS))
+        fix = f"use a file that ends in {known} (also with .gz)"
+        raise DataError("vocabulary is of no known format", path=path, fix=fix)
+    return _vocabulary(path, records, columns, language, rejects)
+
+
+def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
+    """Write a vocabulary as JSON lines, which :func:`read_vocabulary` reads."""
+    lines = []
+    for concept in vocabulary:
+        fields = {name: getattr(concept, name) for name in FIELDS}
+        known = {name: value for name, value in fields.items() if value}
+        lines.append(json.dumps(known, ensure_ascii=False) + "\n")
+    write_text(path, "".join(lines))
+
+
+def _rows(path: Path, kind: str, rejects: Rejects) -> Iterator[Record]:
+    first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
+    if kind == ".tsv" and first.startswith("<"):
+        header = ("id", "label", "notation")[: first.count("\t") + 1]
+        for row in read_delimited(path, "\t", rejects, header=header, quoted=False):
+            yield Record(row.path, row.line, {**row.fields, "id": row.text("id").strip("<> ")})
+        return
+    yield from read_delimited(path, "\t" if kind == ".tsv" else delimiter_of(path), rejects)
+
+
+def _vocabulary(
+    path: Path,
+    records: Iterator[Record],
+    columns: Mapping[str, str],
+    language: str,
+    rejects: Rejects,
+) -> Vocabulary:
+    concepts: dict[str, Concept] = {}
+    lines = []
+    parsed = rejects.keep(records, lambda row: (row, _concept(row, columns, language)))
+    for record, concept in parsed:
+        if concept.id in concepts:
+            fix = "give every concept its own id, or leave the repetition out"
+            rejects.reject(record.error("concept is given twice", value=concept.id, fix=fix))
+            continue
+        concepts[concept.id] = concept
+        lines.append(record.line)
+    return Vocabulary(concepts.values(), path, lines)
+
+
+def _concept(record: Record, columns: Mapping[str, str], language: str) -> Concept:
+    name = record.identifier(_field(record, "id", columns, language))
+    if not name.isprintable():
+        raise record.error("id holds a line break or control character", value=name, fix="drop it")
+    label = record.text(_field(record, "label", columns, language)).strip()
+    if not label:
+        raise record.error("concept has no label", value=name, fix="give it a name")
+    parts = {part: _field(record, part, columns, language) for part in FIELDS}
+    return Concept(
+        name,
+        label,
+        synonyms=tuple(_list(record, parts["synonyms"])),
+        broader=tuple(_list(record, parts["broader"])),
+        description=record.text(parts["description"], "").strip(),
+        notation=str(record.fields.get(parts["notation"]) or "").strip(),
+    )
+
+
+def _field(record: Record, part: str, columns: Mapping[str, str], language: str) -> str:
+    """Return what a part of the concept is called in this record; our own name if it has none."""
+    if part in columns:
+        return columns[part]
+    names = [name for known in FIELDS[part] for name in (f"{known}_{language}", known)]
+    return next((name for name in names if name in record.fields), part)
+
+
+def _list(record: Record, name: str) -> list[str]:
+    value = record.fields.get(name)
+    if isinstance(value, str):
+        items = value.split(";") if _is_table(record.path) else [value]
+    else:
+        items = record.identifiers(name)
+    return [item.strip() for item in items if item.strip()]
+
+
+def _is_table(path: Path) -> bool:
+    return Path(path.name.removesuffix(".gz")).suffix.lower() in _TABLES

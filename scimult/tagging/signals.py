@@ -1,0 +1,171 @@
+"""What speaks for a concept: one number for each paper, concept and source.
+
+Shape legend: S sources, B papers, C concepts, D width, M tagged papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from scimult.products import products
+from scimult.tagging.names import NameFinder
+from scimult.tagging.neighbours import NearVectors, NearWords, shares
+from scimult.tagging.vocabulary import Vocabulary
+from scimult.tagging.words import LinearHead, Words
+from scimult.types import BoolArray, FloatArray, IntArray, Similarity, Text
+
+ZERO_SHOT = ("label", "title", "abstract")
+LEARNED = ("near", "near_words", "linear", "papers")
+SOURCES = (*ZERO_SHOT, *LEARNED)
+"""Sources in the order of the arrays here.
+
+``label``
+    Similarity of paper and concept, less the concept's mean over papers, in standard deviations
+    over all concepts: what is close to every paper says nothing of this one.
+``title``, ``abstract``
+    Whether a name stands in the title; log(1 + number of times) for the abstract.
+``near``, ``near_words``
+    Log of the share of neighbours that have it, by embedding and by words.
+``linear``
+    Log odds of the concept's linear model.
+``papers``
+    Log(1 + tagged papers that have it).
+"""
+_LEAST_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What tagged papers teach.
+
+    Attributes
+    ----------
+    tags_MC : sparse array
+        1 where a tagged paper has a concept.
+    vectors_MD : array
+        Their embeddings.
+    words : Words
+        The terms.
+    words_MT : sparse array
+        Their words.
+    linear : LinearHead
+        A model for each concept that has papers.
+    """
+
+    tags_MC: Any
+    vectors_MD: FloatArray
+    words: Words
+    words_MT: Any
+    linear: LinearHead
+
+    @cached_property
+    def papers_C(self) -> IntArray:
+        """Tagged papers that have each concept."""
+        counts: IntArray = np.bincount(self.tags_MC.indices, minlength=self.tags_MC.shape[1])
+        return counts
+
+
+class Signals:
+    """The sources of a vocabulary.
+
+    Parameters
+    ----------
+    vocabulary : Vocabulary
+        The concepts.
+    labels_CD : array
+        Their embeddings.
+    mean_C : array
+        Mean similarity of each to papers.
+    similarity : {"dot", "cosine", "l2"}
+        Of the embeddings.
+    learned : Learned, optional
+        What tagged papers teach; without it only the first three sources speak.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        labels_CD: FloatArray,
+        mean_C: FloatArray,
+        similarity: Similarity,
+        learned: Learned | None,
+    ) -> None:
+        self._labels_CD, self._mean_C = labels_CD, mean_C
+        self._similarity, self._learned = similarity, learned
+        self._finder = NameFinder(concept.names for concept in vocabulary)
+        self.seen_C: BoolArray = np.zeros(len(vocabulary), dtype=bool)
+        if learned is not None:
+            self.seen_C = learned.papers_C > 0
+
+    def of(self, texts: Sequence[Text], vectors_BD: FloatArray) -> FloatArray:
+        """Return what speaks for each concept, shape ``(S, B, C)``; three sources if not learned.
+
+        Of a concept without papers the learned sources are 0.
+        """
+        count = len(SOURCES if self._learned is not None else ZERO_SHOT)
+        found_SBC = np.zeros((count, len(texts), len(self._mean_C)), dtype=np.float32)
+        similar_BC = similarities(vectors_BD, self._labels_CD, self._similarity) - self._mean_C
+        found_SBC[0] = standardised(similar_BC)
+        for row, text in enumerate(texts):
+            for concept in self._finder.find(text.title):
+                found_SBC[1, row, concept] = 1
+            for concept in self._finder.find(text.body):
+                found_SBC[2, row, concept] += 1
+        np.log1p(found_SBC[2], out=found_SBC[2])
+        if self._learned is not None:
+            self._add_learned(found_SBC, texts, vectors_BD, self._learned)
+        return found_SBC
+
+    def _add_learned(
+        self,
+        found_SBC: FloatArray,
+        texts: Sequence[Text],
+        vectors_BD: FloatArray,
+        learned: Learned,
+    ) -> None:
+        words_BT = learned.words.rows(texts)
+        near, near_words = self._neighbours
+        found = (near.search(vectors_BD), near_words.search(words_BT))
+        for place, (rows_BK, scores_BK) in enumerate(found, start=len(ZERO_SHOT)):
+            share_BC = shares(rows_BK, scores_BK, learned.tags_MC).toarray()
+            found_SBC[place] = np.log(share_BC + _LEAST_SHARE)
+        found_SBC[-2] = learned.linear.logits(words_BT)
+        found_SBC[-1] = np.log1p(learned.papers_C)
+        found_SBC[len(ZERO_SHOT) :, :, ~self.seen_C] = 0
+
+    @cached_property
+    def _neighbours(self) -> tuple[NearVectors, NearWords]:
+        learned = self._learned
+        assert learned is not None
+        return NearVectors(learned.vectors_MD, self._similarity), NearWords(learned.words_MT)
+
+
+def similarities(
+    queries_BD: FloatArray, candidates_CD: FloatArray, similarity: Similarity
+) -> FloatArray:
+    """Return similarities of all pairs, shape ``(B, C)``: the larger, the closer.
+
+    Vectors that are compared by cosine have length 1; ``l2`` is minus the distance.
+    """
+    import torch
+
+    found_CB = products(torch.from_numpy(candidates_CD), torch.from_numpy(queries_BD)).numpy()
+    found_BC: FloatArray = found_CB.T
+    if similarity == "l2":
+        squares = [(x**2).sum(axis=1) for x in (queries_BD, candidates_CD)]
+        distances_BC = squares[0][:, None] + squares[1] - 2 * found_BC
+        found_BC = -np.sqrt(np.maximum(distances_BC, 0))
+    return found_BC
+
+
+def standardised(values_BC: FloatArray) -> FloatArray:
+    """Return rows of mean 0 and standard deviation 1; 0 where all of a row are alike."""
+    centred_BC = values_BC - values_BC.mean(axis=1, keepdims=True)
+    spread_B1 = centred_BC.std(axis=1, keepdims=True)
+    found_BC: FloatArray = centred_BC / np.where(spread_B1 > 0, spread_B1, 1)
+    return found_BC

@@ -1,0 +1,136 @@
+"""Vocabularies in SKOS (https://www.w3.org/TR/skos-reference/), read by rdflib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+from xml.sax import SAXParseException
+
+from scimult.data.lines import Rejects, open_binary
+from scimult.errors import DataError
+from scimult.progress import note
+from scimult.tagging.vocabulary import Concept, Vocabulary
+
+if TYPE_CHECKING:
+    from rdflib import Graph, URIRef
+    from rdflib.term import Node
+
+
+def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vocabulary:
+    """Read the concepts of a SKOS file, in the order of their URIs.
+
+    ``skos:prefLabel`` in ``language``, else without one, is the label; ``altLabel`` and
+    ``hiddenLabel`` are synonyms; ``definition``, else ``scopeNote``, is the description.
+    ``broader`` and the inverse of ``narrower`` are the hierarchy; links to what is no concept
+    of the file are left out and counted, and so are deprecated concepts.
+
+    Parameters
+    ----------
+    path : Path
+        The file; ``.gz`` is decompressed.
+    format : {"xml", "turtle", "nt"}
+        As rdflib calls it.
+    language : str
+        Of the labels.
+    rejects : Rejects
+        Takes concepts without a label.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be parsed, holds no concept, or is not consistent.
+    """
+    from rdflib.namespace import OWL, RDF, SKOS
+
+    graph = _parsed(path, format)
+    named = set(graph.subjects(RDF.type, SKOS.Concept)) | set(graph.subjects(SKOS.prefLabel))
+    old = {node for node in named if (_words(graph, node, OWL.deprecated, "") or "") == "true"}
+    concepts: dict[str, Concept] = {}
+    outside = 0
+    above: dict[Node, set[Node]] = {node: set(graph.objects(node, SKOS.broader)) for node in named}
+    for node, narrower in graph.subject_objects(SKOS.narrower):
+        above.setdefault(narrower, set()).add(node)
+    current = named - old
+    for node in sorted(current, key=str):
+        label = _words(graph, node, SKOS.prefLabel, language)
+        if label is None:
+            fix = f"give it a skos:prefLabel in {language!r}, or name another language"
+            problem = f"concept has no label in {language!r}"
+            rejects.reject(DataError(problem, path=path, value=str(node), fix=fix))
+            continue
+        outside += len(above[node] - current)
+        others = {
+            word
+            for kind in (SKOS.altLabel, SKOS.hiddenLabel)
+            for word in _all_words(graph, node, kind, language)
+        }
+        description = _words(graph, node, SKOS.definition, language)
+        if description is None:
+            description = _words(graph, node, SKOS.scopeNote, language)
+        concepts[str(node)] = Concept(
+            str(node),
+            label,
+            synonyms=tuple(sorted(others - {label})),
+            broader=tuple(sorted(map(str, above[node] & current))),
+            description=description or "",
+            notation=_words(graph, node, SKOS.notation, "") or "",
+        )
+    if old or outside:
+        note(f"{path}: {len(old)} deprecated concepts and {outside} broader links to none left out")
+    return Vocabulary(_with_known_broader(concepts), path)
+
+
+def _parsed(path: Path, format: str) -> Graph:
+    from rdflib import Graph
+    from rdflib.plugins.parsers.notation3 import BadSyntax
+
+    graph = Graph()
+    fix = "check the file with an RDF validator; its name must end as its format does"
+    try:
+        with open_binary(path) as file:
+            graph.parse(
+                source=cast(BinaryIO, file), format=format, publicID=path.resolve().as_uri()
+            )
+    except BadSyntax as error:
+        problem = f"not valid Turtle: {error._why}"
+        raise DataError(problem, path=path, line=error.lines + 1, fix=fix) from None
+    except SAXParseException as error:
+        problem = f"not valid RDF/XML: {error.getMessage()}"
+        raise DataError(problem, path=path, line=error.getLineNumber(), fix=fix) from None
+    except (DataError, OSError):
+        raise
+    except Exception as error:  # rdflib lets AttributeError and others out at bad input
+        problem = f"not valid RDF: {' '.join(str(error).split())}"
+        raise DataError(problem, path=path, fix=fix) from None
+    return graph
+
+
+def _with_known_broader(concepts: dict[str, Concept]) -> list[Concept]:
+    """Return concepts without links to those that were rejected."""
+    return [
+        Concept(
+            one.id,
+            one.label,
+            one.synonyms,
+            tuple(name for name in one.broader if name in concepts),
+            one.description,
+            one.notation,
+        )
+        for one in concepts.values()
+    ]
+
+
+def _all_words(graph: Graph, node: Node, predicate: URIRef, language: str) -> list[str]:
+    """Return the literals of a node in a language; those without one, if there is none."""
+    from rdflib import Literal
+
+    found = [word for word in graph.objects(node, predicate) if isinstance(word, Literal)]
+    for wanted in (language, ""):
+        chosen = [word for word in found if (word.language or "").split("-")[0] == wanted]
+        if chosen:
+            return sorted({" ".join(str(word).split()) for word in chosen} - {""})
+    return []
+
+
+def _words(graph: Graph, node: Node, predicate: URIRef, language: str) -> str | None:
+    return next(iter(_all_words(graph, node, predicate, language)), None)

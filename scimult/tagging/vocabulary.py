@@ -1,0 +1,230 @@
+"""Controlled vocabularies: concepts with names and broader concepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+
+from scimult.data.ragged import Ragged
+from scimult.errors import DataError, suggest
+from scimult.types import IntArray, Text
+
+_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Concept:
+    """One term of a vocabulary.
+
+    Attributes
+    ----------
+    id : str
+        A URI, or any other name that no second concept has.
+    label : str
+        The preferred name.
+    synonyms : tuple of str
+        Other names.
+    broader : tuple of str
+        Ids of the concepts right above.
+    description, notation : str
+        A definition, and the code in a classification; may be empty.
+    """
+
+    id: str
+    label: str
+    synonyms: tuple[str, ...] = ()
+    broader: tuple[str, ...] = ()
+    description: str = ""
+    notation: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The preferred name and the others."""
+        return (self.label, *self.synonyms)
+
+    @property
+    def text(self) -> Text:
+        """What an encoder reads: preferred name and description."""
+        return Text("label", self.label, self.description)
+
+
+class Vocabulary(Sequence[Concept]):
+    """Concepts in the order given, with what is above each.
+
+    ``order_C`` holds all rows, each after those above it; ``place_C`` is the place of each there.
+
+    Parameters
+    ----------
+    concepts : iterable of Concept
+        At least one.
+    path : path, optional
+        Where they come from, for messages.
+    lines : sequence of int, optional
+        Line of each concept there.
+
+    Raises
+    ------
+    DataError
+        If there is none, an id comes twice, a broader concept is not in the vocabulary, or
+        broader concepts lead back to where they began.
+    """
+
+    def __init__(
+        self,
+        concepts: Iterable[Concept],
+        path: Path | str | None = None,
+        lines: Sequence[int] | None = None,
+    ) -> None:
+        self._concepts, self.path, self._lines = list(concepts), path, lines
+        if not self._concepts:
+            fix = "give one concept or more, each with an id and a label"
+            raise DataError("vocabulary is empty", path=path, fix=fix)
+        self._rows: dict[str, int] = {}
+        for row, concept in enumerate(self._concepts):
+            if self._rows.setdefault(concept.id, row) != row:
+                fix = "give every concept its own id"
+                raise self._error("concept is given twice", row, concept.id, fix)
+        self.parents = Ragged.from_lists(map(self._parents_of, range(len(self))))
+        self.order_C = self._from_the_top()
+        self.place_C = np.empty_like(self.order_C)
+        self.place_C[self.order_C] = np.arange(len(self))
+
+    def __len__(self) -> int:
+        return len(self._concepts)
+
+    def __iter__(self) -> Iterator[Concept]:
+        return iter(self._concepts)
+
+    @overload
+    def __getitem__(self, row: int) -> Concept: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[Concept]: ...
+
+    def __getitem__(self, row: int | slice) -> Concept | list[Concept]:
+        return self._concepts[row]
+
+    def __repr__(self) -> str:
+        links = f", {len(self.parents.values):,} broader" if self.has_hierarchy else ""
+        return f"Vocabulary({len(self):,} concepts{links})"
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the concepts."""
+        return [concept.id for concept in self]
+
+    @property
+    def has_hierarchy(self) -> bool:
+        """Whether any concept has a broader one."""
+        return bool(len(self.parents.values))
+
+    def row(self, name: str) -> int:
+        """Return the row of a concept by its id, or by a name that only one concept has.
+
+        Case and spaces of a name do not count; a preferred name comes before synonyms.
+
+        Raises
+        ------
+        DataError
+            If there is none, or several are called so.
+        """
+        if name in self._rows:
+            return self._rows[name]
+        plain = _plain(name)
+        rows = self._preferred.get(plain) or self._others.get(plain) or []
+        if len(rows) == 1:
+            return rows[0]
+        if rows:
+            ids = ", ".join(self[row].id for row in rows[:_SHOWN])
+            problem = "several concepts are called so"
+            raise DataError(problem, path=self.path, value=name, fix=f"name one by its id: {ids}")
+        close = suggest(name, [*self._rows, *(concept.label for concept in self)][:50_000])
+        fix = f"use an id or a name of the vocabulary{close}"
+        raise DataError("no concept is called so", path=self.path, value=name, fix=fix)
+
+    def knows(self, name: str) -> bool:
+        """Return whether :meth:`row` finds one concept."""
+        plain = _plain(name)
+        rows = self._preferred.get(plain) or self._others.get(plain) or []
+        return name in self._rows or len(rows) == 1
+
+    def ancestors(self, row: int) -> set[int]:
+        """Return the rows of all concepts above one."""
+        found: set[int] = set()
+        left = [row]
+        while left:
+            for parent in self.parents[left.pop()].tolist():
+                if parent not in found:
+                    found.add(parent)
+                    left.append(parent)
+        return found
+
+    def closed(self, rows: Iterable[int]) -> set[int]:
+        """Return rows and all concepts above them."""
+        found = set(rows)
+        return found.union(*(self.ancestors(row) for row in found))
+
+    @cached_property
+    def _preferred(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for row, concept in enumerate(self):
+            found.setdefault(_plain(concept.label), []).append(row)
+        return found
+
+    @cached_property
+    def _others(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for row, concept in enumerate(self):
+            for plain in {_plain(name) for name in concept.synonyms}:
+                found.setdefault(plain, []).append(row)
+        return found
+
+    def _parents_of(self, row: int) -> list[int]:
+        concept = self[row]
+        for name in concept.broader:
+            if name not in self._rows:
+                problem = f"concept {concept.id!r} has a broader one that is not here"
+                fix = "add the broader concept, or leave the link out"
+                raise self._error(problem, row, name, fix)
+        return [self._rows[name] for name in dict.fromkeys(concept.broader)]
+
+    def _error(self, problem: str, row: int, value: str, fix: str) -> DataError:
+        line = None if self._lines is None else self._lines[row]
+        return DataError(problem, path=self.path, line=line, value=value, fix=fix)
+
+    def _from_the_top(self) -> IntArray:
+        """Return all rows, each after those above it (Kahn 1962)."""
+        missing_C = self.parents.lengths.copy()
+        children: list[list[int]] = [[] for _ in self]
+        for row, parent in zip(self.parents.owners, self.parents.values, strict=True):
+            children[parent].append(int(row))
+        order = np.flatnonzero(missing_C == 0).tolist()
+        for row in order:  # grows while it is read
+            for child in children[row]:
+                missing_C[child] -= 1
+                if missing_C[child] == 0:
+                    order.append(child)
+        if len(order) < len(self):
+            raise self._cycle(int(np.flatnonzero(missing_C)[0]), missing_C)
+        return np.array(order, dtype=np.int64)
+
+    def _cycle(self, row: int, missing_C: IntArray) -> DataError:
+        """Return the error for broader concepts in a circle that ``row`` leads to."""
+        path = [row]
+        while True:
+            row = next(p for p in self.parents[row].tolist() if missing_C[p])
+            if row in path:
+                circle = [self[i].id for i in (*path[path.index(row) :], row)]
+                fix = "remove one of these broader links"
+                problem = "broader concepts go in a circle"
+                return self._error(problem, row, " > ".join(circle), fix)
+            path.append(row)
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.casefold().split())

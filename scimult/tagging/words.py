@@ -1,0 +1,203 @@
+"""Papers as weighted words, and a linear model on them for each concept that has papers.
+
+Shape legend: N papers, T terms, C concepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scimult.files import atomic_file, read_json, write_json
+from scimult.progress import progress
+from scimult.types import FloatArray, Text
+
+Sparse = Any
+"""A ``scipy.sparse.csr_array`` of float32."""
+
+_MOST_TERMS = 100_000
+_OTHERS = 1000
+"""Papers without a concept that its model is fitted to, beside those near papers that have it."""
+_INVERSE_PENALTY = 10.0
+_SMALLEST = 0.05
+"""Smaller weights are left out (Babbar and Schölkopf 2017), which keeps models small."""
+
+
+class Words:
+    """Sublinear tf-idf of words and pairs of words, in rows of length 1; titles count twice.
+
+    Parameters
+    ----------
+    terms : sequence of str
+        The terms.
+    idf_T : array
+        Their weights.
+    """
+
+    def __init__(self, terms: Sequence[str], idf_T: FloatArray) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self._terms, self._idf_T = list(terms), idf_T
+        self._vectorizer = TfidfVectorizer(vocabulary=self._terms, **_OPTIONS)
+        self._vectorizer.idf_ = idf_T
+
+    @classmethod
+    def of(cls, texts: Sequence[Text]) -> Words:
+        """Return the terms of papers: those of two papers or more, the most frequent 100,000."""
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        least = min(2, len(texts))
+        fitted = TfidfVectorizer(min_df=least, max_features=_MOST_TERMS, **_OPTIONS)
+        fitted.fit(map(_joined, texts))
+        return cls(fitted.get_feature_names_out().tolist(), fitted.idf_.astype(np.float32))
+
+    def rows(self, texts: Sequence[Text]) -> Sparse:
+        """Return the papers, shape ``(N, T)``."""
+        import scipy.sparse as sparse
+
+        return sparse.csr_array(self._vectorizer.transform(map(_joined, texts)))
+
+    def save(self, folder: Path) -> None:
+        """Write ``terms.json`` and ``idf.npy``."""
+        write_json(folder / "terms.json", self._terms)
+        with atomic_file(folder / "idf.npy") as temporary, temporary.open("wb") as file:
+            np.save(file, self._idf_T)
+
+    @classmethod
+    def load(cls, folder: Path) -> Words:
+        """Read what :meth:`save` wrote."""
+        return cls(read_json(folder / "terms.json"), np.load(folder / "idf.npy"))
+
+
+_OPTIONS: dict[str, Any] = {
+    "sublinear_tf": True,
+    "ngram_range": (1, 2),
+    "stop_words": "english",
+    "dtype": np.float32,
+}
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """Logistic regression for each concept.
+
+    Attributes
+    ----------
+    weights_TC : sparse array
+        Of terms.
+    bias_C : array
+        Log odds of a paper without a term; of a concept without papers 0.
+    """
+
+    weights_TC: Sparse
+    bias_C: FloatArray
+
+    def logits(self, words_NT: Sparse) -> FloatArray:
+        """Return log odds of each concept, shape ``(N, C)``."""
+        found_NC: FloatArray = (words_NT @ self.weights_TC).toarray()
+        return found_NC + self.bias_C
+
+    def save(self, path: Path) -> None:
+        """Write one ``.npz`` file."""
+        one = self.weights_TC
+        arrays = {"data": one.data, "indices": one.indices, "indptr": one.indptr}
+        with atomic_file(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, shape=np.array(one.shape), bias=self.bias_C, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> LinearHead:
+        """Read what :meth:`save` wrote."""
+        import scipy.sparse as sparse
+
+        with np.load(path, allow_pickle=False) as kept:
+            parts = (kept["data"], kept["indices"], kept["indptr"])
+            shape = tuple(kept["shape"].tolist())
+            return cls(sparse.csr_array(parts, shape=shape), kept["bias"])
+
+
+def fit_linear(
+    words_NT: Sparse, tags_NC: Sparse, near_NC: Sparse, *, seed: int, show_progress: bool = False
+) -> LinearHead:
+    """Fit one logistic regression for each concept that has papers.
+
+    A concept's negatives are the papers near those that have it, and 1,000 others drawn at random,
+    which stand for all by their weight; so log odds are those of a fit to all papers.
+
+    Parameters
+    ----------
+    words_NT : sparse array
+        The papers.
+    tags_NC : sparse array
+        1 where a paper has a concept.
+    near_NC : sparse array
+        Not 0 where a neighbour of the paper has the concept.
+    seed : int
+        Of the draws.
+    show_progress : bool
+        Show a bar.
+    """
+    import scipy.sparse as sparse
+
+    tags, near = sparse.csc_array(tags_NC), sparse.csc_array(near_NC)
+    bias_C = np.zeros(tags.shape[1], dtype=np.float32)
+    seen = np.flatnonzero(np.diff(tags.indptr))
+    columns: list[tuple[Any, FloatArray]] = []
+    for concept in progress(seen.tolist(), "linear", total=len(seen), show=show_progress):
+        having = tags.indices[tags.indptr[concept] : tags.indptr[concept + 1]]
+        close = near.indices[near.indptr[concept] : near.indptr[concept + 1]]
+        rows, right, weight = _sample(having, close, tags.shape[0], (seed, concept))
+        weights_T, bias_C[concept] = _fit(words_NT[rows], right, weight)
+        kept = np.flatnonzero(np.abs(weights_T) >= _SMALLEST)
+        columns.append((kept, weights_T[kept]))
+    terms = np.concatenate([kept for kept, _ in columns])
+    values = np.concatenate([found for _, found in columns]).astype(np.float32)
+    owners = np.repeat(seen, [len(kept) for kept, _ in columns])
+    shape = (words_NT.shape[1], tags.shape[1])
+    return LinearHead(sparse.csr_array((values, (terms, owners)), shape=shape), bias_C)
+
+
+def _sample(
+    having: Any, close: Any, count: int, seed: tuple[int, int]
+) -> tuple[Any, FloatArray, FloatArray]:
+    """Return rows of papers, whether they have the concept, and what each counts."""
+    left = np.ones(count, dtype=bool)
+    left[having] = False
+    hard = close[left[close]]
+    left[hard] = False
+    others = np.flatnonzero(left)
+    drawn = others
+    if len(others) > _OTHERS:
+        drawn = np.random.default_rng(seed).choice(others, _OTHERS, replace=False)
+    rows = np.concatenate([having, hard, drawn])
+    right = np.zeros(len(rows), dtype=np.float32)
+    right[: len(having)] = 1
+    weight = np.ones(len(rows), dtype=np.float32)
+    weight[len(having) + len(hard) :] = len(others) / max(1, len(drawn))
+    return rows, right, weight
+
+
+def _fit(words_NT: Sparse, right_N: FloatArray, weight_N: FloatArray) -> tuple[FloatArray, float]:
+    from sklearn.linear_model import LogisticRegression
+
+    if right_N.all():
+        return np.zeros(words_NT.shape[1], dtype=np.float32), 0.0
+    # Only terms that occur: the solver keeps a number for every column.
+    columns, places = np.unique(words_NT.indices, return_inverse=True)
+    import scipy.sparse as sparse
+
+    shape = (words_NT.shape[0], max(1, len(columns)))
+    parts = (words_NT.data, places.astype(np.int32), words_NT.indptr.astype(np.int32))
+    packed = sparse.csr_array(parts, shape=shape)
+    model = LogisticRegression(C=_INVERSE_PENALTY, solver="liblinear", tol=0.05, max_iter=50)
+    model.fit(packed, right_N, sample_weight=weight_N)
+    weights_T = np.zeros(words_NT.shape[1], dtype=np.float32)
+    weights_T[columns] = model.coef_[0][: len(columns)]
+    return weights_T, float(model.intercept_[0])
+
+
+def _joined(text: Text) -> str:
+    return f"{text.title} {text.title} {text.body}"

@@ -1,0 +1,138 @@
+"""Suggested tags as CSV, JSON lines or a TREC run, made in parts that a kill does not lose."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import quote
+
+from scimult.errors import ConfigError
+from scimult.files import atomic_file, write_text
+from scimult.tagging.tagger import SuggestedTag
+from scimult.types import Text
+
+FORMATS = (".jsonl", ".csv", ".trec")
+PART = 2048
+"""Papers of a part."""
+Paper = tuple[str, Text]
+
+
+def format_of(path: Path) -> str:
+    """Return the format that a file's name asks for.
+
+    Raises
+    ------
+    ConfigError
+        If it is none of ours.
+    """
+    if path.suffix not in FORMATS:
+        fix = f"let the name end in {', '.join(FORMATS)}"
+        raise ConfigError("no format of tags", value=path.name, fix=fix)
+    return path.suffix
+
+
+def write_tags(
+    path: Path,
+    papers: Iterable[Paper],
+    tag: Callable[[list[Text]], Sequence[Sequence[SuggestedTag]]],
+    settings: Mapping[str, Any],
+) -> tuple[int, int]:
+    """Tag papers part by part and write one file; return how many papers and tags.
+
+    Parts lie in a folder beside it until all are there: the same call after a kill goes on with
+    those. A part belongs to its texts and to ``settings``; if either changes it is made again.
+
+    Parameters
+    ----------
+    path : Path
+        Ends in ``.jsonl`` (a paper on a line), ``.csv`` (a tag on a line) or ``.trec``.
+    papers : iterable of (str, Text)
+        Ids and texts.
+    tag : callable
+        Gives the tags of texts.
+    settings : mapping
+        All that the tags depend on but the texts.
+    """
+    kind = format_of(path)
+    parts = path.parent / f".{path.name}.unfinished"
+    named = []
+    left = iter(papers)
+    while part := list(islice(left, PART)):
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+        digest.update(json.dumps([(name, one.title, one.body) for name, one in part]).encode())
+        file = parts / f"{len(named):06d}.{digest.hexdigest()[:16]}.jsonl"
+        if not file.is_file():
+            tags = tag([text for _, text in part])
+            rows = (_row(paper, found) for paper, found in zip(part, tags, strict=True))
+            write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        named.append(file)
+    count = [0, 0]
+    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as out:
+        write = _WRITERS[kind](out)
+        for row in _rows(named):
+            count[0] += 1
+            count[1] += len(row["tags"])
+            write(row)
+    shutil.rmtree(parts, ignore_errors=True)
+    return count[0], count[1]
+
+
+def as_row(name: str, title: str, tags: Sequence[SuggestedTag]) -> dict[str, Any]:
+    """Return a paper with its tags for JSON."""
+    return {
+        "id": name,
+        "title": title,
+        "tags": [
+            {"id": one.id, "label": one.label, "score": round(one.score, 6)}
+            | ({"evidence": one.evidence} if one.evidence else {})
+            for one in tags
+        ],
+    }
+
+
+def _row(paper: Paper, tags: Sequence[SuggestedTag]) -> dict[str, Any]:
+    return as_row(paper[0], paper[1].title, tags)
+
+
+def _rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    for file in files:
+        with file.open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+
+def _jsonl(out: TextIO) -> Callable[[dict[str, Any]], None]:
+    def write(row: dict[str, Any]) -> None:
+        out.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    return write
+
+
+def _csv(out: TextIO) -> Callable[[dict[str, Any]], None]:
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(("paper", "rank", "tag", "label", "score", "evidence"))
+
+    def write(row: dict[str, Any]) -> None:
+        for rank, tag in enumerate(row["tags"], start=1):
+            cells = (tag["id"], tag["label"], tag["score"], tag.get("evidence", ""))
+            table.writerow((row["id"], rank, *cells))
+
+    return write
+
+
+def _trec(out: TextIO) -> Callable[[dict[str, Any]], None]:
+    def write(row: dict[str, Any]) -> None:
+        for rank, tag in enumerate(row["tags"], start=1):
+            ids = (quote(name, safe=_SAFE) for name in (row["id"], tag["id"]))
+            out.write(f"{next(ids)} Q0 {next(ids)} {rank} {tag['score']:.9g} scimult\n")
+
+    return write
+
+
+_SAFE = "".join(map(chr, range(33, 127))).replace("%", "")
+_WRITERS = {".jsonl": _jsonl, ".csv": _csv, ".trec": _trec}

@@ -1,0 +1,189 @@
+"""``scimult tagger`` as a cataloguer calls it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from scimult.tagging import SuggestedTag, Tagger
+from scimult.tagging.reading import write_vocabulary
+from scimult.tagging.writing import write_tags
+from scimult.types import Text
+from tests.tagging.made_up import VOCABULARY, papers
+from tests.tiny import save_tiny_model
+
+GIVEN = ("--vocabulary", "terms.jsonl", "--model")
+ABSENT = ("--vocabulary", "no.csv", "--model")
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def call(verb: str, *arguments: object) -> Any:
+    return CliRunner().invoke(app, ["tagger", verb, *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, a vocabulary, papers, and a tagger that the verb trained."""
+    folder = tmp_path_factory.mktemp("cataloguing")
+    save_tiny_model(folder / "model", similarity="cosine")
+    write_vocabulary(folder / "terms.jsonl", VOCABULARY)
+    write(folder / "tagged.jsonl", papers(250))
+    write(folder / "new.jsonl", papers(60, seed=3))
+    done = call("train", *train_options(folder))
+    assert done.exit_code == 0, done.output
+    assert "expected calibration error" in done.output
+    assert not (folder / ".tagger.unfinished").exists()
+    return folder
+
+
+def train_options(folder: Path, papers: str = "tagged.jsonl") -> list[object]:
+    files = ("--vocabulary", folder / "terms.jsonl", "--papers", folder / papers)
+    return [folder / "tagger", "--model", folder / "model", "--dtype", "float32", *files]
+
+
+def test_what_is_written_is_what_python_says(place: Path, tmp_path: Path) -> None:
+    expected = Tagger.open(place / "tagger").tag(papers(60, seed=3), k=3)
+    for name in ("o.jsonl", "o.csv", "o.trec"):
+        options = ("--papers", place / "new.jsonl", "--out", tmp_path / name, "--top", 3)
+        done = call("tag", place / "tagger", *options, "--evidence")
+        assert done.exit_code == 0, done.output
+        assert done.stdout == f"{tmp_path / name}: 180 tags for 60 papers\n"
+    ids = [paper["id"] for paper in papers(60, seed=3)]
+    pairs = [(name, rank, tag) for name, tags in zip(ids, expected, strict=True)
+             for rank, tag in enumerate(tags, 1)]  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").open()]
+    assert [row["id"] for row in lines] == ids
+    assert lines[0]["tags"] == [
+        {"id": t.id, "label": t.label, "score": round(t.score, 6), "evidence": t.evidence}
+        for t in expected[0]
+    ]
+    table = list(csv.DictReader((tmp_path / "o.csv").open(newline="")))
+    assert [(r["paper"], int(r["rank"]), r["tag"], r["label"], r["evidence"]) for r in table] == [
+        (name, rank, tag.id, tag.label, tag.evidence) for name, rank, tag in pairs
+    ]
+    run = [line.split() for line in (tmp_path / "o.trec").read_text().splitlines()]
+    assert [(r[0], r[1], r[2], int(r[3]), r[5]) for r in run] == [
+        (name, "Q0", tag.id, rank, "scimult") for name, rank, tag in pairs
+    ]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_table_json_and_exclusions(place: Path, tmp_path: Path) -> None:
+    one = write(
+        tmp_path / "one.jsonl", [{"id": "x", "title": "On plasma", "abstract": "A vision."}]
+    )
+    shown = call("tag", place / "tagger", "--papers", one, "--evidence", "--threshold", 0.2)
+    assert shown.exit_code == 0, shown.output
+    assert "Plasma" in shown.output
+    assert "A vision." in shown.output
+    left = call("tag", place / "tagger", "--papers", one, "--json", "--exclude", "plasma")
+    (row,) = map(json.loads, left.stdout.splitlines())
+    assert len(row["tags"]) == 5
+    assert "c/plasma" not in [tag["id"] for tag in row["tags"]]
+
+
+def test_evaluate_measures_what_was_asked(place: Path, tmp_path: Path) -> None:
+    options = ("--papers", place / "new.jsonl", "--precision", 0.5, "--out", tmp_path / "e.json")
+    done = call("evaluate", place / "tagger", *options)
+    assert done.exit_code == 0, done.output
+    facts = json.loads((tmp_path / "e.json").read_text())
+    assert facts["at_precision"]["measured"] >= 0.5
+    assert facts["seen"]["ndcg@10"] > 0.7
+    assert facts["seen"]["papers"] == sum(bool(paper["labels"]) for paper in papers(60, seed=3))
+    assert facts["unseen"]["papers"] == 0
+    assert 0 <= facts["expected_calibration_error"] < 0.2
+    assert f"{facts['all']['f1@5']:.4f}" in done.stdout
+
+
+def test_a_killed_tagging_goes_on_with_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scimult.tagging.writing.PART", 2)
+    some = [(str(number), Text("paper", f"Title {number}")) for number in range(5)]
+    asked: list[str] = []
+
+    def tag(texts: list[Text], fails_at: int = 99) -> Sequence[Sequence[SuggestedTag]]:
+        if len(asked) >= fails_at:
+            raise KeyboardInterrupt
+        asked.extend(text.title for text in texts)
+        return [[SuggestedTag("a", "A", 0.5)] for _ in texts]
+
+    out = tmp_path / "o.csv"
+    with pytest.raises(KeyboardInterrupt):
+        write_tags(out, some, lambda texts: tag(texts, fails_at=4), {"k": 1})
+    assert not out.exists()
+    assert write_tags(out, some, tag, {"k": 1}) == (5, 5)
+    assert asked == [f"Title {number}" for number in range(5)]  # none twice
+    whole = out.read_bytes()
+    assert write_tags(tmp_path / "p.csv", some, tag, {"k": 1}) == (5, 5)
+    assert (tmp_path / "p.csv").read_bytes() == whole
+    # Parts of other settings are of no use.
+    with pytest.raises(KeyboardInterrupt):
+        write_tags(out, some, lambda texts: tag(texts, fails_at=12), {"k": 1})
+    before = len(asked)
+    write_tags(out, some, tag, {"k": 2})
+    assert len(asked) == before + 5
+
+
+def test_a_killed_training_encodes_no_paper_twice(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scimult.tagging import training
+
+    options = [tmp_path / "tagger", *train_options(place)[1:]]
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "learn", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert call("train", *options).exit_code != 0
+    assert (tmp_path / ".tagger.unfinished").is_dir()
+    from scimult.retrieval.store import StoringEncoder
+
+    added: list[int] = []
+    real = StoringEncoder._add
+
+    def counted(self: Any, part: Any, missing: Any, *rest: Any) -> None:
+        added.append(len(missing))
+        real(self, part, missing, *rest)
+
+    monkeypatch.setattr(StoringEncoder, "_add", counted)
+    done = call("train", *options)
+    assert done.exit_code == 0, done.output
+    assert added == [0]
+    assert not (tmp_path / ".tagger.unfinished").exists()
+    kept, again = (Tagger.open(folder / "tagger").facts for folder in (place, tmp_path))
+    assert kept == again
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "message"),
+    [
+        ("train", ["T", *GIVEN, "model"], "output exists already"),
+        ("train", ["n", *ABSENT, "model"], "no.csv: file does not exist"),
+        ("train", ["n", *GIVEN, "no"], "folder does not exist"),
+        ("tag", ["T", "--papers", "no.jsonl"], "no.jsonl: file does not exist"),
+        ("tag", ["T", "--papers", "new.jsonl", "--out", "o.doc"], "no format of tags"),
+        ("tag", ["T", "--papers", "new.jsonl", "--precision", "0.999"], "no threshold surely"),
+        ("tag", ["T", "--papers", "new.jsonl", "--out", "new.jsonl"], "output is also an input"),
+        ("tag", ["model", "--papers", "new.jsonl"], "model: is no tagger"),
+        ("evaluate", ["T", "--papers", "new.jsonl", "--column", "labels"], "no column"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    place: Path, monkeypatch: pytest.MonkeyPatch, verb: str, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(place)
+    done = call(verb, *(name if name != "T" else "tagger" for name in arguments))
+    assert done.exit_code == 1, done.output
+    assert message in done.stderr
+    assert done.stderr.count("Fix:") == 1
+    assert done.stderr.count("\n") == 1

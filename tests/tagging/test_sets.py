@@ -1,0 +1,96 @@
+"""Sets of concepts in keeping with a hierarchy, whatever the scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.inference import SciMult
+from scimult.tagging import Concept, Tagger, Vocabulary
+from scimult.tagging.sets import best_first, chosen, raised
+from tests.tagging.made_up import VOCABULARY, papers
+
+NEW = papers(40, seed=9)
+
+
+@st.composite
+def scored(draw: st.DrawFn) -> tuple[Vocabulary, np.ndarray]:
+    """Return a vocabulary with several parents each, and scores with many equal ones."""
+    size = draw(st.integers(1, 14))
+    order = draw(st.permutations(range(size)))
+    above = [
+        draw(st.sets(st.sampled_from(order[:i]), max_size=3)) if i else set() for i in range(size)
+    ]
+    parents = dict(zip(order, above, strict=True))
+    vocabulary = Vocabulary(
+        Concept(str(row), str(row), broader=tuple(map(str, sorted(parents[row]))))
+        for row in range(size)
+    )
+    scores = draw(st.lists(st.integers(0, 5), min_size=size, max_size=size))
+    return vocabulary, np.array(scores) / 5
+
+
+@given(scored())
+def test_raised_probabilities_are_the_largest_below(given: tuple[Vocabulary, np.ndarray]) -> None:
+    vocabulary, scores = given
+    found = raised(scores[None], vocabulary)[0]
+    for row in range(len(vocabulary)):
+        below = [other for other in range(len(vocabulary)) if row in vocabulary.ancestors(other)]
+        assert found[row] == max([scores[row], *scores[below]])
+        assert all(found[parent] >= found[row] for parent in vocabulary.ancestors(row))
+    assert (raised(found[None], vocabulary)[0] == found).all()
+
+
+@given(scored(), st.integers(1, 15), st.sampled_from([None, 0.3, 0.7]), st.data())
+def test_sets_are_closed_or_specific(
+    given: tuple[Vocabulary, np.ndarray], k: int, threshold: float | None, data: st.DataObject
+) -> None:
+    vocabulary, scores = given
+    found = raised(scores[None], vocabulary)[0]
+    exclude = data.draw(st.sets(st.integers(0, len(vocabulary) - 1), max_size=3))
+    ranked = best_first(found, vocabulary, len(vocabulary))
+    assert sorted(ranked) == list(range(len(vocabulary)))
+    options = {"k": k, "threshold": threshold, "exclude": exclude}
+    closed = chosen(ranked, found, vocabulary, hierarchy="closed", **options)
+    assert all(vocabulary.ancestors(row) - exclude <= set(closed) for row in closed)
+    specific = chosen(ranked, found, vocabulary, hierarchy="specific", **options)
+    assert not any(other in vocabulary.ancestors(row) for row in specific for other in specific)
+    for rows in (closed, specific):
+        assert len(rows) <= k
+        assert not exclude & set(rows)
+        assert all(threshold is None or found[row] >= threshold for row in rows)
+        assert list(found[rows]) == sorted(found[rows], reverse=True)
+    # All that are above the threshold, unless k is reached or a narrower one stands for it.
+    whole = chosen(ranked, found, vocabulary, hierarchy="specific", **{**options, "k": None})
+    above = {row for row in ranked if threshold is None or found[row] >= threshold} - exclude
+    assert set(whole) == {r for r in above if not any(r in vocabulary.ancestors(o) for o in above)}
+
+
+@given(scored(), st.integers(1, 14))
+def test_the_best_are_those_of_a_full_sort(given: tuple[Vocabulary, np.ndarray], most: int) -> None:
+    vocabulary, scores = given
+    order = sorted(range(len(scores)), key=lambda row: (-scores[row], vocabulary.place_C[row]))
+    assert best_first(scores, vocabulary, most)[:most] == order[:most]
+
+
+def test_a_closed_tagger_suggests_closed_sets_and_may_be_asked_for_the_lowest(
+    model: SciMult, tmp_path: Path
+) -> None:
+    folder = tmp_path / "closed"
+    tagger = Tagger.train(folder, VOCABULARY, papers(300), model=model, hierarchy="closed")
+    for tags in tagger.tag(NEW, k=4, evidence=False):
+        rows = {VOCABULARY.row(tag.id) for tag in tags}
+        assert rows == VOCABULARY.closed(rows)
+        scores = {VOCABULARY.row(tag.id): tag.score for tag in tags}
+        for row in rows:
+            assert all(scores[above] >= scores[row] for above in VOCABULARY.ancestors(row))
+        assert VOCABULARY.row("top") in rows
+    lowest = tagger.tag(NEW, k=4, threshold=0.3, hierarchy="specific", evidence=False)
+    assert sum(map(len, lowest)) > len(NEW)
+    for tags in lowest:
+        rows = {VOCABULARY.row(tag.id) for tag in tags}
+        assert not any(rows & VOCABULARY.ancestors(row) for row in rows)
+    assert not any(tag.id == "top" for tags in lowest for tag in tags)

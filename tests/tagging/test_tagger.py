@@ -1,0 +1,191 @@
+"""The tagger as a whole: what it suggests, for whom, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scimult.errors import ConfigError, DataError, StorageError
+from scimult.inference import SciMult
+from scimult.tagging import Tagger
+from tests.tagging.made_up import VOCABULARY, papers
+from tests.tiny import save_tiny_model
+
+NEW = papers(120, seed=7)
+
+
+def test_it_finds_the_subjects_with_probabilities_and_evidence(tagger: Tagger) -> None:
+    found = tagger.tag(NEW, k=3)
+    hits = sum(
+        tag.id in paper["labels"]
+        for paper, tags in zip(NEW, found, strict=True)
+        for tag in tags[:1]
+    )
+    assert hits > 0.8 * len(NEW)
+    for paper, tags in zip(NEW, found, strict=True):
+        assert len(tags) == 3
+        assert [tag.score for tag in tags] == sorted((tag.score for tag in tags), reverse=True)
+        for tag in tags:
+            assert 0 <= tag.score <= 1
+            assert tag.evidence
+            assert tag.evidence in paper["abstract"]
+            assert VOCABULARY[VOCABULARY.row(tag.id)].label == tag.label
+    # The sentence with the name, where there is one.
+    for paper, tags in zip(NEW, found, strict=True):
+        for tag in tags:
+            word = tag.label.lower()
+            if word in paper["abstract"].lower().split():
+                assert word in tag.evidence.lower()
+
+
+def test_read_again_it_says_the_same_and_a_paper_alone_as_among_others(
+    tagger: Tagger, folder: Path, model_folder: Path
+) -> None:
+    again = Tagger.open(folder, model=model_folder)
+    assert repr(again) == repr(tagger)
+    together = tagger.tag(NEW, evidence=False)
+    assert again.tag(NEW, evidence=False) == together
+    for paper, tags in zip(NEW[:20], together, strict=False):
+        (alone,) = tagger.tag([paper], evidence=False)
+        assert [tag.id for tag in alone] == [tag.id for tag in tags]
+        # Products of other shapes round differently: 1e-5 of log odds of some ten.
+        np.testing.assert_allclose([t.score for t in alone], [t.score for t in tags], atol=1e-4)
+
+
+def test_the_order_of_papers_changes_nothing(
+    tagger: Tagger, model: SciMult, tmp_path: Path
+) -> None:
+    other = Tagger.train(tmp_path / "other", VOCABULARY, papers(400)[::-1], model=model)
+    scores = [
+        [tag.score for tags in one.tag(NEW, evidence=False) for tag in tags]
+        for one in (tagger, other)
+    ]
+    np.testing.assert_allclose(*scores, atol=0.02)
+
+
+def test_threshold_k_and_exclusions(tagger: Tagger) -> None:
+    free = tagger.tag(NEW, k=None, threshold=0.3, evidence=False)
+    assert all(tag.score >= 0.3 for tags in free for tag in tags)
+    capped = tagger.tag(NEW, k=2, threshold=0.3, evidence=False)
+    assert capped == [tags[:2] for tags in free]
+    without = tagger.tag(NEW, k=None, threshold=0.3, exclude=["Graph", "c/vision"], evidence=False)
+    banned = {"c/graph", "c/vision"}
+    assert without == [[tag for tag in tags if tag.id not in banned] for tags in free]
+    assert any(tag.id in banned for tags in free for tag in tags)
+
+
+def test_a_wanted_precision_holds_for_papers_it_never_saw(tagger: Tagger) -> None:
+    for precision in (0.5, 0.7):
+        found = tagger.tag(NEW, k=None, precision=precision, evidence=False)
+        pairs = [
+            (tag.id in p["labels"]) for p, tags in zip(NEW, found, strict=True) for tag in tags
+        ]
+        assert len(pairs) > 50
+        assert np.mean(pairs) >= precision
+    with pytest.raises(ConfigError, match=r"no threshold surely.*0\.99.*Fix: ask for less"):
+        tagger.tag(NEW, precision=0.99)
+
+
+def test_without_tagged_papers_names_and_embeddings_decide(model: SciMult, tmp_path: Path) -> None:
+    tagger = Tagger.train(tmp_path / "zero", VOCABULARY, model=model)
+    assert not tagger.is_calibrated
+    paper = {"title": "On plasma", "abstract": "A protein study, not of plasma."}
+    (found,) = tagger.tag([paper], k=None)
+    labels_CD = model.encode([c.text for c in VOCABULARY], task="classification", role="candidate")
+    cosine_C = (labels_CD @ model.encode([paper], task="classification")[0]).astype(np.float64)
+    z_C = (cosine_C - cosine_C.mean()) / cosine_C.std()
+    for tag in found:
+        in_title = tag.id == "c/plasma"
+        in_abstract = np.log(2) if tag.id in ("c/plasma", "c/protein") else 0
+        logit = -8 + z_C[VOCABULARY.row(tag.id)] + in_title + 2 * in_abstract
+        # float32 inside: 1e-5 of log odds of some ten.
+        assert tag.score == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-4)
+    assert len(found) == len(VOCABULARY)
+    with pytest.raises(ConfigError, match="nothing is known of the precision"):
+        tagger.tag(["x"], precision=0.5)
+    again = Tagger.open(tmp_path / "zero", model=model)
+    assert again.tag([paper], evidence=False) == tagger.tag([paper], evidence=False)
+
+
+def test_no_paper_and_papers_without_words(tagger: Tagger) -> None:
+    assert tagger.tag([]) == []
+    (tags,) = tagger.tag([{"title": "?!", "abstract": ""}])
+    assert len(tags) == 5
+    assert {tag.evidence for tag in tags} == {"?!"}
+    with pytest.raises(DataError, match="is empty"):
+        tagger.tag([{"title": " "}])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "no list is as short"),
+        ({"threshold": 0.5, "precision": 0.5}, "cannot both"),
+        ({"precision": 1.5}, "not between 0 and 1"),
+        ({"exclude": ["Grap"]}, "did you mean 'Graph'"),
+        ({"hierarchy": "closed"}, "trained for a flat"),
+        ({"hierarchy": "round"}, "unknown hierarchy"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    tagger: Tagger, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        tagger.tag(NEW, **options)  # type: ignore[arg-type]
+    assert str(caught.value).count("Fix:") == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"labels": ["Grahp"]}, "paper 'p0-0': no concept is called so.*did you mean 'Graph'"),
+        ({"labels": "c/graph"}, "has no list 'labels'"),
+        ({"id": ""}, "has no id of its own"),
+        ({"id": "p0-1"}, "has no id of its own"),
+        ({"title": "", "abstract": ""}, "is empty"),
+    ],
+)
+def test_bad_papers_are_named(
+    model: SciMult, tmp_path: Path, changed: dict[str, object], message: str
+) -> None:
+    some = papers(60)
+    some[0] |= changed
+    with pytest.raises(DataError, match=message):
+        Tagger.train(tmp_path / "t", VOCABULARY, some, model=model)
+    assert not (tmp_path / "t").exists()
+
+
+def test_few_papers_and_other_folders_are_refused(model: SciMult, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="too few tagged papers"):
+        Tagger.train(tmp_path / "t", VOCABULARY, papers(49), model=model)
+    untagged = [{**paper, "labels": ["else"]} for paper in papers(60)]
+    with pytest.raises(DataError, match="no paper has a tag"):
+        Tagger.train(tmp_path / "t", VOCABULARY, untagged, model=model, drop_unknown=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("x")
+    with pytest.raises(StorageError, match="not a tagger"):
+        Tagger.train(tmp_path / "mine", VOCABULARY, papers(60), model=model)
+    with pytest.raises(ConfigError, match="no task for labels"):
+        Tagger.train(tmp_path / "t", VOCABULARY, papers(60), model=model, task="search")
+
+
+def test_another_model_and_damage_are_told(folder: Path, model: SciMult, tmp_path: Path) -> None:
+    other = save_tiny_model(tmp_path / "other", similarity="cosine", seed=1)
+    with pytest.raises(DataError, match="trained with another model than 'other'"):
+        Tagger.open(folder, model=other)
+    with pytest.raises(DataError, match="is no tagger"):
+        Tagger.open(tmp_path, model=model)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    (copy / "labels.npz").write_bytes(b"PK")
+    with pytest.raises(DataError, match="is damaged"):
+        Tagger.open(copy, model=model)
+    kept = json.loads((copy / "tagger.json").read_text())
+    (copy / "tagger.json").write_text(json.dumps({**kept, "version": 9}))
+    with pytest.raises(DataError, match="another version"):
+        Tagger.open(copy, model=model)

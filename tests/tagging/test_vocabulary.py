@@ -1,0 +1,202 @@
+"""Vocabularies: what files may look like, what is refused, and SKOS against rdflib's queries."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rdflib
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.data.lines import Rejects
+from scimult.errors import DataError
+from scimult.tagging import Concept, Vocabulary, read_vocabulary
+from scimult.tagging.reading import write_vocabulary
+
+TURTLE = """
+@prefix skos: <http://www.w3.org/2004/02/skos/core#> .
+@prefix owl: <http://www.w3.org/2002/07/owl#> .
+@prefix e: <http://example.org/> .
+e:science a skos:Concept ; skos:prefLabel "Science"@en, "Wissenschaft"@de ;
+  skos:narrower e:physics .
+e:physics a skos:Concept ; skos:prefLabel "Physics"@en ;
+  skos:altLabel "Natural philosophy"@en, "Physik"@de ;
+  skos:definition "Matter and energy."@en ; skos:notation "53" .
+e:optics a skos:Concept ; skos:prefLabel "Optics"@en-GB ; skos:broader e:physics, e:elsewhere ;
+  skos:hiddenLabel "Opticks"@en ; skos:scopeNote "Light."@en .
+e:ether a skos:Concept ; skos:prefLabel "Ether"@en ; skos:broader e:physics ; owl:deprecated true .
+e:plain a skos:Concept ; skos:prefLabel "No language" ; skos:broader e:optics, e:ether .
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def shape(vocabulary: Vocabulary) -> list[tuple[object, ...]]:
+    return [(c.id, c.label, c.synonyms, c.broader, c.description, c.notation) for c in vocabulary]
+
+
+@pytest.mark.parametrize("format", ["turtle", "xml", "nt"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_skos_agrees_with_queries_of_rdflib(tmp_path: Path, format: str, packed: bool) -> None:
+    graph = rdflib.Graph().parse(data=TURTLE, format="turtle")
+    name = {"turtle": "v.ttl", "xml": "v.rdf", "nt": "v.nt"}[format]
+    data = graph.serialize(format=format, encoding="utf-8")
+    path = tmp_path / (name + ".gz" if packed else name)
+    path.write_bytes(gzip.compress(data) if packed else data)
+    vocabulary = read_vocabulary(path)
+    labels = graph.query(
+        """SELECT ?c ?l WHERE { ?c a skos:Concept ; skos:prefLabel ?l .
+        FILTER(LANG(?l) = "" || LANGMATCHES(LANG(?l), "en"))
+        FILTER NOT EXISTS { ?c owl:deprecated true } }""",
+        initNs={"owl": rdflib.OWL, "skos": rdflib.SKOS},
+    )
+    assert {(c.id, c.label) for c in vocabulary} == {(str(c), str(label)) for c, label in labels}
+    links = graph.query(
+        """SELECT ?c ?b WHERE { { ?c skos:broader ?b } UNION { ?b skos:narrower ?c }
+        ?c a skos:Concept . ?b a skos:Concept .
+        FILTER NOT EXISTS { ?c owl:deprecated true }
+        FILTER NOT EXISTS { ?b owl:deprecated true } }""",
+        initNs={"owl": rdflib.OWL, "skos": rdflib.SKOS},
+    )
+    ours = {(c.id, broader) for c in vocabulary for broader in c.broader}
+    assert ours == {(str(c), str(b)) for c, b in links}
+    others = graph.query(
+        """SELECT ?c ?l WHERE { ?c skos:altLabel|skos:hiddenLabel ?l .
+        FILTER(LANGMATCHES(LANG(?l), "en")) }""",
+        initNs={"skos": rdflib.SKOS},
+    )
+    ours = {(c.id, name) for c in vocabulary for name in c.synonyms}
+    assert ours == {(str(c), str(name)) for c, name in others}
+    physics = vocabulary[vocabulary.row("http://example.org/physics")]
+    assert (physics.description, physics.notation) == ("Matter and energy.", "53")
+    assert vocabulary[vocabulary.row("optics")].description == "Light."
+
+
+def test_skos_in_another_language(tmp_path: Path) -> None:
+    path = write(tmp_path / "v.ttl", TURTLE)
+    with pytest.raises(DataError, match="no label in 'de'"):
+        read_vocabulary(path, language="de")
+    rejects = Rejects(skip_bad=True)
+    vocabulary = read_vocabulary(path, language="de", rejects=rejects)
+    assert [c.label for c in vocabulary] == ["No language", "Wissenschaft"]
+    assert sum(rejects.counts.values()) == 2
+    assert vocabulary[0].broader == ()
+
+
+def test_broken_rdf_names_the_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"v\.ttl:\d+: not valid Turtle.*Fix:"):
+        read_vocabulary(write(tmp_path / "v.ttl", TURTLE + "e:x ] e:y ."))
+    with pytest.raises(DataError, match=r"v\.ttl: not valid RDF.*Fix:"):
+        read_vocabulary(write(tmp_path / "v.ttl", TURTLE + "e:x e:y ???"))
+    with pytest.raises(DataError, match=r"v\.rdf:2: not valid RDF/XML.*Fix:"):
+        read_vocabulary(write(tmp_path / "v.rdf", "<?xml version='1.0'?>\n<a><b></a>"))
+    with pytest.raises(DataError, match="vocabulary is empty"):
+        read_vocabulary(write(tmp_path / "e.ttl", ""))
+
+
+def test_json_lines_and_tables_say_the_same(tmp_path: Path) -> None:
+    concepts = [
+        Concept("a", "Science", description="All of it, or most", notation="1"),
+        Concept("b", "Physics", ("Natural philosophy", "Physik"), ("a",)),
+        Concept("c", "Optics", (), ("a", "b")),
+    ]
+    write_vocabulary(tmp_path / "v.jsonl", Vocabulary(concepts))
+    rows = "\n".join(
+        json.dumps({"uri": c.id, "name": c.label, "synonyms": list(c.synonyms),
+                    "parent": list(c.broader), "definition": c.description, "notation": c.notation})
+        for c in concepts
+    )  # fmt: skip
+    write(tmp_path / "other.jsonl", rows)
+    write(
+        tmp_path / "v.csv",
+        "id,label_en,label_de,synonyms,broader,description,notation\n"
+        'a,Science,Wissenschaft,,,"All of it, or most",1\n'
+        "b,Physics,Physik,Natural philosophy; Physik,a,,\nc,Optics,Optik,,a;b,,\n",
+    )
+    write(
+        tmp_path / "v.tsv",
+        "key\tterm\tsynonyms\tbroader\tdescription\tnotation\n"
+        "a\tScience\t\t\tAll of it, or most\t1\n"
+        "b\tPhysics\tNatural philosophy;Physik\ta\t\t\nc\tOptics\t\ta;b\t\t\n",
+    )
+    for name in ("v.jsonl", "other.jsonl", "v.csv"):
+        assert list(read_vocabulary(tmp_path / name)) == concepts
+    named = read_vocabulary(tmp_path / "v.tsv", columns={"id": "key", "label": "term"})
+    assert list(named) == concepts
+    assert [c.label for c in read_vocabulary(tmp_path / "v.csv", language="de")][2] == "Optik"
+    annif = write(tmp_path / "annif.tsv", "<http://x/1>\tOne\n<http://x/2>\tTwo\n")
+    assert shape(read_vocabulary(annif)) == [
+        ("http://x/1", "One", (), (), "", ""),
+        ("http://x/2", "Two", (), (), "", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("v.jsonl", '{"id": "a", "name": "A"}\n{"id": "a", "name": "B"}\n', r"v\.jsonl:2: .*twice"),
+        ("v.jsonl", '{"id": "a"}\n', r"v\.jsonl:1: missing field 'label'"),
+        ("v.jsonl", '{"id": "a", "label": " "}\n', r"v\.jsonl:1: concept has no label"),
+        (
+            "v.jsonl",
+            '{"id": "b", "label": "B"}\n{"id": "a", "label": "A", "broader": ["z"]}\n',
+            r"v\.jsonl:2: concept 'a' has a broader one that is not here \(value: 'z'\)",
+        ),
+        ("v.csv", "id,label,broader\na,A,b\nb,B,c\nc,C,a\n", r"csv:2: .*circle.*'a > b > c > a'"),
+        ("v.csv", "id,label,broader\na,A,a\n", r"circle.*'a > a'"),
+        ("v.json", "", "file is empty"),
+        ("v.docx", "", r"no known format.*\.jsonl"),
+        ("v.csv", "id,subject\na\n", "wrong number of values"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_with_their_place(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        read_vocabulary(write(tmp_path / name, text))
+    assert str(caught.value).count("Fix:") == 1
+
+
+def test_concepts_are_found_by_id_and_by_names_that_are_not_shared() -> None:
+    vocabulary = Vocabulary(
+        [
+            Concept("1", "Mercury", ("planet",)),
+            Concept("2", "Hg", ("mercury", "metal")),
+            Concept("3", "Io"),
+        ]
+    )
+    assert vocabulary.row("2") == 1
+    assert vocabulary.row(" MERCURY ") == 0  # preferred before synonyms
+    assert vocabulary.row("metal") == 1
+    assert not vocabulary.knows("mercur")
+    with pytest.raises(DataError, match="did you mean 'Mercury'"):
+        vocabulary.row("Mercuri")
+    shared = Vocabulary([Concept("1", "A", ("x",)), Concept("2", "B", ("x",))])
+    with pytest.raises(DataError, match="several.*by its id: 1, 2"):
+        shared.row("x")
+
+
+@given(st.lists(st.sets(st.integers(0, 11), max_size=4), min_size=1, max_size=12))
+def test_order_and_ancestors(links: list[set[int]]) -> None:
+    """Links to lower rows only, so without circles; compared with powers of the matrix."""
+    parents = [{p % i for p in found} if i else set() for i, found in enumerate(links)]
+    vocabulary = Vocabulary(
+        Concept(str(i), str(i), broader=tuple(map(str, sorted(above))))
+        for i, above in enumerate(parents)
+    )
+    reach = np.zeros((len(links), len(links)), dtype=np.int64)
+    for row, above in enumerate(parents):
+        reach[row, list(above)] = 1
+    closure = sum(np.linalg.matrix_power(reach, n) for n in range(1, len(links) + 1))
+    for row in range(len(links)):
+        assert vocabulary.ancestors(row) == set(np.flatnonzero(np.asarray(closure)[row]))
+    place = np.argsort(vocabulary.order_C)
+    for row, above in enumerate(parents):
+        assert all(place[p] < place[row] for p in above)
