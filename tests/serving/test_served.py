@@ -1,0 +1,57 @@
+"""A library that changes under the service: another model, a file that cannot be read."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from scimult.library import Library
+from tests.library.conftest import dated
+from tests.serving.conftest import LABELS, Running, running
+from tests.tiny import save_tiny_model
+
+
+def _health(server: Running) -> dict[str, object]:
+    found: dict[str, object] = httpx.get(f"{server.url}/health").json()
+    return found
+
+
+def _wait_for(server: Running, name: str, value: object) -> None:
+    end = time.monotonic() + 60
+    while _health(server)[name] != value:
+        assert time.monotonic() < end, _health(server)
+        time.sleep(0.05)
+
+
+def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
+    models = [save_tiny_model(tmp_path / f"m{n}", similarity="cosine", seed=n) for n in range(2)]
+    Library.create(tmp_path / "library", dated(30), model=models[0])
+    file = tmp_path / "library" / "library.json"
+    with running(tmp_path / "library") as server:
+        before = server.post("/search", {"text": "graph"}).json()
+        writer = Library.open(tmp_path / "library")
+        writer.migrate(models[1])
+        _wait_for(server, "generation", writer.state.manifest.generation)
+        found = server.post("/search", {"text": "graph"}).json()
+        hits = writer.search("graph")
+        assert [one["id"] for one in found["papers"]] == hits.ids
+        assert found != before
+        # Labels are encoded anew, by the model that papers are compared with.
+        tagged = server.post("/tag", {"ids": ["p001"], "k": 3}).json()["papers"][0]["labels"]
+        (expected,) = writer.tag(LABELS, ids=["p001"], k=3)
+        assert [one["id"] for one in tagged] == expected.labels.ids
+        scores = [one["score"] for one in tagged]
+        np.testing.assert_allclose(scores, expected.labels.scores, atol=1e-5)
+
+        sound = file.read_bytes()
+        file.write_bytes(sound[:100])
+        _wait_for(server, "status", "stale")
+        assert "library.json" not in str(_health(server)["problem"])
+        again = server.post("/search", {"text": "graph"}).json()
+        assert [one["id"] for one in again["papers"]] == hits.ids
+        file.write_bytes(sound)
+        _wait_for(server, "status", "ok")
+        assert _health(server)["problem"] is None
