@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from benchmarks.search_verbs import approximate, compare_search, reviewers, search
+from benchmarks.search_verbs import approximate, compare_search, libraries, reviewers, search
+from benchmarks.serving_verb import serve
 from scimult.cli.common import Device
 from scimult.cli.main import Verbs
 from scimult.cli.output import print_table
@@ -272,7 +273,7 @@ def encode(
     typer.echo(json.dumps(report))
 
 
-for verb in (search, approximate, compare_search, reviewers):
+for verb in (search, approximate, compare_search, libraries, reviewers, serve):
     app.command(verb.__name__.replace("_", "-"))(verb)
 
 

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from scimult.errors import DataError
-from scimult.library.approximate import TUNED_K, ApproximateSearch, Kind, build, tuned
+from scimult.library.approximate import TUNED_K, ApproximateSearch, Kind, tuned
+from scimult.library.building import build
 from scimult.library.exact import ExactSearch
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex

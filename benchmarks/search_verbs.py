@@ -66,7 +66,8 @@ def approximate(
     from benchmarks.approximate import measure_approximate
     from benchmarks.tables import approximate_table
     from scimult.errors import UnknownNameError
-    from scimult.library.approximate import FACTORIES, Kind
+    from scimult.library.approximate import Kind
+    from scimult.library.building import FACTORIES
 
     chosen = kinds or ["pq"]
     for kind in chosen:
@@ -77,6 +78,27 @@ def approximate(
     title = f"{costs[0].rows:,} vectors of width {costs[0].width}, {costs[0].real:,} of them real"
     print_table(approximate_table(costs, title))
     typer.echo(json.dumps({"approximate": [cost.as_json() for cost in costs]}))
+
+
+def libraries(
+    model: Annotated[Path, typer.Option(help="Model whose queries search.")],
+    sizes: Annotated[
+        list[int] | None, typer.Option("--papers", min=2000, help="May come again.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="That share the making of an index.")] = 2,
+) -> None:
+    """Make, index, search and sync libraries that grow; the last line is one JSON object."""
+    import torch
+
+    from benchmarks.libraries import measure_libraries
+    from benchmarks.tables import libraries_table
+    from benchmarks.timing import machine
+
+    costs = list(measure_libraries(model, sizes or [50_000, 100_000, 200_000], processes))
+    print_table(libraries_table(costs))
+    rows = [cost.as_json() for cost in costs]
+    report = {"benchmark": "libraries", "rows": rows, "machine": machine(torch.device("cpu"))}
+    typer.echo(json.dumps(report))
 
 
 def reviewers(

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from benchmarks.compare_search import SearchBeside
     from benchmarks.compare_training import TrainingRow
     from benchmarks.gradients import GradientErrors
+    from benchmarks.libraries import LibraryCost
     from benchmarks.reviewers import MatchingCost
     from benchmarks.search import SearchCost
+    from benchmarks.serving import ServingCost, Soak
     from benchmarks.variants import Measurement
 
 
@@ -155,3 +157,44 @@ def matching_table(cost: MatchingCost) -> Table:
     )
     note = f"programme solved {cost.rounds} times; peak {cost.peak_megabytes:,.0f} MB"
     return Table(title, ["step", "seconds", "CPU seconds"], 1, cells, [note])
+
+
+def libraries_table(costs: Sequence[LibraryCost]) -> Table:
+    """Return what each step takes, by the number of papers."""
+    cells = [
+        texts(
+            step,
+            *(f"{c.steps[step].seconds:.1f} / {c.steps[step].cpu:.1f}" for c in costs),
+            *(f"{c.steps[step].peak_megabytes:,.0f}" for c in costs),
+        )
+        for step in costs[0].steps
+    ]
+    sizes = [f"{cost.papers:,}" for cost in costs]
+    headings = ["step", *sizes, *(f"MB, {size}" for size in sizes)]
+    on_disk = ", ".join(f"{cost.gigabytes:.2f}" for cost in costs)
+    note = f"seconds / CPU seconds; MB: peak of the largest process; on disk {on_disk} GB"
+    return Table("libraries by their papers", headings, 1, cells, [note])
+
+
+def serving_table(cost: ServingCost) -> Table:
+    """Return what a service costs beside its model."""
+    rows = [
+        texts("texts a second, one call", f"{cost.bulk:,.1f}"),
+        texts("texts a second, served", f"{cost.served:,.1f}"),
+        texts("share of the one call's rate", cost.share),
+        texts("processor time of the service to the call's", cost.cpu),
+        texts("p50, p99 in milliseconds", f"{cost.p50:,.0f}, {cost.p99:,.0f}"),
+        texts("answers checked, wrong", f"{cost.checked:,}, {cost.wrong:,}"),
+    ]
+    title = f"{cost.clients} clients, {cost.texts:,} texts of {cost.tokens:.0f} tokens"
+    return Table(title, ["what", "value"], 1, rows)
+
+
+def soak_table(found: Soak) -> Table:
+    """Return the memory of a service over a long run."""
+    cells = [
+        texts(f"{(place + 1) * found.requests // 10:,}", f"{size:,.1f}")
+        for place, size in enumerate(found.megabytes)
+    ]
+    note = f"{found.per_second:,.0f} requests a second, {found.wrong:,} answers wrong"
+    return Table("memory of the service", ["requests", "megabytes"], 1, cells, [note])

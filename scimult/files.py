@@ -213,6 +213,11 @@ def only_writer(folder: Path | str) -> Iterator[None]:
         yield
 
 
+def folder_bytes(folder: Path | str) -> int:
+    """Return the size of all files below a folder."""
+    return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+
+
 def recover_folder(path: Path | str) -> None:
     """Put back a folder whose replacement was killed between its two renames, if it was."""
     path = _absolute(path)

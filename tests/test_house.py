@@ -60,6 +60,7 @@ def test_every_requirement_is_used(repository: Path) -> None:
     settings = configparser.ConfigParser(interpolation=None)
     settings.read(repository / "setup.cfg", encoding="utf-8")
     modules = {
+        "PyStemmer": "Stemmer",
         "faiss-cpu": "faiss",
         "pyyaml": "yaml",
         "scikit-learn": "sklearn",

@@ -146,7 +146,13 @@ def test_docker_copies_what_exists_and_nothing_else_is_sent() -> None:
 
 
 def test_torch_is_the_same_everywhere() -> None:
-    files = ("Makefile", "Dockerfile", ".github/workflows/tests.yml", ".github/workflows/slow.yml")
+    files = (
+        "Makefile",
+        "Dockerfile",
+        "Dockerfile.serve",
+        ".github/workflows/tests.yml",
+        ".github/workflows/slow.yml",
+    )
     found = {
         name: set(re.findall(r"torch==[\d.]+", (REPOSITORY / name).read_text("utf-8")))
         for name in files

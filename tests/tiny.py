@@ -25,6 +25,13 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 def tiny_tokenizer() -> TextTokenizer:
     """Return an uncased WordPiece tokenizer that spells words letter by letter."""
+    names = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True))
+    tokens = {f"{name}_token": token for name, token in names.items()}
+    return TextTokenizer(PreTrainedTokenizerFast(tokenizer_object=tiny_backend(), **tokens))
+
+
+def tiny_backend() -> Tokenizer:
+    """Return the same as transformers and sentence-transformers have it inside."""
     letters = [*ascii_lowercase, *digits, ".", ",", "-"]
     pieces = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
@@ -35,9 +42,7 @@ def tiny_tokenizer() -> TextTokenizer:
         single="[CLS] $A [SEP]",
         special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
     )
-    names = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True))
-    tokens = {f"{name}_token": token for name, token in names.items()}
-    return TextTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, **tokens))
+    return backend
 
 
 def save_tiny_model(
@@ -86,4 +91,15 @@ def save_cross_encoder(folder: Path, labels: int = 1) -> Path:
     config.num_labels = labels
     BertForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save(folder)
+    return folder
+
+
+def save_static_embeddings(folder: Path, width: int = 8) -> Path:
+    """Save random vectors of tokens, whose mean is a text's, as sentence-transformers does."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    torch.manual_seed(6)
+    module = StaticEmbedding(tiny_backend(), embedding_dim=width)
+    SentenceTransformer(modules=[module], device="cpu").save(str(folder))
     return folder

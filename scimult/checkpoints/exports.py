@@ -97,11 +97,6 @@ def export_sentence_transformers(folder: Path | str, pretrained: Pretrained) -> 
         return _write_router(temporary, pretrained, title_of(folder))
 
 
-def folder_bytes(folder: Path | str) -> int:
-    """Return how many bytes the files below ``folder`` take."""
-    return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-
-
 def _write_router(folder: Path, pretrained: Pretrained, title: str) -> list[str]:
     routes = _routes(pretrained)
     places = {place: (task, side) for place, task, side in routes.values()}

@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from scimult.cli.output import print_table
+from scimult.errors import ConfigError
+
+RESAMPLES = 10_000
 
 
 def compare(
     results: Annotated[
-        Path, typer.Argument(help="Folder that scimult evaluate wrote.", show_default=False)
+        list[Path],
+        typer.Argument(
+            help="Folders that scimult evaluate wrote; several of other suites are averaged, too.",
+            show_default=False,
+        ),
     ],
     baseline: Annotated[
-        str, typer.Option(help="The system that others are compared with.", show_default=False)
+        str,
+        typer.Option(help="The system or run that others are compared with.", show_default=False),
     ],
+    runs: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=SYSTEM,SYSTEM or NAME=PATTERN-*: systems that differ by their seed alone "
+            "(repeatable). Mean ± sd over seeds, and a test over queries and seeds."
+        ),
+    ] = None,
     systems: Annotated[
         list[str] | None,
-        typer.Option(help="Only this system (repeatable)."),
+        typer.Option(help="Only this system or run (repeatable)."),
     ] = None,
     metric: Annotated[
         Literal["main", "all"], typer.Option(help="The main metric of each set, or every metric.")
     ] = "main",
     resamples: Annotated[
-        int, typer.Option(min=100, help="Draws of the bootstrap and of the test.")
-    ] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Where the draws start.")] = 0,
+        int | None,
+        typer.Option(min=100, help="Draws of the bootstrap and of the test; default: 10,000."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Where the draws start; default: 0.")
+    ] = None,
     confidence: Annotated[
         float, typer.Option(min=0.5, max=0.999, help="Of intervals; tests use 1 minus this.")
     ] = 0.95,
 ) -> None:
     """Differences to a baseline with intervals and corrected tests; writes JSON and Markdown."""
+    if runs or len(results) > 1:
+        if metric == "all" or resamples is not None or seed is not None:
+            fix = "leave out --metric all, --resamples and --seed, or --runs and further folders"
+            raise ConfigError("runs of several seeds or suites are compared without draws", fix=fix)
+        _compare_runs(results, _patterns(runs or []), baseline, systems or [], confidence)
+        return
     from scimult.evaluation.comparison import Settings, save_comparison
     from scimult.evaluation.comparison import compare as compare_systems
     from scimult.evaluation.reporting.leaderboard import differences
@@ -40,11 +65,55 @@ def compare(
     from scimult.table import to_markdown
 
     settings = Settings(
-        baseline=baseline, metric=metric, resamples=resamples, seed=seed, confidence=confidence
+        baseline=baseline,
+        metric=metric,
+        resamples=resamples or RESAMPLES,
+        seed=seed or 0,
+        confidence=confidence,
     )
-    found = compare_systems(results, settings, systems or [])
-    path = save_comparison(found, results)
+    found = compare_systems(results[0], settings, systems or [])
+    path = save_comparison(found, results[0])
     table = differences(found)
     write_text(path.with_suffix(".md"), to_markdown(table, level=1))
     print_table(table)
     typer.echo(f"table in {path.with_suffix('.md')}, full precision in {path}")
+
+
+def _patterns(specs: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for spec in specs:
+        name, separator, members = spec.partition("=")
+        wanted = members.split(",")
+        if not (name and separator and all(wanted)):
+            fix = "write experts=experts-0,experts-1 or 'experts=experts-*'"
+            raise ConfigError("a run is NAME=SYSTEM,SYSTEM", value=spec, fix=fix)
+        if name in found:
+            raise ConfigError("two runs have the same name", value=name, fix="rename one")
+        found[name] = wanted
+    return found
+
+
+def _compare_runs(
+    folders: list[Path],
+    patterns: dict[str, list[str]],
+    baseline: str,
+    systems: list[str],
+    confidence: float,
+) -> None:
+    from scimult.evaluation.repeated import compare_runs
+    from scimult.evaluation.reporting.repeated import difference_table, score_table, to_csv
+    from scimult.evaluation.results import provenance
+    from scimult.files import write_json, write_text
+    from scimult.table import to_latex, to_markdown
+
+    found = compare_runs(folders, patterns, baseline, systems, confidence)
+    tables = [table for one in found for table in (score_table(one), difference_table(one))]
+    path = folders[0] / f"runs_{baseline}.json"
+    told = {"format": "scimult-runs/1", "suites": [asdict(one) for one in found]}
+    write_json(path, {**told, "provenance": provenance()})
+    write_text(path.with_suffix(".md"), "\n".join(to_markdown(table) for table in tables))
+    write_text(path.with_suffix(".tex"), "\n".join(map(to_latex, tables)))
+    write_text(path.with_suffix(".csv"), to_csv(found))
+    for table in tables:
+        print_table(table)
+    typer.echo(f"tables in {path.with_suffix('.md')}, .tex and .csv, full precision in {path}")

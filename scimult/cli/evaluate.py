@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scimult.cli.audit import audit_sets
 from scimult.cli.common import Device, SkipBad
 from scimult.cli.output import echo, print_table
 from scimult.cli.systems import Store, add_hybrids, make_systems
@@ -18,6 +19,7 @@ from scimult.errors import ConfigError, DataError, SciMultError
 
 if TYPE_CHECKING:
     from scimult.evaluation.benchmark import Benchmark
+    from scimult.evaluation.dev_sets import DevSet
     from scimult.evaluation.growing import Earlier
     from scimult.evaluation.harness import LoadedSet
     from scimult.evaluation.results import Result, SetResult
@@ -52,16 +54,25 @@ def evaluate(
     encoder: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=PRESET or NAME=FILE.yaml of a third-party encoder; ,key=value changes it. "
+            help="NAME=PRESET, NAME=FILE.yaml or NAME=MODEL (a folder, or organisation/name on the "
+            "hub) of a third-party encoder, static embeddings among them; ,key=value changes it. "
             "Several joined by + are one: their average, or with ,combine=concatenation all."
         ),
     ] = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Score BM25 too.")] = False,
+    lexical: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=words or NAME=beir of a BM25 that reads texts so; ,stemmer=english, "
+            ",stop_words=english, ,tokens=lucene, ,k1=1.2 and ,b=0.75 change it."
+        ),
+    ] = None,
     fuse: Annotated[
         list[str] | None,
         typer.Option(
             help="NAME=SYSTEM+SYSTEM of this call, fused by reciprocal rank; with ,by=weights two, "
-            "by the weight that is best on the other half of the queries."
+            "by the weight that is best on the other half of the queries, or with ,dev=SPLIT on "
+            "that split."
         ),
     ] = None,
     rerank: Annotated[
@@ -90,8 +101,15 @@ def evaluate(
         Literal["float32", "float16", "bfloat16"],
         typer.Option(help="Type of the numbers in --store; scores are of what is stored."),
     ] = "float32",
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prepared folder: how many texts and relevant pairs of each set are in it. "
+            "Without a system nothing is scored."
+        ),
+    ] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="First get missing files that are on the hub.")
+        bool, typer.Option("--download", help="First get missing files that have a public address.")
     ] = False,
     available: Annotated[
         bool, typer.Option("--available", help="Score the sets whose data is there; name the rest.")
@@ -123,6 +141,14 @@ def evaluate(
     if show_list:
         _show_suites(suite, data)
         return
+    asked = (model, embeddings, encoder, fuse, rerank)
+    if audit is not None and not (bm25 or any(asked)):
+        from scimult.evaluation.suites import load_suite
+
+        chosen = load_suite(suite, overrides or [])
+        loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
+        _show_audit(audit, loaded, missing)
+        return
     if out is None:
         raise ConfigError("no folder for the results", fix="pass --out DIR")
     earlier = _earlier(resume, replace)
@@ -134,13 +160,17 @@ def evaluate(
     from scimult.files import only_writer
 
     kept = None if store is None else Store(store, precision)
-    makers = make_systems(bm25, embeddings or [], model or [], encoder or [], device, kept)
-    add_hybrids(makers, fuse or [], rerank or [], device)
+    makers = make_systems(
+        bm25, lexical or [], embeddings or [], model or [], encoder or [], device, kept
+    )
+    dev = add_hybrids(makers, fuse or [], rerank or [], device)
     chosen = load_suite(suite, overrides or [])
     with nullcontext() if store is None else _ranks_together(), ExitStack() as held:
         if download:
             _download(chosen.select(sets or []), data, wait=store is not None)
         loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
+        _fill(dev, loaded, data, skip_bad)
+        audited = audit_sets(audit, loaded) if audit and distributed.is_main() else {}
         others = [result for result in load_results(out) if result.system not in makers]
         facts = {name: entry.facts for name, entry in loaded.items()}
         check_comparable(others, chosen.name, facts)
@@ -162,12 +192,23 @@ def evaluate(
                     missing=missing,
                     save_runs=save_runs,
                     confidence=confidence,
+                    contamination=audited,
                     on_set=partial(_tell, name),
                 )
                 _tell_not_scored(result)
                 failed += [f"{name}: {key}" for key in result.failed if key in loaded]
     if distributed.is_main():
         _show_table(out, failed)
+
+
+def _show_audit(folder: Path, loaded: Mapping[str, LoadedSet], missing: Mapping[str, str]) -> None:
+    from scimult.evaluation.contamination import contamination_table
+
+    table = contamination_table(audit_sets(folder, loaded).items())
+    assert table is not None, "a set was loaded"
+    print_table(table)
+    for name, reason in missing.items():
+        echo(f"{name}: not audited: {reason}", err=True)
 
 
 def _earlier(resume: bool, replace: bool) -> Earlier:
@@ -178,10 +219,13 @@ def _earlier(resume: bool, replace: bool) -> Earlier:
 
 def _show_table(out: Path, failed: Sequence[str]) -> None:
     """Write and print the table of all results; raise if a set failed."""
-    from scimult.evaluation.report import score_table, update_table
+    from scimult.evaluation.report import audit_table, score_table, update_table
+    from scimult.evaluation.results import load_results
 
     report = update_table(out)
     print_table(score_table(report))
+    if audited := audit_table(load_results(out)):
+        print_table(audited)
     echo(f"table in {out / 'table.md'}, scores and provenance beside it")
     if failed:
         fix = "fix what is reported above, then run the command again with --resume"
@@ -200,6 +244,20 @@ def _load(
         problem = f"no data of suite {suite.name!r} is there"
         raise DataError(problem, path=data, fix=suite.how_to_get)
     return load_sets(suite, data, wanted, skip_bad=skip_bad), missing
+
+
+def _fill(
+    dev: Mapping[str, dict[str, DevSet]],
+    loaded: Mapping[str, LoadedSet],
+    data: Path,
+    skip_bad: bool,
+) -> None:
+    """Read the splits that weights are chosen on, before anything is encoded."""
+    from scimult.evaluation.dev_sets import read_dev_sets
+
+    benchmarks = {name: entry.benchmark for name, entry in loaded.items()}
+    for split, found in dev.items():
+        found.update(read_dev_sets(benchmarks, data, split, skip_bad=skip_bad))
 
 
 def _tell(system: str, name: str, result: SetResult | Exception | None) -> None:
@@ -221,12 +279,19 @@ def _tell_not_scored(result: Result) -> None:
 
 
 def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) -> None:
-    """Get missing files from the hub, on the main rank; the others wait if they work too."""
+    """Get missing files, on the main rank; the others wait if they work too."""
     from scimult import distributed
-    from scimult.evaluation.hub import download
+    from scimult.downloads import download as download_files
+    from scimult.evaluation import hub
+    from scimult.evaluation.datasets import remote_files
+
+    def tell(path: Path) -> None:
+        echo(f"downloading {path}", err=True)
 
     if distributed.is_main():
-        download(benchmarks, data, lambda path: echo(f"downloading {path}", err=True))
+        hub.download(benchmarks, data, tell)
+        files = [file for entry in benchmarks.values() for file in remote_files(entry, data)]
+        download_files(dict.fromkeys(files), data, tell)
     if wait:
         distributed.barrier()
 
@@ -262,7 +327,7 @@ def _show_suites(chosen: str, data: Path) -> None:
         echo(f"  data: {suite.how_to_get}")
         for key, entry in suite.benchmarks.items():
             here = "missing" if missing_files(entry, data) else "here"
-            hub = ", on the hub" if entry.hub else ""
+            hub = ", on the hub" if entry.hub else ", to download" if entry.remote else ""
             task = entry.task
             if entry.fallback_task is not None:
                 task += f" (else {entry.fallback_task})"

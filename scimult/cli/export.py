@@ -11,7 +11,7 @@ from scimult.cli.checks import check_model, check_output_file
 from scimult.cli.common import Pooling, Similarity
 from scimult.cli.output import echo
 from scimult.errors import ConfigError
-from scimult.files import check_replaceable
+from scimult.files import check_replaceable, folder_bytes
 
 if TYPE_CHECKING:
     from scimult.checkpoints import Pretrained
@@ -106,5 +106,5 @@ def _write(
         from scimult.checkpoints.released_export import write_released
 
         notes.extend(write_released(out, pretrained))
-    size = out.stat().st_size if out.is_file() else exports.folder_bytes(out)
+    size = out.stat().st_size if out.is_file() else folder_bytes(out)
     return [f"{out}: {to}, {size / 1e6:,.1f} MB", *notes]

@@ -6,6 +6,7 @@ from scimult.errors import ConfigError
 
 # Names to import, and the extra that brings the package; where several do, the one for most verbs.
 EXTRA_OF = {
+    "Stemmer": "eval",
     "accelerate": "train",
     "datasets": "train",
     "deepspeed": "train",
@@ -13,13 +14,16 @@ EXTRA_OF = {
     "jinja2": "eval",
     "joblib": "eval",
     "matplotlib": "train",
+    "mcp": "mcp",
     "mteb": "mteb",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
     "peft": "encoders",
+    "prometheus_client": "serve",
     "py3langid": "train",
     "pyspark": "spark",
+    "python_multipart": "serve",
     "qdrant_client": "qdrant",
     "ray": "ray",
     "rdflib": "tagging",

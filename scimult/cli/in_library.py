@@ -98,12 +98,18 @@ def where_papers_are(
 
 def show_hits(hits: Hits, title: str, as_json: bool) -> None:
     """Print what a library found: JSON lines, or a table that says what scores are."""
-    rows = hits.as_dicts()
+    show_rows(hits.as_dicts(), hits.score, hits.exact, title, as_json)
+
+
+def show_rows(
+    rows: list[dict[str, Any]], score: str, exact: bool, title: str, as_json: bool
+) -> None:
+    """Print papers of a library, wherever it was opened."""
     if not rows:
         echo("no paper of the library fits", err=True)
     if not as_json:
-        how = "" if hits.exact else ", approximate"
-        heading = f"score ({hits.score}{how})"
+        how = "" if exact else ", approximate"
+        heading = f"score ({score}{how})"
         rows = [
             {
                 heading if name == "score" else name: value

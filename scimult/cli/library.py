@@ -48,6 +48,12 @@ Columns = Annotated[
 OtherModel = Annotated[
     Path | None, typer.Option("--model", help="The library's model, if it was moved.")
 ]
+Vectors = Annotated[
+    Path | None,
+    typer.Option(
+        help="What scimult encode wrote with the library's model: texts in it are not encoded."
+    ),
+]
 
 
 @library.command()
@@ -68,6 +74,7 @@ def create(
     dtype: Dtype = "auto",
     pooling: Pooling = None,
     similarity: Similarity = None,
+    vectors: Vectors = None,
     skip_bad: SkipBad = False,
 ) -> None:
     """Make a library of papers; given again after a kill, sync goes on."""
@@ -91,6 +98,7 @@ def create(
             device=device,
             dtype=dtype,
             settings={"pooling": pooling, "similarity": similarity},
+            vectors=vectors,
             show_progress=True,
         )
     echo(f"{folder}: {len(made):,} papers, encoded for {', '.join(made.state.manifest.sides)}")
@@ -104,10 +112,11 @@ def add(
     column: Columns = None,
     model: OtherModel = None,
     device: Device = None,
+    vectors: Vectors = None,
     skip_bad: SkipBad = False,
 ) -> None:
     """Take papers in: new ones, and others of ids that are there."""
-    _change("add", folder, _incoming(papers, form, column, skip_bad), model, device)
+    _change("add", folder, _incoming(papers, form, column, skip_bad), model, device, vectors)
 
 
 @library.command()
@@ -118,10 +127,11 @@ def sync(
     column: Columns = None,
     model: OtherModel = None,
     device: Device = None,
+    vectors: Vectors = None,
     skip_bad: SkipBad = False,
 ) -> None:
     """Make the library hold exactly these papers: encode what changed, remove what is gone."""
-    _change("sync", folder, _incoming(papers, form, column, skip_bad), model, device)
+    _change("sync", folder, _incoming(papers, form, column, skip_bad), model, device, vectors)
 
 
 def _change(
@@ -130,13 +140,14 @@ def _change(
     files: _incoming,
     model: Path | None,
     device: str | None,
+    vectors: Path | None,
 ) -> None:
     from scimult.library import Library
 
     opened = Library.open(folder, model=model, device=device)
     with files as incoming:
         change = opened.add if how == "add" else opened.sync
-        changes = change(incoming, show_progress=True)
+        changes = change(incoming, vectors=vectors, show_progress=True)
     _tell(folder, len(opened), changes)
 
 
@@ -176,19 +187,60 @@ def index(
     target_recall: Annotated[
         float, typer.Option(help="Share of the exact best 10 that it has to find.")
     ] = 0.95,
+    part: Annotated[
+        str | None,
+        typer.Option(help="i/n: fill a part; the process that ends last makes the index."),
+    ] = None,
     model: OtherModel = None,
     device: Device = None,
 ) -> None:
     """Make the approximate index of a task, for libraries of more than 20,000 papers."""
+    from scimult.inference.bulk import Part
     from scimult.library import Library
 
     opened = Library.open(folder, model=model, device=device)
-    facts = opened.index(task=task, kind=kind, target_recall=target_recall)
+    mine = Part.parse(part)
+    facts = opened.index(task=task, kind=kind, target_recall=target_recall, part=mine)
+    if isinstance(facts, list):
+        echo(f"{folder}: part {part} is there; {len(facts)} of the others are missing")
+        return
     told = f"recall {facts.recall:.3f} of the best 10 on {facts.queries} queries"
     settings = f"{facts.effort} lists, {facts.candidates} candidates for a result"
     echo(f"{folder}: {kind} of {facts.papers:,} papers, {told} ({settings})")
     if facts.recall < target_recall:
         echo(f"{target_recall} was not reached; --kind hnsw may", err=True)
+
+
+@library.command()
+def tune(
+    folder: Folder,
+    queries: Annotated[
+        Path, typer.Option(help="JSON lines with query, and the ids of papers that answer it.")
+    ],
+    task: Annotated[str, typer.Option(help="Task of the model.")] = "search",
+    model: OtherModel = None,
+    device: Device = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Choose the share of BM25 on queries, for search --words tuned."""
+    from scimult.data.lines import Rejects, read_jsonl
+    from scimult.library import Library
+    from scimult.library.tuning import Question
+
+    rejects = Rejects(skip_bad)
+    records = rejects.keep(
+        read_jsonl(queries, rejects),
+        lambda record: Question(record.text("query"), record.identifiers("ids")),
+    )
+    tuned = Library.open(folder, model=model, device=device).tune_words(records, task=task)
+    if rejects.counts:
+        echo(rejects.summary(), err=True)
+    rows = [
+        {"BM25's share": str(share), "nDCG@10": f"{100 * score:.2f}"}
+        for share, score in tuned.scores.items()
+    ]
+    print_records(rows, f"{tuned.queries:,} queries")
+    echo(f"{folder}: --words tuned is {tuned.share} for {task}")
 
 
 @library.command()

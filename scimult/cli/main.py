@@ -24,6 +24,7 @@ from scimult.cli.encode import encode
 from scimult.cli.ending import cleaned_up_when_killed, describe
 from scimult.cli.evaluate import evaluate
 from scimult.cli.export import export
+from scimult.cli.export_results import export_results
 from scimult.cli.extras import not_installed
 from scimult.cli.generate import generate
 from scimult.cli.grow_task import grow_task
@@ -31,8 +32,10 @@ from scimult.cli.import_ import import_
 from scimult.cli.interference import interference
 from scimult.cli.library import library
 from scimult.cli.match_reviewers import match_reviewers
+from scimult.cli.mcp import mcp
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
+from scimult.cli.mteb import mteb
 from scimult.cli.output import echo, show_messages
 from scimult.cli.package import package
 from scimult.cli.prepare import prepare
@@ -41,6 +44,7 @@ from scimult.cli.recommend import recommend
 from scimult.cli.report import report
 from scimult.cli.runs import runs
 from scimult.cli.search import search
+from scimult.cli.serve import serve
 from scimult.cli.study import study
 from scimult.cli.tag import tag
 from scimult.cli.tagger import tagger
@@ -114,16 +118,20 @@ VERBS = (
     grow_task,
     merge,
     evaluate,
+    mteb,
     compare,
     correlate,
     cross_routes,
     report,
+    export_results,
     study,
     encode,
     search,
     recommend,
     tag,
     match_reviewers,
+    serve,
+    mcp,
     import_,
     export,
     package,

@@ -38,6 +38,10 @@ def prepare(
         Path | None,
         typer.Option("--input", help="Folder of the downloaded SOURCE; default: this one."),
     ] = None,
+    download: Annotated[
+        bool,
+        typer.Option("--download", help="First get SOURCE's missing files into --input, checked."),
+    ] = False,
     raw: Annotated[
         Path | None, typer.Option(help="Where SOURCE's raw files go; default: OUT.raw.")
     ] = None,
@@ -86,6 +90,8 @@ def prepare(
     source = "" if "=" in first else first
     overrides = rest if source else list(arguments or ())
     _check(source, config, source_folder, raw, out, root)
+    if download:
+        _download(source, source_folder, overrides)
     _check_unused(out, {"tokenizer": tokenizer, "decontaminate": decontaminate, "steps": steps})
     named = {
         "file": config,
@@ -152,6 +158,27 @@ def _check_paths(out: Path | None, inputs: Mapping[str, Path | None]) -> None:
             raise DataError(f"{what} does not exist", path=path, fix="check the path")
     if out is not None and not (out.is_dir() and not out.is_symlink()):
         check_replaceable(out)
+
+
+def _download(name: str, folder: Path | None, overrides: Sequence[str]) -> None:
+    """Get the files of a public source that its options need and that are not there."""
+    from scimult.config import apply_overrides, validate
+    from scimult.downloads import download
+    from scimult.errors import ConfigError
+    from scimult.preparation.sources import SOURCES
+
+    if not name or folder is None:
+        fix = "scimult prepare SOURCE --download --input FOLDER --out FOLDER"
+        raise ConfigError("--download needs a source, and --input for its files", fix=fix)
+    source = SOURCES[name]
+    if source.download is None:
+        able = ", ".join(key for key in SOURCES if SOURCES[key].download is not None)
+        problem = "no address is known for the files of this source"
+        fix = f"get them from {source.url} into {folder}; --download knows {able}"
+        raise ConfigError(problem, value=name, fix=fix)
+    options = [item for item in overrides if not item.startswith(DATASET_PREFIX)]
+    chosen = validate(source.options, apply_overrides({}, options))
+    download(source.download(chosen), folder, lambda path: echo(f"downloading {path}", err=True))
 
 
 def _list_sources() -> None:

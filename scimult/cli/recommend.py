@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scimult.cli.at_server import Server, ask, only_server, rows_of
 from scimult.cli.checks import check_use, real_text
 from scimult.cli.common import (
     AsJson,
@@ -33,6 +34,7 @@ from scimult.cli.in_library import (
     Percentile,
     Where,
     show_hits,
+    show_rows,
     where_papers_are,
 )
 from scimult.cli.output import echo
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 def recommend(
     library: InLibrary = None,
+    server: Server = None,
     model: AnyModel = None,
     papers: AnyPapers = None,
     paper: Annotated[
@@ -103,6 +106,25 @@ def recommend(
         "--id twice": len(paper or ()) > 1,
     }
     of_papers = {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
+    heading = title or ", ".join(paper or ["a new paper"])
+    if server is not None:
+        elsewhere = {"--library": library, "--model": model, "--papers": papers}
+        only_server({**elsewhere, "--where": where, "--device": device, **of_papers})
+        question = {
+            "ids": paper,
+            "title": title,
+            "abstract": abstract,
+            "task": task,
+            "k": None if min_score is not None else top,
+            "offset": offset,
+            "min_score": min_score,
+            "exclude": exclude,
+            "percentile": percentile,
+            "method": "exact" if exact else "auto",
+        }
+        answer = ask(server, "recommend", question)
+        show_rows(rows_of(answer), answer["score"], answer["exact"], heading, as_json)
+        return
     where_papers_are(library, model, papers, of_library, of_papers)
     if library is not None:
         from scimult.library import Library
@@ -120,7 +142,7 @@ def recommend(
             percentile=percentile,
             method="exact" if exact else "auto",
         )
-        show_hits(hits, title or ", ".join(paper or ["a new paper"]), as_json)
+        show_hits(hits, heading, as_json)
         return
     assert model is not None
     assert papers is not None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from scimult.cli.at_server import Server, ask, only_server, rows_of
 from scimult.cli.checks import check_use, real_text
 from scimult.cli.common import (
     AsJson,
@@ -33,13 +34,16 @@ from scimult.cli.in_library import (
     Percentile,
     Where,
     show_hits,
+    show_rows,
     where_papers_are,
 )
+from scimult.errors import ConfigError
 
 
 def search(
     query: Annotated[str, typer.Argument(callback=real_text, help="What to look for, in words.")],
     library: InLibrary = None,
+    server: Server = None,
     model: AnyModel = None,
     papers: AnyPapers = None,
     top: Top = 10,
@@ -49,9 +53,10 @@ def search(
     offset: Offset = 0,
     exclude: Exclude = None,
     words: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            min=0, max=1, help="With --library: share of BM25 beside the vectors, such as 0.3."
+            help="With --library: share of BM25 beside the vectors, such as 0.3; rank: by ranks; "
+            "tuned: as scimult library tune chose."
         ),
     ] = None,
     rerank: Annotated[
@@ -68,7 +73,7 @@ def search(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rank papers for a query: those of a library, or of a file, encoded once into a cache."""
+    """Rank papers for a query: of a library, a service, or a file that is encoded once."""
     of_library = {
         "--where": where,
         "--min-score": min_score,
@@ -80,6 +85,33 @@ def search(
         "--exact": exact,
     }
     of_papers = {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
+    share = _share(words)
+    if server is not None:
+        only_server(
+            {
+                "--library": library,
+                "--model": model,
+                "--papers": papers,
+                "--where": where,
+                "--rerank": rerank,
+                "--device": device,
+                **of_papers,
+            }
+        )
+        question = {
+            "text": query,
+            "task": task,
+            "k": None if min_score is not None else top,
+            "offset": offset,
+            "min_score": min_score,
+            "exclude": exclude,
+            "words": share,
+            "percentile": percentile,
+            "method": "exact" if exact else "auto",
+        }
+        answer = ask(server, "search", question)
+        show_rows(rows_of(answer), answer["score"], answer["exact"], query, as_json)
+        return
     where_papers_are(library, model, papers, of_library, of_papers)
     if library is not None:
         from scimult.library import Library
@@ -92,7 +124,7 @@ def search(
             min_score=min_score,
             where=where,
             exclude=exclude or (),
-            words=words,
+            words=share,
             rerank=rerank,
             percentile=percentile,
             method="exact" if exact else "auto",
@@ -108,3 +140,17 @@ def search(
     papers_ND = embed(encoder, collection, task, "candidate", no_cache)
     (rows,) = ranked(encoder, collection, papers_ND, query_1D, top)
     show_ranked(rows, query, encoder.similarity, as_json)
+
+
+def _share(words: str | None) -> float | Literal["rank", "tuned"] | None:
+    if words is None:
+        return None
+    if words == "rank":
+        return "rank"
+    if words == "tuned":
+        return "tuned"
+    try:
+        return float(words)
+    except ValueError:
+        fix = "give a number from 0 to 1, rank, or tuned"
+        raise ConfigError("no share of BM25", value=words, fix=fix) from None

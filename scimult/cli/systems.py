@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from scimult.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
+    from scimult.evaluation.dev_sets import DevSet
     from scimult.evaluation.systems import System
     from scimult.inference.ensemble import Combination
     from scimult.inference.sentence_encoder import EncoderSpec, SentenceEncoder
@@ -57,6 +59,7 @@ class SystemSpec:
 
 def make_systems(
     bm25: bool,
+    lexical: Sequence[str],
     stored: Sequence[str],
     models: Sequence[str],
     encoders: Sequence[str],
@@ -74,7 +77,10 @@ def make_systems(
     if bm25:
         from scimult.evaluation.systems import BM25System
 
-        makers[BM25System.name] = BM25System
+        makers["BM25"] = BM25System
+    for spec in lexical:
+        name, make = _lexical(spec)
+        _add(makers, name, make)
     for spec in stored:
         chosen = parse_system(spec, STORED_OPTIONS)
         _add(makers, chosen.name, partial(_stored, chosen, device))
@@ -85,7 +91,7 @@ def make_systems(
         name, others = _encoder_specs(spec)
         _add(makers, name, partial(_encoder, name, others, _combination(spec), device, store))
     if not makers:
-        fix = "pass --model, --encoder, --embeddings or --bm25"
+        fix = "pass --model, --encoder, --embeddings, --lexical or --bm25"
         raise ConfigError("nothing to evaluate", fix=fix)
     return makers
 
@@ -95,8 +101,13 @@ def add_hybrids(
     fused: Sequence[str],
     reranked: Sequence[str],
     device: str | None,
-) -> None:
+) -> dict[str, dict[str, DevSet]]:
     """Add the systems that are made of others, which are then made once for both.
+
+    Returns
+    -------
+    dict
+        Split to the dev sets that weights are chosen on, to be filled before systems are made.
 
     Raises
     ------
@@ -105,14 +116,19 @@ def add_hybrids(
     UnknownNameError
         If a member is not among the systems.
     """
+    dev: dict[str, dict[str, DevSet]] = {}
     for spec in fused:
+        spec, split = _without_dev(spec)
         chosen = parse_system(spec, {"by": ("rank", "weights")})
         names, by = str(chosen.folder).split("+"), chosen.options.get("by", "rank")
         if len(set(names)) < 2 or (by == "weights" and len(names) > 2):
             many = "two systems" if by == "weights" else "several systems"
             raise ConfigError(f"{by} fuses {many}", value=spec, fix="write hybrid=BM25+mymodel")
         members = [_shared(makers, name) for name in names]
-        _add(makers, chosen.name, partial(_fused, chosen.name, members, by))
+        if split is not None and by != "weights":
+            raise ConfigError("dev= is for weights", value=spec, fix="write by=weights,dev=dev")
+        chosen_on = None if split is None else dev.setdefault(split, {})
+        _add(makers, chosen.name, partial(_fused, chosen.name, members, by, chosen_on, split))
     for spec in reranked:
         name, value, rest = _taken_apart(spec)
         first, plus, model = value.partition("+")
@@ -124,6 +140,16 @@ def add_hybrids(
         retrieves = _shared(makers, first)
         make = partial(_reranked, name, retrieves, model, int(top.get("top", "100")), device)
         _add(makers, name, make)
+    return dev
+
+
+def _without_dev(spec: str) -> tuple[str, str | None]:
+    """Take ``dev=SPLIT``, whose value may be any, out of a specification."""
+    rest = [item for item in spec.split(",") if not item.startswith("dev=")]
+    splits = [item.removeprefix("dev=") for item in spec.split(",") if item.startswith("dev=")]
+    if len(splits) > 1 or "" in splits:
+        raise ConfigError("dev= names one split", value=spec, fix="write by=weights,dev=dev")
+    return ",".join(rest), splits[0] if splits else None
 
 
 def _shared(makers: dict[str, Callable[[], System]], name: str) -> Callable[[], System]:
@@ -134,10 +160,17 @@ def _shared(makers: dict[str, Callable[[], System]], name: str) -> Callable[[], 
     return makers[name]
 
 
-def _fused(name: str, members: Sequence[Callable[[], System]], by: str) -> System:
+def _fused(
+    name: str,
+    members: Sequence[Callable[[], System]],
+    by: str,
+    dev: Mapping[str, DevSet] | None,
+    split: str | None,
+) -> System:
     from scimult.evaluation.hybrid import FusedSystem
 
-    return FusedSystem(name, [make() for make in members], cast("Literal['rank', 'weights']", by))
+    made = [make() for make in members]
+    return FusedSystem(name, made, cast("Literal['rank', 'weights']", by), dev, split or "")
 
 
 def _reranked(
@@ -183,6 +216,38 @@ def _add(makers: dict[str, Callable[[], System]], name: str, make: Callable[[], 
     if name in makers:
         raise ConfigError("two systems have the same name", value=name, fix="rename one")
     makers[name] = make
+
+
+def _lexical(spec: str) -> tuple[str, Callable[[], System]]:
+    """Read ``NAME=PRESET[,key=value]`` of a BM25; names and numbers are checked at once."""
+    from scimult.evaluation.systems import BM25System
+    from scimult.retrieval.analysis import PRESETS, Analyser
+    from scimult.retrieval.bm25 import K1, B
+
+    name, preset, rest = _taken_apart(spec)
+    if preset not in PRESETS:
+        raise UnknownNameError("preset of BM25", preset, PRESETS)
+    chosen = {**PRESETS[preset]}
+    numbers: dict[str, float] = {"k1": K1, "b": B}
+    for item in rest:
+        key, _, value = item.partition("=")
+        if key in ("tokens", "stop_words", "stemmer"):
+            chosen[key] = value
+        elif key in numbers:
+            numbers[key] = _number(key, value)
+        else:
+            known = ["tokens", "stop_words", "stemmer", *numbers]
+            raise UnknownNameError("option of BM25", key, known)
+    return name, partial(BM25System, name, Analyser(**chosen), k1=numbers["k1"], b=numbers["b"])
+
+
+def _number(key: str, text: str) -> float:
+    """Return k1, at least 0, or b, from 0 to 1."""
+    value = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else -1.0
+    if value < 0 or (key == "b" and value > 1):
+        fix = "write k1=0.9 (at least 0) or b=0.4 (0 to 1)"
+        raise ConfigError(f"{key} is out of range", value=text, fix=fix)
+    return value
 
 
 def _stored(spec: SystemSpec, device: str | None) -> System:

@@ -139,7 +139,7 @@ def _system(
     from scimult.evaluation.systems import DenseSystem
 
     models, encoders = ([spec] if spec else [] for spec in (model, encoder))
-    makers = make_systems(False, [], models, encoders, device, Store(store, precision))
+    makers = make_systems(False, [], [], models, encoders, device, Store(store, precision))
     (make,) = makers.values()
     system = make()
     assert isinstance(system, DenseSystem)

@@ -13,8 +13,19 @@ from scimult.evaluation.protocols import OWN_METRICS, PROTOCOLS, known_protocol
 from scimult.types import Similarity
 
 Format = Literal[
-    "house", "scirepeval", "scirepeval_training", "scidocs", "scimult", "mdcr", "s2and"
+    "house",
+    "scirepeval",
+    "scirepeval_training",
+    "scidocs",
+    "scimult",
+    "mdcr",
+    "s2and",
+    "csfcube",
+    "doris_mae",
+    "litsearch",
 ]
+GROUPED = ("mdcr", "csfcube", "litsearch")
+"""Formats whose queries are in groups."""
 
 
 class Expected(StrictConfig):
@@ -97,6 +108,24 @@ class HubFile(StrictConfig):
     split: str
 
 
+class RemoteFiles(StrictConfig):
+    """Where a benchmark's files are, if they can be downloaded one by one.
+
+    Attributes
+    ----------
+    base : str
+        Address of the folder that stands for ``--data``.
+    names : dict
+        Files, relative to ``--data``, that have another name below ``base``.
+    sha256 : dict
+        Files to the SHA-256 that is known for them; others are trusted on first use.
+    """
+
+    base: str = Field(pattern=r"^https?://")
+    names: dict[str, str] = {}
+    sha256: dict[str, str] = {}
+
+
 class Benchmark(StrictConfig):
     """One data set and the way it is scored.
 
@@ -152,6 +181,8 @@ class Benchmark(StrictConfig):
         the query's id is listed like any other; ``beir`` leaves it out, as BEIR's evaluator does.
     hub : dict
         File of the folder to the data set of the hub that it is downloaded from.
+    remote : RemoteFiles, optional
+        Address of the files, where they can be downloaded as they are.
     """
 
     task: str
@@ -180,6 +211,7 @@ class Benchmark(StrictConfig):
     source: str
     licence: str
     hub: dict[str, HubFile] = {}
+    remote: RemoteFiles | None = None
     expected: Expected | None = None
 
     @field_validator("metrics")
@@ -222,7 +254,7 @@ class Benchmark(StrictConfig):
         ):
             fix = "set intercept: false too; for classes liblinear without one gives the same"
             raise ConfigError("solver 'lightning' is for regression without intercept", fix=fix)
-        if self.average == "groups" and self.format != "mdcr":
+        if self.average == "groups" and self.format not in GROUPED:
             problem = f"format {self.format!r} has no groups of queries"
             raise ConfigError(problem, fix="use average: queries")
         if self.judgments and (self.format != "house" or self.is_classification or self.probe):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from scimult.data.lines import Rejects
+from scimult.downloads import Remote, address
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats import (
+    csfcube,
+    doris_mae,
     house,
+    litsearch,
     mdcr,
     s2and,
     scidocs,
@@ -20,7 +25,15 @@ from scimult.evaluation.formats import (
 )
 from scimult.evaluation.task_data import Dataset, PaperSet, Signatures, TaskData
 
-__all__ = ["Dataset", "PaperSet", "Signatures", "TaskData", "missing_files", "read_dataset"]
+__all__ = [
+    "Dataset",
+    "PaperSet",
+    "Signatures",
+    "TaskData",
+    "missing_files",
+    "read_dataset",
+    "remote_files",
+]
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,9 @@ FORMATS: dict[str, Layout] = {
     "scimult": Layout(scimult.needed, scimult.read),
     "mdcr": Layout(mdcr.needed, mdcr.read),
     "s2and": Layout(s2and.needed, s2and.read),
+    "csfcube": Layout(csfcube.needed, csfcube.read),
+    "doris_mae": Layout(doris_mae.needed, doris_mae.read),
+    "litsearch": Layout(litsearch.needed, litsearch.read),
 }
 
 
@@ -56,7 +72,8 @@ def read_dataset(
     missing = missing_files(benchmark, root)
     if missing:
         names = ", ".join(str(path) for path in missing)
-        fix = f"{how_to_get}; or scimult evaluate --download" if benchmark.hub else how_to_get
+        has_address = benchmark.hub or benchmark.remote
+        fix = f"{how_to_get}; or scimult evaluate --download" if has_address else how_to_get
         raise DataError(f"data of {name} is not there: {names}", fix=fix)
     dataset = FORMATS[benchmark.format].read(name, benchmark, root, rejects)
     _check_counts(dataset, benchmark)
@@ -67,6 +84,19 @@ def missing_files(benchmark: Benchmark, root: Path) -> list[Path]:
     """Return the files that a benchmark needs and that are neither there nor as ``.gz``."""
     wanted = FORMATS[benchmark.format].needed(benchmark, root)
     return [path for path in wanted if not path.exists()]
+
+
+def remote_files(benchmark: Benchmark, root: Path) -> list[Remote]:
+    """Return the files of a benchmark that have an address, named relative to ``root``."""
+    remote = benchmark.remote
+    if remote is None:
+        return []
+    wanted = FORMATS[benchmark.format].needed(benchmark, root)
+    names = [os.path.relpath(path, root) for path in wanted]
+    return [
+        Remote(name, address(remote.base, remote.names.get(name, name)), remote.sha256.get(name))
+        for name in names
+    ]
 
 
 def _check_counts(dataset: TaskData, benchmark: Benchmark) -> None:

@@ -13,6 +13,7 @@ from scimult.data.lines import Rejects
 from scimult.errors import ConfigError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.clustering import write_official_input
+from scimult.evaluation.contamination import Contamination
 from scimult.evaluation.datasets import missing_files, read_dataset
 from scimult.evaluation.growing import Earlier, GrowingResult
 from scimult.evaluation.outcome import Outcome
@@ -98,6 +99,7 @@ def evaluate(
     missing: Mapping[str, str] | None = None,
     save_runs: bool = False,
     confidence: float | None = None,
+    contamination: Mapping[str, Contamination] | None = None,
     on_set: Callable[[str, SetResult | Exception | None], None] = lambda name, result: None,
 ) -> Result:
     """Score one system on loaded sets and write its files below ``out``, set by set.
@@ -118,6 +120,8 @@ def evaluate(
         Also write the ranked lists as TREC runs.
     confidence : float, optional
         Also keep an interval of every new score with this confidence.
+    contamination : mapping, optional
+        What training data hold of each set; the result keeps it, also of sets kept as they were.
     on_set : callable
         Is told the result of each set as soon as it is known, or None if it is kept as it was; at
         the end, of each set that failed, the error.
@@ -137,12 +141,17 @@ def evaluate(
     for name, entry in sets.items():
         if growing.has(name, entry.facts):
             scored = True
+            if audited := (contamination or {}).get(name):
+                kept = growing.result.sets[name]
+                growing.add(name, kept.model_copy(update={"contamination": audited}))
             on_set(name, None)
         elif needs_embeddings(entry) and not isinstance(system, EmbeddingSystem):
             growing.leave_out(name, "needs paper embeddings, which this system does not have")
         else:
             try:
-                found = growing.add(name, _scored(system, name, entry, out, save_runs))
+                now = _scored(system, name, entry, out, save_runs)
+                audited = (contamination or {}).get(name)
+                found = growing.add(name, now.model_copy(update={"contamination": audited}))
             except Exception as error:
                 errors[name] = error
                 growing.fail(name, str(error) or type(error).__name__)

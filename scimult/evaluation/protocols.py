@@ -68,9 +68,18 @@ PROTOCOLS: dict[str, Protocol] = {
     "rerank": Protocol(
         "rankings",
         "ranker",
-        ("house", "scirepeval", "scirepeval_training", "scidocs", "scimult", "mdcr"),
+        (
+            "house",
+            "scirepeval",
+            "scirepeval_training",
+            "scidocs",
+            "scimult",
+            "mdcr",
+            "csfcube",
+            "doris_mae",
+        ),
     ),
-    "search": Protocol("rankings", "ranker", ("house", "scimult")),
+    "search": Protocol("rankings", "ranker", ("house", "scimult", "litsearch")),
     "reviewer_matching": Protocol(
         "reviewers",
         "ranker",

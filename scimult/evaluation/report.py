@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scimult.errors import DataError
+from scimult.evaluation.contamination import contamination_table
 from scimult.evaluation.results import Result, SetFacts, averages, load_results
 from scimult.files import write_text
 from scimult.table import ABSENT, Table, percent, texts, to_markdown
@@ -117,9 +118,27 @@ def update_table(out: Path) -> Report:
     DataError
         If a result is damaged or cannot be compared with the others.
     """
-    report = make_report(load_results(out))
-    write_text(out / "table.md", to_markdown(score_table(report), level=1))
+    results = load_results(out)
+    report = make_report(results)
+    audited = audit_table(results)
+    parts = [to_markdown(score_table(report), level=1)]
+    parts += [to_markdown(audited)] if audited else []
+    write_text(out / "table.md", "\n".join(parts))
     return report
+
+
+def audit_table(results: Sequence[Result]) -> Table | None:
+    """Return what training data hold of the sets, where ``--audit`` looked; None without it."""
+    if not results:
+        return None
+    return contamination_table(
+        [
+            (name, result.sets[name].contamination)
+            for name in set_order(results)
+            for result in results
+            if name in result.sets
+        ]
+    )
 
 
 def score_table(report: Report) -> Table:

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 import scimult
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError, DataError
+from scimult.evaluation.contamination import Contamination
 from scimult.files import read_json, write_json
 
 LIBRARIES = (
@@ -35,6 +36,8 @@ LIBRARIES = (
     "scikit-learn",
 )
 
+MACRO = "macro"
+"""Name of the mean of the groups' averages."""
 CostKind = Literal["texts", "tokens", "encode_seconds", "index_bytes"]
 
 
@@ -92,6 +95,8 @@ class SetResult(SetFacts):
     resampled : list of str, optional
         Metrics that scores per query can be resampled for: means over queries, and macro F1 of
         one label per paper. None in older results, where these are all.
+    contamination : Contamination, optional
+        What training data hold of the set, if ``--audit`` named them.
     """
 
     scores: dict[str, float]
@@ -102,6 +107,7 @@ class SetResult(SetFacts):
     details: dict[str, Any] = {}
     provenance: dict[str, Any] | None = None
     resampled: list[str] | None = None
+    contamination: Contamination | None = None
 
     @property
     def resampled_metrics(self) -> list[str]:
@@ -154,7 +160,8 @@ class Result(StrictConfig):
 def averages(sets: Mapping[str, SetResult]) -> dict[str, float]:
     """Return the mean column of the sets of each task and group, and of all sets as ``all``.
 
-    The column of a set is its main metric, unless the benchmark names others.
+    The column of a set is its main metric, unless the benchmark names others. Where every set is
+    in one of several groups, ``macro`` is the mean of the groups' averages.
     """
     tasks: dict[str, list[float]] = {}
     groups: dict[str, list[float]] = {}
@@ -164,7 +171,10 @@ def averages(sets: Mapping[str, SetResult]) -> dict[str, float]:
             groups.setdefault(entry.group, []).extend(entry.averaged)
     everything = [score for scores in tasks.values() for score in scores]
     parts = {**tasks, **groups, "all": everything}
-    return {name: sum(scores) / len(scores) for name, scores in parts.items()}
+    means = {name: sum(scores) / len(scores) for name, scores in parts.items()}
+    if len(groups) > 1 and all(entry.group is not None for entry in sets.values()):
+        means[MACRO] = sum(means[name] for name in groups) / len(groups)
+    return means
 
 
 def provenance() -> dict[str, Any]:

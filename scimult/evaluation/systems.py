@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,7 +22,8 @@ from scimult.errors import DataError
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.task_data import Dataset, PaperSet, Signatures
 from scimult.files import sha256
-from scimult.retrieval.bm25 import K1, TOKEN, B, BM25Index
+from scimult.retrieval.analysis import NONE, PATTERNS, WORDS, Analyser
+from scimult.retrieval.bm25 import K1, B, BM25Index
 from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings, unit_rows
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
@@ -255,23 +257,35 @@ class StoredSystem:
 
 
 class BM25System:
-    """BM25 on title and body joined by a space; labels by name and definition."""
+    """BM25 on title and body joined by a space; labels by name and definition.
 
-    name = "BM25"
+    Parameters
+    ----------
+    name : str
+        Name that reports show.
+    analyser : Analyser
+        How texts become tokens.
+    k1, b : float
+        See :class:`scimult.retrieval.BM25Index`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, name: str = "BM25", analyser: Analyser = WORDS, *, k1: float = K1, b: float = B
+    ) -> None:
+        self.name, self.analyser, self.k1, self.b = name, analyser, k1, b
         self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
         """Return the settings of the index."""
-        return {"kind": "bm25", "variant": "lucene", "k1": K1, "b": B, "tokens": TOKEN}
+        told = {"kind": "bm25", "variant": "lucene", "k1": self.k1, "b": self.b}
+        chosen = {key: value for key, value in asdict(self.analyser).items() if value != NONE}
+        return {**told, **chosen, "tokens": PATTERNS[self.analyser.tokens]}
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Index the candidates."""
-        return _BM25Ranker(
-            BM25Index(dataset.candidate_ids, [text.joined for text in dataset.candidates]),
-            [text.joined for text in dataset.queries],
-        )
+        texts = [text.joined for text in dataset.candidates]
+        index = BM25Index(dataset.candidate_ids, texts, self.analyser, k1=self.k1, b=self.b)
+        return _BM25Ranker(index, [text.joined for text in dataset.queries])
 
 
 class _DenseRanker:

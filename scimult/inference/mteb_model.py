@@ -5,7 +5,12 @@ Shape legend: N texts, M texts of the other side, D width.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,14 +19,15 @@ from torch import Tensor
 
 from scimult.errors import DataError
 from scimult.inference.encoder import SciMult
+from scimult.inference.mteb_tasks import scientific_tasks
 from scimult.types import FloatArray, Kind, Role, Text
 
 if TYPE_CHECKING:
     from mteb.models.model_meta import ModelMeta
 
 # What MTEB calls its types of tasks, and the task of ours whose embeddings suit them. Clusters are
-# topics there, and what is ranked again are passages for a query, but for the papers of SciDocs.
-# Types not named compare papers with papers, as link prediction does.
+# topics there, and what is ranked again are passages for a query. Types not named compare papers
+# with papers, as link prediction does. Tasks of `mteb_tasks.yaml` have routes of their own.
 ROUTES: Mapping[str, str] = {
     "Classification": "classification",
     "MultilabelClassification": "classification",
@@ -31,10 +37,21 @@ ROUTES: Mapping[str, str] = {
     "InstructionRetrieval": "search",
     "Reranking": "search",
     "InstructionReranking": "search",
-    "SciDocsRR": "link_prediction",
 }
 OTHERWISE = "link_prediction"
 _METRICS = {"dot": "dot", "cosine": "cosine", "l2": "euclidean"}
+# Some corpora (LitSearch's) have documents without a word, which are ranked like the others.
+_NO_WORDS = "."
+
+
+@dataclass
+class Work:
+    """What was encoded for one task, so far."""
+
+    texts: int = 0
+    empty: int = 0
+    tokens: int = 0
+    encode_seconds: float = 0.0
 
 
 class MtebEncoder:
@@ -45,8 +62,13 @@ class MtebEncoder:
     model : SciMult
         The model.
     routes : mapping, optional
-        MTEB task name or type to the name of one of the model's tasks, on top of ``ROUTES``; a
-        name counts before a type.
+        MTEB task name or type to the name of one of the model's tasks, on top of ``ROUTES`` and
+        of the list of scientific tasks; a name counts before a type.
+
+    Attributes
+    ----------
+    work : dict
+        Name of a task to what was encoded for it.
 
     Raises
     ------
@@ -56,7 +78,9 @@ class MtebEncoder:
 
     def __init__(self, model: SciMult, routes: Mapping[str, str] | None = None) -> None:
         self._model = model
-        self._routes = {**ROUTES, **(routes or {})}
+        listed = {name: task.route for name, task in scientific_tasks().tasks.items()}
+        self._routes = {**ROUTES, **listed, **(routes or {})}
+        self.work: defaultdict[str, Work] = defaultdict(Work)
         for task in {*(routes or {}).values()}:
             model.kind(task, "query")
 
@@ -85,12 +109,22 @@ class MtebEncoder:
         Raises
         ------
         DataError
-            If a batch has no text, or a text is empty.
+            If a batch has no text.
         """
         task, role = self.route(task_metadata, prompt_type)
         kind = self._model.kind(task, role)
+        start, tokens = time.perf_counter(), self._model.tokens_encoded
         texts = [text for batch in inputs for text in _texts(batch, kind)]
-        return self._model.encode(texts, task=task, role=role)
+        empty = [place for place, text in enumerate(texts) if not text.joined.strip()]
+        for place in empty:
+            texts[place] = Text(kind, _NO_WORDS)
+        embeddings = self._model.encode(texts, task=task, role=role)
+        work = self.work[task_metadata.name]
+        work.texts += len(texts)
+        work.empty += len(empty)
+        work.tokens += self._model.tokens_encoded - tokens
+        work.encode_seconds += time.perf_counter() - start
+        return embeddings
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """Compare all pairs as the model does, shape ``(N, M)``."""
@@ -113,6 +147,12 @@ class MtebEncoder:
         return (x_ND * y_ND).sum(dim=-1)
 
     @property
+    def _revision(self) -> str:
+        """All that scores depend on, for MTEB's cache: the model, its similarity, the routes."""
+        rest = json.dumps([self._model.similarity, self._routes], sort_keys=True)
+        return f"{self._model.fingerprint}-{hashlib.sha256(rest.encode()).hexdigest()[:8]}"
+
+    @property
     def mteb_model_meta(self) -> ModelMeta:
         """What MTEB writes into its results."""
         from mteb.models.model_meta import ModelMeta, ScoringFunction
@@ -120,7 +160,7 @@ class MtebEncoder:
         return ModelMeta(
             loader=None,
             name=f"scimult/{self._model.name}",
-            revision=self._model.fingerprint,
+            revision=self._revision,
             release_date=None,
             languages=None,
             n_parameters=None,

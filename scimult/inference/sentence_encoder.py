@@ -14,12 +14,13 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from scimult.config import StrictConfig, load_config
+from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.errors import CheckpointError, ConfigError, UnknownNameError
 from scimult.progress import is_watched
 from scimult.types import FloatArray, Role, Similarity, Text
@@ -89,7 +90,10 @@ def preset_names() -> list[str]:
 
 
 def load_spec(name_or_path: str, overrides: Sequence[str] = ()) -> EncoderSpec:
-    """Read an encoder's description: a preset by name, or a YAML file.
+    """Read an encoder's description: a preset by name, a YAML file, or a model as it is.
+
+    A model is a folder, or a name of the hub with its organisation; its own files say how it pools
+    and normalises. Static embeddings (model2vec) are models like others.
 
     Raises
     ------
@@ -100,6 +104,8 @@ def load_spec(name_or_path: str, overrides: Sequence[str] = ()) -> EncoderSpec:
     """
     if name_or_path.endswith((".yaml", ".yml")):
         return load_config(EncoderSpec, name_or_path, overrides)
+    if "/" in name_or_path or Path(name_or_path).is_dir():
+        return validate(EncoderSpec, apply_overrides({"model": name_or_path}, overrides))
     if name_or_path not in preset_names():
         raise UnknownNameError("encoder", name_or_path, preset_names())
     with resources.as_file(_presets() / f"{name_or_path}.yaml") as path:

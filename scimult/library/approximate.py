@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
-from scimult.files import atomic_file
 from scimult.library.exact import ExactSearch, Found, IdsOf, ranked
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.shards import Shards
@@ -33,14 +32,6 @@ if TYPE_CHECKING:
     import faiss
 
 Kind = Literal["rabitq", "pq", "hnsw"]
-FACTORIES = {
-    "rabitq": "RR{width},IVF{lists},RaBitQ",
-    "pq": "IVF{lists},PQ{parts}x4fs",
-    "hnsw": "IDMap2,HNSW32_SQ8",
-}
-_BLOCK = 1 << 16
-_TRAINED_ON = 40  # vectors for each list, about what k-means asks for
-_ROUNDS = 5
 _EFFORTS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _CANDIDATES = (2, 5, 10, 20, 40)
 TUNED_K = 10
@@ -148,7 +139,7 @@ class ApproximateSearch:
         covered_N, share = allowed_N[: self.facts.rows], self._share(allowed_N)
         selector = None
         if share < 1 or self.facts.papers < self.facts.rows:
-            selector = _library().IDSelectorBitmap(np.packbits(covered_N, bitorder="little"))
+            selector = faiss_library().IDSelectorBitmap(np.packbits(covered_N, bitorder="little"))
         effort = min(math.ceil(self.facts.effort / max(share, 1e-9)), self._most_effort)
         options = parameters(self.facts.kind, effort, selector, count)
         rows_QR: IntArray = self._index.search(
@@ -185,57 +176,18 @@ class ApproximateSearch:
     def _most_effort(self) -> int:
         if self.facts.kind == "hnsw":
             return _EFFORTS[-1]
-        lists: int = _library().extract_index_ivf(self._index).nlist
+        lists: int = faiss_library().extract_index_ivf(self._index).nlist
         return lists
 
     @cached_property
     def _index(self) -> faiss.Index:
         try:
-            found: faiss.Index = _library().read_index(str(self._path), _library().IO_FLAG_MMAP_IFC)
+            library = faiss_library()
+            found: faiss.Index = library.read_index(str(self._path), library.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
             fix = "make it again with scimult library index, or search with --exact"
             raise DataError("damaged approximate index", path=self._path, fix=fix) from error
         return found
-
-
-def build(
-    path: Path, kind: Kind, shards: Shards, live_N: BoolArray, lists: int | None = None
-) -> IndexFacts:
-    """Make an index of the live rows, and write it atomically.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kind : {"rabitq", "pq", "hnsw"}
-        See the module.
-    shards : Shards
-        The vectors.
-    live_N : BoolArray
-        Which rows are papers.
-    lists : int, optional
-        Inverted lists; by default four times the square root of their number.
-    """
-    library, width = _library(), shards.space.width
-    rows = np.flatnonzero(live_N)
-    count = lists or max(1, min(4 * round(math.sqrt(len(rows))), len(rows) // _TRAINED_ON))
-    parts = max(part for part in range(1, width // 4 + 1) if width % part == 0)
-    text = FACTORIES[kind].format(width=width, lists=count, parts=parts)
-    l2 = shards.space.similarity == "l2"
-    metric = library.METRIC_L2 if l2 else library.METRIC_INNER_PRODUCT
-    index = library.index_factory(width, text, metric)
-    if kind != "hnsw":
-        clusters = library.extract_index_ivf(index).cp
-        clusters.niter, clusters.max_points_per_centroid = _ROUNDS, _TRAINED_ON
-    chosen = np.random.default_rng(0).permutation(rows)[: max(_TRAINED_ON * count, 1 << 12)]
-    index.train(prepared(shards.rows(np.sort(chosen)), shards.space.similarity))
-    for first, stored_BD in shards.blocks(_BLOCK):
-        columns = np.flatnonzero(live_N[first : first + len(stored_BD)])
-        vectors_BD = np.asarray(stored_BD[columns], dtype=np.float32)
-        index.add_with_ids(prepared(vectors_BD, shards.space.similarity), columns + first)
-    with atomic_file(path) as temporary:
-        library.write_index(index, str(temporary))
-    return IndexFacts(kind, path.name, len(live_N), len(rows))
 
 
 def tuned(
@@ -283,7 +235,7 @@ def prepared(vectors_ND: FloatArray, similarity: Similarity) -> FloatArray:
 
 def parameters(kind: Kind, effort: int, selector: Any, count: int) -> Any:
     """Return the options of one search of an index."""
-    library = _library()
+    library = faiss_library()
     if kind == "hnsw":
         found = library.SearchParametersHNSW(efSearch=max(effort, count))
     elif kind == "pq":
@@ -306,7 +258,14 @@ def _with(facts: IndexFacts, **values: Any) -> IndexFacts:
     return IndexFacts(**{**asdict(facts), **values})
 
 
-def _library() -> Any:
+def faiss_library() -> Any:
+    """Return the module faiss.
+
+    Raises
+    ------
+    ConfigError
+        If it is not installed.
+    """
     try:
         import faiss
     except ImportError as error:

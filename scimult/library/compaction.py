@@ -6,6 +6,7 @@ nothing else.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -79,8 +80,7 @@ def _rewritten(state: State, kept: int, rows: IntArray) -> State:
         publish(found.space_folder(task), found.shards(task).space, found.shards(task).shards)
     tidy(found)
     if values:
-        for path in (state.folder / INDEXES).glob("*"):
-            path.unlink(missing_ok=True)
+        shutil.rmtree(state.folder / INDEXES, ignore_errors=True)
     return found
 
 

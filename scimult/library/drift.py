@@ -1,9 +1,10 @@
 """Drift adapters: queries of a new model among vectors of an old one.
 
-A linear map is fitted to papers that both models encoded, from new vectors to old ones (Vejendla,
-2025, Drift-Adapter, arXiv:2509.23471). It is orthogonal (Procrustes; Schönemann, 1966), or ridge
-regression, whole or of low rank (Izenman, 1975), whichever finds most of what the new model would
-find on papers that were held out.
+A map is fitted to papers that both models encoded, from new vectors to old ones (Vejendla, 2025,
+Drift-Adapter, arXiv:2509.23471). It is orthogonal (Procrustes; Schönemann, 1966), about the origin
+or about the two means, or ridge regression, whole or of low rank (Izenman, 1975), whichever finds
+most of what the new model would find on papers that were held out. About the means, a share of the
+old one is added back: the whole of it ranks papers that are near everything too high.
 
 Shape legend: N papers, M, D new and old width, K results.
 """
@@ -11,7 +12,7 @@ Shape legend: N papers, M, D new and old width, K results.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ LEAST = 50
 _K = 10
 _SHRINKAGE = (1e-3, 1e-1)
 _RANKS = (64, 128, 256)
+_MEANS = (0.25, 0.5, 0.75, 1.0)
 Matrix = NDArray[np.float64]
 
 
@@ -36,16 +38,20 @@ class Adapter:
     ----------
     kind : str
         How it was fitted.
-    matrix_MD : array
+    matrix_MD, offset_D : array
         float32.
     recall : float
         Share of the best 10 of the new model that are found with adapted vectors, on papers that
         were held out, among all that both models encoded.
+    on_sphere : bool
+        Whether vectors are scaled to length 1 first, as cosines do.
     """
 
     kind: str
     matrix_MD: FloatArray
-    recall: float
+    offset_D: FloatArray
+    recall: float = 0.0
+    on_sphere: bool = False
 
     def __call__(self, vectors_NM: FloatArray) -> FloatArray:
         """Return vectors of the new model as ones of the old, shape ``(N, D)``.
@@ -58,7 +64,9 @@ class Adapter:
         if vectors_NM.shape[1] != len(self.matrix_MD):
             problem = f"vectors of shape {vectors_NM.shape} for an adapter of {len(self.matrix_MD)}"
             raise DataError(problem, fix="use the model that the adapter was fitted to")
-        adapted: FloatArray = vectors_NM @ self.matrix_MD
+        if self.on_sphere:
+            vectors_NM = unit_rows(vectors_NM)
+        adapted: FloatArray = vectors_NM @ self.matrix_MD + self.offset_D
         return adapted
 
 
@@ -78,8 +86,13 @@ def fit_adapter(new_NM: FloatArray, old_ND: FloatArray, similarity: Similarity) 
         new_NM, old_ND = unit_rows(new_NM), unit_rows(old_ND)
     held = np.arange(len(new_NM)) % 5 == 0
     fitted = [
-        Adapter(kind, matrix.astype(np.float32), 0.0)
-        for kind, matrix in _maps(new_NM[~held], old_ND[~held])
+        Adapter(
+            kind,
+            matrix_MD.astype(np.float32),
+            offset_D.astype(np.float32),
+            on_sphere=similarity == "cosine",
+        )
+        for kind, matrix_MD, offset_D in _maps(new_NM[~held], old_ND[~held])
     ]
     scored = [_scored(adapter, new_NM, old_ND, held, similarity) for adapter in fitted]
     return max(scored, key=lambda adapter: adapter.recall)
@@ -123,14 +136,22 @@ def best_rows(
     return rows_QK
 
 
-def _maps(new_NM: FloatArray, old_ND: FloatArray) -> Iterator[tuple[str, Matrix]]:
-    yield "procrustes", procrustes(new_NM, old_ND)
+def _maps(
+    new_NM: FloatArray, old_ND: FloatArray
+) -> Iterator[tuple[str, Matrix, NDArray[np.float64]]]:
+    """Yield the kind, matrix and offset of one map after the other."""
+    none_D = np.zeros(old_ND.shape[1])
+    yield "procrustes", procrustes(new_NM, old_ND), none_D
+    new_M, old_D = (x.mean(axis=0, dtype=np.float64) for x in (new_NM, old_ND))
+    about_MD = procrustes(new_NM - new_M, old_ND - old_D)
+    for share in _MEANS:
+        yield f"procrustes and {share:g} of the mean", about_MD, share * old_D - new_M @ about_MD
     for shrinkage in _SHRINKAGE:
         whole_MD = ridge(new_NM, old_ND, shrinkage)
-        yield f"ridge {shrinkage:g}", whole_MD
+        yield f"ridge {shrinkage:g}", whole_MD, none_D
         for rank in _RANKS:
             if rank < min(whole_MD.shape):
-                yield f"ridge {shrinkage:g} of rank {rank}", of_rank(whole_MD, new_NM, rank)
+                yield f"ridge {shrinkage:g} of rank {rank}", of_rank(whole_MD, new_NM, rank), none_D
 
 
 def _scored(
@@ -144,4 +165,4 @@ def _scored(
     wanted = best_rows(new_NM[held_N], new_NM, similarity, own_Q)
     found = best_rows(adapter(new_NM[held_N]), old_ND, similarity, own_Q)
     shares = [len(np.intersect1d(a, b)) / _K for a, b in zip(found, wanted, strict=True)]
-    return Adapter(adapter.kind, adapter.matrix_MD, float(np.mean(shares)))
+    return replace(adapter, recall=float(np.mean(shares)))

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from scimult.files import folder_bytes
 from scimult.library.state import State
+
+
+def summary(state: State) -> str:
+    """Return what a library is in one line."""
+    manifest, tasks = state.manifest, ", ".join(state.manifest.sides)
+    space = next(iter(state.spaces.values()))
+    columns = f"; columns {', '.join(manifest.columns)}" if manifest.columns else ""
+    return (
+        f"{int(state.live_N.sum()):,} papers by {manifest.model['name']!r}; "
+        f"{tasks}; width {space.width}, {space.similarity}, {space.dtype}{columns}"
+    )
 
 
 def facts_of(state: State) -> dict[str, Any]:
     """Return what a library holds and what made it, by name."""
     manifest = state.manifest
-    spaces = {task: state.shards(task).space for task in manifest.sides}
+    spaces = state.spaces
     made_by = {
         name: value
         for name, value in next(iter(spaces.values())).made_by.items()
@@ -34,11 +45,7 @@ def facts_of(state: State) -> dict[str, Any]:
             for task, facts in manifest.indexes.items()
         },
         "segments": len(manifest.segments),
-        "bytes": _bytes(state.folder),
+        "bytes": folder_bytes(state.folder),
         "generation": manifest.generation,
         "content": manifest.content,
     }
-
-
-def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -6,18 +6,18 @@ Shape legend: K results of a list, U papers of any list.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from scimult.library.exact import Found, IdsOf, ranked
+from scimult.library.manifest import Share
 from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
 from scimult.retrieval.runs import Ranking, id_order, places_of
 from scimult.types import Text
 
 
-def fused(vectors: Found, words: Found, share: float | Literal["rank"], ids_of: IdsOf) -> Found:
+def fused(vectors: Found, words: Found, share: Share, ids_of: IdsOf) -> Found:
     """Return the papers of two lists by the weighted sum of their points.
 
     Parameters

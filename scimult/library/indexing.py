@@ -1,58 +1,138 @@
-"""Making the approximate index of a library's space, and tuning it on the library's own queries."""
+"""Making a library's approximate indexes, tuning them on its own queries, keeping them up."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, StorageError
+from scimult.files import only_writer
 from scimult.inference import SciMult
-from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, build, tuned
+from scimult.inference.bulk import Part
+from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tuned
+from scimult.library.building import Parts, build, extend
 from scimult.library.exact import ExactSearch
 from scimult.library.manifest import INDEXES, write_manifest
 from scimult.library.state import State
+from scimult.progress import note
 from scimult.types import FloatArray, IntArray
 
 LEAST = 1000
 """Papers below which an index has nothing to gain."""
 _QUERIES = 256
+# Papers outside an index, as a share of those in it, that are searched beside it until then.
+_LATE = 0.05
 
 
-def make_index(state: State, model: SciMult, task: str, kind: Kind, target: float) -> IndexFacts:
-    """Make and tune the index of a task, and make it the library's; the caller holds its lock.
+def make_index(
+    folder: Path, model: SciMult, task: str, kind: Kind, target: float, part: Part
+) -> IndexFacts | list[int]:
+    """Make and tune the index of a task, and make it the library's.
 
     The queries it is tuned on are what the task looks for papers with: titles, or whole papers,
     of a sample of the library; a paper is left out of what its own query should find.
 
+    Returns
+    -------
+    IndexFacts or list of int
+        Of one part among several, the numbers of those that are not there yet.
+
     Raises
     ------
     ConfigError
-        If there are too few papers, or the target is no share.
+        If there are too few papers, or the target is no share, or the kind has no parts.
+    StorageError
+        If another process writes the library.
     """
     if not 0 < target < 1:
         raise ConfigError("no share of the best", value=target, fix="ask for one such as 0.95")
-    rows = state.live_rows()
-    if len(rows) < LEAST:
+    state = State(folder)
+    if len(state.live_rows()) < LEAST:
         fix = f"search exactly, or add papers: {LEAST:,} at least"
-        raise ConfigError("too few papers for an index", value=len(rows), fix=fix)
-    name = f"{task}.{state.manifest.generation + 1:06d}.faiss"
-    path, shards = state.folder / INDEXES / name, state.shards(task)
-    facts = build(path, kind, shards, state.live_N)
+        raise ConfigError("too few papers for an index", value=len(state.live_rows()), fix=fix)
+    if part.count == 1:
+        with only_writer(folder):
+            state = State(folder)
+            path = _path(state, task)
+            facts = build(path, kind, state.shards(task), state.live_N)
+            return _tuned(state, path, facts, model, task, target)
+    # Parts that were filled from other papers meet in another folder.
+    content = f"{state.manifest.content}-{state.manifest.rows}"
+    meeting = folder / INDEXES / f"{task}.{kind}.{content}.{part.count}"
+    for left in folder.glob(f"{INDEXES}/{task}.*.*.*"):
+        if content not in left.name:
+            shutil.rmtree(left, ignore_errors=True)
+    parts = Parts(meeting, kind, state.shards(task), state.live_N, part.count)
+    if not parts.fill(part):
+        return parts.missing()
+    with only_writer(folder):
+        now = State(folder).manifest
+        if (now.content, now.rows) != (state.manifest.content, state.manifest.rows):
+            parts.remove()
+            fix = "give every part again"
+            raise StorageError("the library changed while its index was made", path=folder, fix=fix)
+        state = State(folder)
+        path = _path(state, task)
+        return _tuned(state, path, parts.merge(path), model, task, target)
+
+
+def keep_up(state: State, before: Mapping[str, Mapping[str, Any]]) -> None:
+    """Bring indexes up to today's papers, with the settings they have; the caller holds the lock.
+
+    Papers that came later are added once they are more than a share of those in it; an index whose
+    rows have other numbers now is made again.
+    """
+    found = dict(state.manifest.indexes)
+    for task, known in before.items():
+        facts = IndexFacts(**known)
+        shards, path = state.shards(task), _path(state, task)
+        if task not in found:
+            if len(state.live_rows()) < LEAST:
+                continue
+            note(f"{task}: the index is made again for rows that have other numbers now")
+            made = build(path, facts.kind, shards, state.live_N)
+            facts = replace(facts, file=made.file, rows=made.rows, papers=made.papers)
+        elif int(state.live_N[facts.rows :].sum()) > _LATE * facts.papers:
+            facts = extend(path, state.folder / INDEXES / facts.file, facts, shards, state.live_N)
+        else:
+            continue
+        found[task] = asdict(facts)
+    _publish(state, found)
+
+
+def _path(state: State, task: str) -> Path:
+    return state.folder / INDEXES / f"{task}.{state.manifest.generation + 1:06d}.faiss"
+
+
+def _tuned(
+    state: State, path: Path, facts: IndexFacts, model: SciMult, task: str, target: float
+) -> IndexFacts:
+    shards = state.shards(task)
     exact = ExactSearch(shards, state.manifest.longest[task], state.papers.ids_of)
     search = ApproximateSearch(path, facts, shards, exact, state.papers.ids_of)
-    chosen = np.random.default_rng(1).permutation(rows)[:_QUERIES]
+    chosen = np.random.default_rng(1).permutation(state.live_rows())[:_QUERIES]
     queries_QD = queries_of(state, model, task, chosen)
     live_N = state.live_N.copy()
     live_N[chosen] = False
     facts = tuned(search, queries_QD, exact.best(queries_QD, 10, live_N), live_N, target)
-    before = state.manifest.indexes.get(task)
-    indexes = {**state.manifest.indexes, task: asdict(facts)}
-    write_manifest(state.folder, state.manifest.changed(indexes=indexes))
-    if before is not None:
-        Path(state.folder, INDEXES, str(before["file"])).unlink(missing_ok=True)
+    _publish(state, {**state.manifest.indexes, task: asdict(facts)})
     return facts
+
+
+def _publish(state: State, indexes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make these the library's indexes, and remove the files of others."""
+    before = state.manifest.indexes
+    if dict(before) == dict(indexes):
+        return
+    write_manifest(state.folder, state.manifest.changed(indexes=dict(indexes)))
+    for task, known in before.items():
+        if known["file"] != indexes.get(task, {}).get("file"):
+            Path(state.folder, INDEXES, str(known["file"])).unlink(missing_ok=True)
 
 
 def queries_of(state: State, model: SciMult, task: str, rows: IntArray) -> FloatArray:

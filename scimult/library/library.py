@@ -12,23 +12,24 @@ from typing import Any, get_args
 from scimult.errors import DataError, SciMultError, one_of
 from scimult.files import only_writer
 from scimult.inference import SciMult
+from scimult.inference.bulk import Part
 from scimult.library.approximate import IndexFacts, Kind
 from scimult.library.compaction import compact
 from scimult.library.creation import create_library
 from scimult.library.drift import Adapter
-from scimult.library.facts import facts_of
+from scimult.library.encoded import EncodedBefore
+from scimult.library.facts import facts_of, summary
 from scimult.library.feeds.batches import Feed
 from scimult.library.filters import Where
-from scimult.library.indexing import make_index
+from scimult.library.indexing import keep_up, make_index
 from scimult.library.migration import SAMPLE, Migrated, adapt, migrate
-from scimult.library.opened import OpenedModel
+from scimult.library.opened import Opened
 from scimult.library.records import Paper, as_papers
 from scimult.library.request import Request
 from scimult.library.results import Hits, Tagged
-from scimult.library.searching import Searcher
 from scimult.library.state import State
 from scimult.library.tagging import as_labels, tag_rows
-from scimult.library.words import WordIndex
+from scimult.library.tuning import Question, Tuned, tune_words
 from scimult.library.writing import Changes, Writer
 from scimult.retrieval.shards import Precision
 
@@ -47,6 +48,11 @@ class Library:
     device : str, optional
         Where texts are encoded.
 
+    Attributes
+    ----------
+    state : State
+        The library as it was when this object opened, refreshed or changed it.
+
     Raises
     ------
     DataError
@@ -60,8 +66,8 @@ class Library:
         model: Path | str | SciMult | None = None,
         device: str | None = None,
     ) -> None:
-        self.path, self._device, self._given = Path(path), device, model
-        self._state = State(self.path)
+        self.path, self.state = Path(path), State(Path(path))
+        self._device, self._given = device, model
 
     @classmethod
     def open(cls, path: Path | str, **options: Any) -> Library:
@@ -80,6 +86,7 @@ class Library:
         device: str | None = None,
         dtype: str = "auto",
         settings: Mapping[str, Any] | None = None,
+        vectors: Path | str | None = None,
         show_progress: bool = False,
     ) -> Library:
         """Make a library of papers and return it.
@@ -100,6 +107,8 @@ class Library:
             As of ``SciMult.from_pretrained``.
         settings : mapping, optional
             Its ``pooling``, ``similarity``, ``normalise`` and ``dims``.
+        vectors : path, optional
+            What ``scimult encode`` wrote with the model, as of :meth:`add`.
 
         Raises
         ------
@@ -113,7 +122,7 @@ class Library:
         create_library(Path(path), encoder, Path(model), chosen, tasks, precision)
         found = cls(path, model=encoder, device=device)
         try:
-            found.add(papers, show_progress=show_progress)
+            found.add(papers, vectors=vectors, show_progress=show_progress)
         except SciMultError:
             # A mistake in the papers must not leave a folder that refuses the next attempt.
             if not len(cls(path, model=encoder)):
@@ -122,22 +131,10 @@ class Library:
         return found
 
     def __repr__(self) -> str:
-        manifest = self._state.manifest
-        tasks = ", ".join(manifest.sides)
-        space = self._state.shards(next(iter(manifest.sides))).space
-        columns = f"; columns {', '.join(manifest.columns)}" if manifest.columns else ""
-        return (
-            f"Library({str(self.path)!r}: {len(self):,} papers by {manifest.model['name']!r}; "
-            f"{tasks}; width {space.width}, {space.similarity}, {space.dtype}{columns})"
-        )
+        return f"Library({str(self.path)!r}: {summary(self.state)})"
 
     def __len__(self) -> int:
-        return int(self._state.live_N.sum())
-
-    @property
-    def state(self) -> State:
-        """The library as it was when it was opened, changed by this object, or refreshed."""
-        return self._state
+        return int(self.state.live_N.sum())
 
     @property
     def model(self) -> SciMult:
@@ -151,19 +148,14 @@ class Library:
         return self._opened.model
 
     @cached_property
-    def _opened(self) -> OpenedModel:
-        return OpenedModel(self._state, self._given, self._device)
-
-    @cached_property
-    def _words(self) -> WordIndex:
-        return WordIndex(self._state)
+    def _opened(self) -> Opened:
+        return Opened(self.state, self._given, self._device)
 
     def refresh(self) -> None:
         """See what other processes changed."""
         self._given = self._opened.kept
-        self._state = State(self.path)
-        for name in ("_opened", "_searchers", "_words"):
-            self.__dict__.pop(name, None)
+        self.state = State(self.path)
+        self.__dict__.pop("_opened", None)
 
     def search(self, text: str = "", *, task: str = "search", **options: Any) -> Hits:
         """Find papers for words, papers of the library, or an own vector.
@@ -188,7 +180,7 @@ class Library:
         """
         for name in options:
             one_of("option of a search", name, Request.__dataclass_fields__)
-        return self.searcher(task).search(Request(text=text, **options))
+        return self._opened.searcher(task).search(Request(text=text, **options))
 
     def recommend(
         self,
@@ -217,9 +209,7 @@ class Library:
             fix = "give ids, or title and abstract of a new paper"
             raise DataError("papers of the library and a new one cannot both be meant", fix=fix)
         paper = {"title": title, "abstract": abstract}
-        vectors = self.model.encode([paper], task=task, role="query")
-        vector_D = self._opened.adapted(task, vectors)[0]
-        return self.search(task=task, vector=vector_D, **options)
+        return self.search(task=task, vector=self._opened.queries(task, [paper])[0], **options)
 
     def tag(
         self,
@@ -232,33 +222,27 @@ class Library:
     ) -> list[Tagged]:
         """Return the best labels of papers of the library: all, those of ids, or of a filter.
 
+        Labels are names, or mappings with ``id``, ``name`` and ``definition``.
+        """
+        (names, texts), rows = as_labels(labels), self.state.chosen(ids, where)
+        return list(tag_rows(self.state, self._opened.own, rows, names, texts, k=k, task=task))
+
+    def add(
+        self,
+        papers: Papers,
+        *,
+        vectors: Path | str | None = None,
+        show_progress: bool = False,
+    ) -> Changes:
+        """Take papers in, new ones and others of ids that are there; encode what is new.
+
         Parameters
         ----------
-        labels : iterable of str or mapping
-            Names, or mappings with ``id``, ``name`` and ``definition``.
-        """
-        names, texts = as_labels(labels)
-        rows = self._state.chosen(ids, where)
-        return list(tag_rows(self._state, self._opened.own, rows, names, texts, k=k, task=task))
-
-    def searcher(self, task: str) -> Searcher:
-        """Return what searches the vectors of a task."""
-        if task not in self._searchers:
-            self._searchers[task] = Searcher(
-                self._state,
-                task,
-                lambda: self.model,
-                lambda: self._words,
-                lambda vectors: self._opened.adapted(task, vectors),
-            )
-        return self._searchers[task]
-
-    @cached_property
-    def _searchers(self) -> dict[str, Searcher]:
-        return {}
-
-    def add(self, papers: Papers, *, show_progress: bool = False) -> Changes:
-        """Take papers in, new ones and others of ids that are there; encode what is new.
+        papers : iterable of mapping
+            As of :meth:`create`.
+        vectors : path, optional
+            What ``scimult encode`` wrote with the library's model: texts that are in it are not
+            encoded again, whatever their ids.
 
         Raises
         ------
@@ -267,7 +251,7 @@ class Library:
         StorageError
             If another process is writing.
         """
-        with self._writer(self._opened.own) as writer:
+        with self._writer(self._opened.own, vectors) as writer:
             writer.put(as_papers(papers), show_progress=show_progress)
         return writer.changes
 
@@ -277,12 +261,18 @@ class Library:
             writer.remove(ids)
         return writer.changes
 
-    def sync(self, papers: Papers, *, show_progress: bool = False) -> Changes:
+    def sync(
+        self,
+        papers: Papers,
+        *,
+        vectors: Path | str | None = None,
+        show_progress: bool = False,
+    ) -> Changes:
         """Make the library hold exactly these papers: encode what changed, remove what is gone.
 
-        Killed, it is given again and goes on.
+        Killed, it is given again and goes on. The arguments are those of :meth:`add`.
         """
-        with self._writer(self._opened.own) as writer:
+        with self._writer(self._opened.own, vectors) as writer:
             ids = writer.put(as_papers(papers), show_progress=show_progress)
             if not ids and len(self):
                 fix = "check the papers; remove takes ids, or delete the folder"
@@ -291,8 +281,13 @@ class Library:
         return writer.changes
 
     def index(
-        self, *, task: str = "search", kind: Kind = "pq", target_recall: float = 0.95
-    ) -> IndexFacts:
+        self,
+        *,
+        task: str = "search",
+        kind: Kind = "pq",
+        target_recall: float = 0.95,
+        part: Part | None = None,
+    ) -> IndexFacts | list[int]:
         """Make the approximate index of a task, tuned on titles or papers of the library.
 
         Parameters
@@ -303,6 +298,8 @@ class Library:
             See :mod:`scimult.library.approximate`.
         target_recall : float
             Share of the exact best 10 that it has to find on the sample.
+        part : Part, optional
+            Fill one of several; who ends last makes the index, others return what is missing.
 
         Raises
         ------
@@ -310,12 +307,17 @@ class Library:
             If there are too few papers, or faiss is not installed.
         """
         one_of("kind of index", kind, get_args(Kind))
-        self.searcher(task)
+        self._opened.searcher(task)
         model = self._opened.own
-        with only_writer(self.path):
-            facts = make_index(State(self.path), model, task, kind, target_recall)
+        made = make_index(self.path, model, task, kind, target_recall, part or Part())
         self.refresh()
-        return facts
+        return made
+
+    def tune_words(self, questions: Iterable[Question], *, task: str = "search") -> Tuned:
+        """Choose the share of BM25 for ``words="tuned"`` on queries whose papers are known."""
+        tuned = tune_words(self.state, self._opened, task, questions)
+        self.refresh()
+        return tuned
 
     def migrate(
         self,
@@ -328,14 +330,11 @@ class Library:
     ) -> Migrated:
         """Encode all papers with another model, then switch to it; killed, it goes on.
 
-        Meanwhile the library is searched as before.
-
-        Parameters
-        ----------
-        model, precision, dtype, settings
-            As of :meth:`create`; the precision is kept by default.
+        Meanwhile the library is searched as before. The arguments are those of :meth:`create`;
+        the precision is kept by default.
         """
-        encoder, chosen = self._other(model, dtype, settings)
+        chosen = dict(settings or {})
+        encoder = SciMult.from_pretrained(model, device=self._device, dtype=dtype, **chosen)
         with only_writer(self.path):
             state = State(self.path)
             done = migrate(
@@ -356,54 +355,46 @@ class Library:
     ) -> dict[str, Adapter]:
         """Let queries of a newer model search these vectors, by a map fitted to a sample.
 
-        Then ``Library.open(path, model=newer)`` searches. Papers are still added by the library's
-        own model, until :meth:`migrate` has the time.
+        ``Library.open(path, model=newer)`` searches then; the library's own model still adds.
         """
-        encoder, chosen = self._other(model, dtype, settings)
+        chosen = dict(settings or {})
+        encoder = SciMult.from_pretrained(model, device=self._device, dtype=dtype, **chosen)
         with only_writer(self.path):
             adapters = adapt(State(self.path), encoder, Path(model), chosen, sample)
         self.refresh()
         return adapters
 
-    def _other(
-        self, model: Path | str, dtype: str, settings: Mapping[str, Any] | None
-    ) -> tuple[SciMult, dict[str, Any]]:
-        chosen = dict(settings or {})
-        opened = SciMult.from_pretrained(model, device=self._device, dtype=dtype, **chosen)
-        return opened, chosen
-
     def ids(self, *, where: Where | None = None) -> list[str]:
         """Return the ids of all papers, or of those that a filter lets through."""
-        return self._state.papers.ids_of(self._state.chosen(None, where))
+        return self.state.papers.ids_of(self.state.chosen(None, where))
 
     def info(self) -> dict[str, Any]:
         """Return what the library holds and what made it, by name."""
-        return facts_of(self._state)
+        return facts_of(self.state)
 
     def feed(self, *, task: str = "search", where: Where | None = None) -> Feed:
         """Return papers with the vectors of a task, for :mod:`scimult.library.feeds`."""
-        return Feed(self._state, task, where)
+        return Feed(self.state, task, where)
 
     def compact(self) -> None:
         """Rewrite the library without removed papers, and small segments as one."""
         with only_writer(self.path):
-            self._state = State(self.path)
-            compact(self._state, everything=True)
+            state = State(self.path)
+            keep_up(compact(state, everything=True), state.manifest.indexes)
         self.refresh()
 
     def check(self) -> list[DataError]:
         """Read everything and return what is damaged."""
-        found = list(self._state.papers.check().values())
-        for task in self._state.manifest.sides:
-            found += self._state.shards(task).check().values()
-        return found
+        return self.state.check()
 
     @contextmanager
-    def _writer(self, model: SciMult | None) -> Iterator[Writer]:
+    def _writer(self, model: SciMult | None, vectors: Path | str | None = None) -> Iterator[Writer]:
         """Yield what changes the library, as it is on disk now; nobody else writes meanwhile."""
         try:
             with only_writer(self.path):
-                yield Writer(State(self.path), model)
-                compact(State(self.path))
+                state = State(self.path)
+                encoded = None if vectors is None else EncodedBefore(Path(vectors), state.spaces)
+                yield Writer(state, model, encoded)
+                keep_up(compact(State(self.path)), state.manifest.indexes)
         finally:
             self.refresh()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,9 @@ FILE = "library.json"
 PAPERS, VECTORS, INDEXES = "papers", "vectors", "indexes"
 # Beside the vectors that it belongs to: a copy that opens without transformers.
 TOKENIZER = "tokenizer"
+
+Share = float | Literal["rank"]
+"""Of BM25 beside vectors; or both by their ranks."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Manifest:
         What is known of the approximate index of a space.
     adapter : mapping
         What is known of the map from a newer model's queries.
+    words : mapping of task to float or "rank"
+        Share of BM25 that was chosen on queries.
     generation : int
         Grows by one with every change.
     """
@@ -65,6 +70,7 @@ class Manifest:
     content: str = "0" * 32
     indexes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     adapter: Mapping[str, Any] = field(default_factory=dict)
+    words: Mapping[str, Share] = field(default_factory=dict)
     generation: int = 0
 
     @property

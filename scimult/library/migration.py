@@ -181,8 +181,12 @@ def adapt(
     }
     name = f"adapter.{state.manifest.generation + 1:06d}.npz"
     with atomic_file(state.folder / name) as temporary, temporary.open("wb") as file:
-        matrices: dict[str, Any] = {task: one.matrix_MD for task, one in adapters.items()}
-        np.savez(file, **matrices)
+        arrays: dict[str, Any] = {
+            f"{task}.{name}": array
+            for task, one in adapters.items()
+            for name, array in (("matrix", one.matrix_MD), ("offset", one.offset_D))
+        }
+        np.savez(file, **arrays)
     where = path.resolve() if path.exists() else path
     facts = {
         "file": name,
@@ -215,10 +219,13 @@ def adapter_for(state: State, model: SciMult) -> dict[str, Adapter]:
     if {task: space.fingerprint for task, space in spaces.items()} != facts["spaces"]:
         return {}
     path = state.folder / str(facts["file"])
+    on_sphere = model.similarity == "cosine"
     try:
         with np.load(path, allow_pickle=False) as file:
             return {
-                task: Adapter(kind, file[task], recall)
+                task: Adapter(
+                    kind, file[f"{task}.matrix"], file[f"{task}.offset"], recall, on_sphere
+                )
                 for task, (kind, recall) in facts["fitted"].items()
             }
     except (OSError, ValueError, KeyError, EOFError) as error:

@@ -1,4 +1,4 @@
-"""The model of an opened library: opened at first use, checked, with an adapter if it is newer."""
+"""What answers for an opened library: its model, searchers and words, each opened at first use."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from functools import cached_property
 from pathlib import Path
 
 from scimult.inference import SciMult
+from scimult.inference.texts import Texts
 from scimult.library.drift import Adapter
 from scimult.library.encoding import open_model
 from scimult.library.manifest import TOKENIZER, VECTORS
 from scimult.library.migration import adapter_for
+from scimult.library.searching import Searcher
 from scimult.library.state import State
+from scimult.library.words import WordIndex
 from scimult.library.writing import check_model
 from scimult.types import FloatArray
 
 
-class OpenedModel:
-    """What encodes for a library.
+class Opened:
+    """What encodes for a library and searches it.
 
     Parameters
     ----------
@@ -32,6 +35,7 @@ class OpenedModel:
         self, state: State, given: Path | str | SciMult | None, device: str | None
     ) -> None:
         self._state, self._given, self._device = state, given, device
+        self._searchers: dict[str, Searcher] = {}
 
     @cached_property
     def model(self) -> SciMult:
@@ -64,8 +68,20 @@ class OpenedModel:
         check_model(self._state, self.model)
         return self.model
 
-    def adapted(self, task: str, vectors: FloatArray) -> FloatArray:
-        """Return queries of the model as vectors of the library."""
+    def searcher(self, task: str) -> Searcher:
+        """Return what searches the vectors of a task."""
+        if task not in self._searchers:
+            self._searchers[task] = Searcher(self._state, task, self)
+        return self._searchers[task]
+
+    @cached_property
+    def words(self) -> WordIndex:
+        """BM25 over the papers."""
+        return WordIndex(self._state)
+
+    def queries(self, task: str, texts: Texts) -> FloatArray:
+        """Encode what is looked for, as vectors of the library: of a newer model, adapted ones."""
+        vectors = self.model.encode(texts, task=task, role="query")
         adapter = self._adapters.get(task)
         return vectors if adapter is None else adapter(vectors)
 

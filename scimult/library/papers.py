@@ -185,7 +185,9 @@ class PaperTable:
         import duckdb
 
         try:
-            return self._connection.sql(query, params=values or None).to_arrow_table()
+            # A cursor of its own: threads may ask at the same time.
+            cursor = self._connection.cursor()
+            return cursor.sql(query, params=values or None).to_arrow_table()
         except duckdb.IOException as error:
             fix = "open the library again; another process has rewritten it"
             raise DataError(f"cannot read papers: {error}", path=self.folder, fix=fix) from error

@@ -67,7 +67,7 @@ class Request:
     only: Sequence[str] | None = None
     exclude: Sequence[str] = ()
     method: Method = "auto"
-    words: float | Literal["rank"] | None = None
+    words: float | Literal["rank", "tuned"] | None = None
     rerank: str | None = None
     rerank_top: int = 100
     percentile: bool = False
@@ -119,7 +119,7 @@ class Request:
         if not self.text.strip():
             raise ConfigError("BM25 reads words", fix="give text, or leave words out")
         share = self.words
-        sound = share == "rank" or (isinstance(share, (int, float)) and 0 <= share <= 1)
+        sound = share in ("rank", "tuned") or (isinstance(share, (int, float)) and 0 <= share <= 1)
         if not sound:
-            fix = 'pass a share from 0 to 1, or "rank"'
+            fix = 'pass a share from 0 to 1, "rank", or "tuned"'
             raise ConfigError("no share of BM25", value=share, fix=fix)

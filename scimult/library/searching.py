@@ -5,23 +5,25 @@ Shape legend: N rows, D width, Q queries, K results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scimult.errors import ConfigError, DataError, UnknownNameError, suggest
-from scimult.inference import SciMult
 from scimult.library.approximate import ApproximateSearch, IndexFacts
 from scimult.library.exact import ExactSearch, Found
 from scimult.library.fusing import fused, reranked
-from scimult.library.manifest import INDEXES
+from scimult.library.manifest import INDEXES, Share
 from scimult.library.request import Request
 from scimult.library.results import SCORES, Hit, Hits
 from scimult.library.state import State
-from scimult.library.words import WordIndex
-from scimult.types import BoolArray, FloatArray, IntArray
+from scimult.types import BoolArray, FloatArray, IntArray, Text
+
+if TYPE_CHECKING:
+    from scimult.library.opened import Opened
 
 FUSED = 1000
 """How many results of each list are fused."""
@@ -40,12 +42,8 @@ class Searcher:
         The library.
     task : str
         Whose vectors.
-    model : callable
-        Returns the model that made them; called only where something has to be encoded.
-    words : callable
-        Returns the index of words.
-    adapt : callable
-        Makes of the model's queries what is searched for: with an adapter for a newer model.
+    opened : Opened
+        Has the model, the index of words, and an adapter if the model is a newer one.
 
     Raises
     ------
@@ -55,21 +53,14 @@ class Searcher:
         If papers are not what the task looks for.
     """
 
-    def __init__(
-        self,
-        state: State,
-        task: str,
-        model: Callable[[], SciMult],
-        words: Callable[[], WordIndex],
-        adapt: Callable[[FloatArray], FloatArray] = lambda vectors: vectors,
-    ) -> None:
+    def __init__(self, state: State, task: str, opened: Opened) -> None:
         if task not in state.manifest.sides:
             raise UnknownNameError("task of this library", task, state.manifest.sides)
         if state.manifest.sides[task] != "candidate":
             fix = "use tag, which ranks labels for papers"
             raise DataError("papers are not what this task looks for", value=task, fix=fix)
-        self._state, self._task, self._model, self._words = state, task, model, words
-        self._shards, self._adapt = state.shards(task), adapt
+        self._state, self._task, self._opened = state, task, opened
+        self._shards = state.shards(task)
         longest = state.manifest.longest.get(task, 0.0)
         self.exact = ExactSearch(self._shards, longest, state.papers.ids_of)
 
@@ -87,19 +78,32 @@ class Searcher:
             depth = max(depth, request.rerank_top if request.rerank else 0)
             (found,), exact = self.vectors(query_D[None], depth, allowed_N, request.method)
         if request.words is not None:
-            words = self._words().best(request.text, FUSED, allowed_N)
-            found = fused(found, words, request.words, self._state.papers.ids_of)
-            score = "reciprocal ranks" if request.words == "rank" else f"{score} and BM25, 0 to 1"
+            words, share = (
+                self._opened.words.best(request.text, FUSED, allowed_N),
+                self._share(request),
+            )
+            found = fused(found, words, share, self._state.papers.ids_of)
+            score = "reciprocal ranks" if share == "rank" else f"{score} and BM25, 0 to 1"
         if request.rerank is not None:
             first = slice(0, request.rerank_top)
             texts = self._state.papers.texts_of(found[0][first])
-            device = str(self._model().device)
+            device = str(self._opened.model.device)
             top = (found[0][first], found[1][first])
             ids_of = self._state.papers.ids_of
             found = reranked(top, request.text, texts, request.rerank, device, ids_of)
             score = "cross-encoder"
         page = found[0][request.page], found[1][request.page]
         return self._hits(page, request, query_D, score, exact)
+
+    def _share(self, request: Request) -> Share:
+        """Return the share of BM25, of the request or as it was tuned."""
+        if request.words != "tuned":
+            assert request.words is not None
+            return request.words
+        if self._task not in self._state.manifest.words:
+            fix = "choose one on queries with scimult library tune, or pass a share such as 0.3"
+            raise ConfigError("no share of BM25 was tuned", value=self._task, fix=fix)
+        return self._state.manifest.words[self._task]
 
     def vectors(
         self, queries_QD: FloatArray, k: int, allowed_N: BoolArray, method: str = "auto"
@@ -140,10 +144,11 @@ class Searcher:
             chosen_N = np.zeros_like(allowed_N)
             chosen_N[papers.rows_of(request.only)] = True
             allowed_N = allowed_N & chosen_N
-        out = np.concatenate([seeds, papers.rows_of(request.exclude)])
-        if len(out):
+        if len(seeds) or len(request.exclude):
             allowed_N = allowed_N.copy()
-            allowed_N[out] = False
+            allowed_N[seeds] = False
+        if len(request.exclude):
+            allowed_N[papers.rows_of(request.exclude)] = False
         return allowed_N
 
     def _rows_of(self, ids: Sequence[str]) -> IntArray:
@@ -155,7 +160,9 @@ class Searcher:
             If one is not in the library.
         """
         papers = self._state.papers
-        rows = papers.rows_of(ids) if len(ids) else np.empty(0, np.int64)
+        if not len(ids):
+            return np.empty(0, np.int64)
+        rows = papers.rows_of(ids)
         rows = rows[self._state.live_N[rows]]
         found = dict(zip(papers.ids_of(rows), rows.tolist(), strict=True))
         missing = [name for name in ids if name not in found]
@@ -177,7 +184,7 @@ class Searcher:
             return own_D
         parts = [self._seed_vectors(seeds)]
         if request.text.strip():
-            parts.append(self._encoded([request.text]))
+            parts.append(self._opened.queries(self._task, [request.text]))
         vectors_QD = np.concatenate(parts)
         if self._shards.space.similarity == "cosine":
             lengths = np.linalg.norm(vectors_QD, axis=1, keepdims=True)
@@ -193,20 +200,16 @@ class Searcher:
         stored_QD = self._shards.rows(seeds)
         if not len(seeds) or self._task in self._state.manifest.shared:
             return stored_QD
-        if self._model().kind(self._task, "query") != "paper":
+        if self._opened.model.kind(self._task, "query") != "paper":
             return stored_QD
-        texts = self._state.papers.texts_of(seeds)
-        return self._adapt(self._model().encode(texts, task=self._task, role="query"))
-
-    def _encoded(self, texts: Sequence[str]) -> FloatArray:
-        return self._adapt(self._model().encode(texts, task=self._task, role="query"))
+        return self._opened.queries(self._task, self._state.papers.texts_of(seeds))
 
     def _hits(
         self, found: Found, request: Request, query_D: FloatArray, score: str, exact: bool
     ) -> Hits:
         rows, scores = found
         table = self._state.papers.table(rows).to_pylist()
-        texts = self._state.papers.texts_of(rows)
+        texts = [Text("paper", paper["title"], paper["abstract"]) for paper in table]
         shares = self._percentiles(query_D, rows) if request.percentile else [None] * len(rows)
         types = self._state.manifest.columns
         hits = [

@@ -12,7 +12,7 @@ from scimult.errors import DataError
 from scimult.library.filters import Where
 from scimult.library.manifest import PAPERS, VECTORS, read_manifest, read_removed
 from scimult.library.papers import PaperTable
-from scimult.retrieval.shards import Shards
+from scimult.retrieval.shards import Shards, Space
 from scimult.types import BoolArray, IntArray
 
 
@@ -56,6 +56,11 @@ class State:
             self._shards[task] = Shards(self.space_folder(task), names)
         return self._shards[task]
 
+    @property
+    def spaces(self) -> dict[str, Space]:
+        """What made the vectors of each task."""
+        return {task: self.shards(task).space for task in self.manifest.sides}
+
     @cached_property
     def live_N(self) -> BoolArray:
         """Which rows are papers of the library and can be read, shape ``(N,)``."""
@@ -74,6 +79,13 @@ class State:
         found = list(self.papers.damaged.values())
         for task in self.manifest.sides:
             found += self.shards(task).damaged.values()
+        return found
+
+    def check(self) -> list[DataError]:
+        """Read everything and return what is damaged."""
+        found = list(self.papers.check().values())
+        for task in self.manifest.sides:
+            found += self.shards(task).check().values()
         return found
 
     def live_rows(self) -> IntArray:

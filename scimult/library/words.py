@@ -14,7 +14,8 @@ from scimult.files import FolderKind, atomic_folder
 from scimult.library.exact import Found, ranked
 from scimult.library.state import State
 from scimult.progress import note, warn
-from scimult.retrieval.bm25 import K1, B, tokenise
+from scimult.retrieval.analysis import WORDS
+from scimult.retrieval.bm25 import K1, B
 from scimult.types import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class WordIndex:
 
     def best(self, query: str, k: int, allowed_N: BoolArray) -> Found:
         """Return the best ``k`` allowed rows that share a token with the query."""
-        (tokens,) = tokenise([query])
+        (tokens,) = WORDS([query])
         if not tokens:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         scores_C = np.asarray(self._model.get_scores(tokens), dtype=np.float32)
@@ -68,7 +69,7 @@ class WordIndex:
         tokens = []
         for start in range(0, len(rows), 1 << 14):
             texts = self._state.papers.texts_of(rows[start : start + (1 << 14)])
-            tokens += tokenise([text.joined for text in texts])
+            tokens += WORDS([text.joined for text in texts])
         model = bm25s.BM25(method="lucene", k1=K1, b=B)
         # A library without a word has nothing to find; the index wants one.
         model.index(tokens if any(tokens) else [[" "]] * max(1, len(tokens)), show_progress=False)

@@ -15,6 +15,7 @@ import numpy as np
 
 from scimult.errors import DataError
 from scimult.inference import SciMult
+from scimult.library.encoded import EncodedBefore
 from scimult.library.encoding import encode_papers, spaces_of
 from scimult.library.manifest import (
     PAPERS,
@@ -28,7 +29,7 @@ from scimult.library.records import Paper, as_table, column_types
 from scimult.library.state import State
 from scimult.progress import bar
 from scimult.retrieval.shards import publish, shard_name, write_shard
-from scimult.types import FloatArray, IntArray
+from scimult.types import BoolArray, FloatArray, IntArray
 
 SEGMENT_ROWS = 8192
 """Papers of a segment: what a kill can lose."""
@@ -75,6 +76,8 @@ class Writer:
         The library as it is.
     model : SciMult, optional
         Encodes what is new; not needed to remove.
+    encoded : EncodedBefore, optional
+        Has vectors of texts, which then are not encoded.
     segment_rows : int
         Papers of a segment.
 
@@ -85,13 +88,18 @@ class Writer:
     """
 
     def __init__(
-        self, state: State, model: SciMult | None = None, segment_rows: int = SEGMENT_ROWS
+        self,
+        state: State,
+        model: SciMult | None = None,
+        encoded: EncodedBefore | None = None,
+        segment_rows: int = SEGMENT_ROWS,
     ) -> None:
         self.changes = Changes()
         self._folder, self._state, self._model = state.folder, state, model
+        self._encoded = encoded
         self._manifest, self._segment_rows = state.manifest, segment_rows
         self._removed_N = state.removed_N.copy()
-        self._spaces = {task: state.shards(task).space for task in state.manifest.sides}
+        self._spaces = state.spaces
         if model is not None:
             check_model(state, model)
         self._listed = {task: list(state.shards(task).shards) for task in self._spaces}
@@ -199,7 +207,6 @@ class Writer:
 
     def _vectors(self, papers: Sequence[Paper]) -> dict[str, FloatArray]:
         """Encode new texts, and copy the vectors of papers whose text is the same."""
-        assert self._model is not None
         before = [self._known.get(paper.id) for paper in papers]
         kept = {
             place: known.row
@@ -207,17 +214,34 @@ class Writer:
             if known is not None and known.text_hash == paper.text_hash
         }
         places = [place for place in range(len(papers)) if place not in kept]
-        tokens = self._model.tokens_encoded
-        texts = [papers[place].text for place in places]
-        encoded = encode_papers(self._model, texts, self._manifest.sides)
-        self.changes.texts_encoded += len(texts)
-        self.changes.tokens_encoded += self._model.tokens_encoded - tokens
+        fresh = self._fresh([papers[place] for place in places])
         found = {}
         for task, space in self._spaces.items():
             vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
-            vectors_ND[places] = encoded[task]
+            vectors_ND[places] = fresh[task]
             rows = np.array(list(kept.values()), dtype=np.int64)
             vectors_ND[list(kept)] = self._copied(task, rows)
+            found[task] = vectors_ND
+        return found
+
+    def _fresh(self, papers: Sequence[Paper]) -> dict[str, FloatArray]:
+        """Return vectors of texts that the library does not have: encoded before, or now."""
+        assert self._model is not None
+        there_N: BoolArray = np.zeros(len(papers), dtype=bool)
+        before: dict[str, FloatArray] = {}
+        if self._encoded is not None:
+            there_N, before = self._encoded.find([paper.text_hash for paper in papers])
+        texts = [paper.text for paper, there in zip(papers, there_N, strict=True) if not there]
+        tokens = self._model.tokens_encoded
+        encoded = encode_papers(self._model, texts, self._manifest.sides)
+        self.changes.texts_encoded += len(texts)
+        self.changes.tokens_encoded += self._model.tokens_encoded - tokens
+        if not before:
+            return encoded
+        found = {}
+        for task, space in self._spaces.items():
+            vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
+            vectors_ND[there_N], vectors_ND[~there_N] = before[task], encoded[task]
             found[task] = vectors_ND
         return found
 

@@ -20,8 +20,10 @@ from scimult.products import products
 from scimult.types import FloatArray, IntArray
 
 BLOCK = 1024
-# Similarities that are held at once.
-_HELD = 1 << 24
+# Similarities that are held at once: of a few megabytes, which a processor keeps at hand.
+_HELD = 1 << 21
+# Reviewers whose best are found together.
+_TOGETHER = 64
 _RULE = re.compile(r"(max|mean)|top(\d+)|percentile:(\d+(?:\.\d+)?)")
 
 
@@ -122,32 +124,57 @@ class _Similarities:
 def _means_of_best(similar: _Similarities, block_QD: Tensor, best: int) -> FloatArray:
     """Return the mean of each reviewer's ``best`` largest similarities, 0: of all.
 
-    The first publication of all reviewers is compared, then the second of all who have two: a
-    few large products, and no similarity is held longer than it is among the best.
+    Reviewers with about as many publications are taken together: one product for all of theirs,
+    then their first publications are compared, their second and so on, in a processor's cache.
     """
     lengths = similar.written.lengths
-    order = np.argsort(-lengths, kind="stable")
-    shape = len(lengths), len(block_QD)
+    order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
+    scores_RQ = np.full((len(lengths), len(block_QD)), np.nan, dtype=np.float32)
+    for first in range(0, len(order), _TOGETHER):
+        chosen_R = order[first : first + _TOGETHER]
+        scores_RQ[chosen_R] = _mean_of_best(similar, chosen_R, block_QD, best).numpy()
+    return scores_RQ
+
+
+def _mean_of_best(
+    similar: _Similarities, chosen_R: IntArray, block_QD: Tensor, best: int
+) -> Tensor:
+    """Return the same of a few reviewers, those with most publications first."""
+    lengths, starts = similar.written.lengths[chosen_R], similar.written.offsets[:-1][chosen_R]
+    # How many have a first, a second, ... publication.
+    reached = np.count_nonzero(lengths > np.arange(lengths[0])[:, np.newaxis], axis=1).tolist()
+    shape = len(chosen_R), len(block_QD)
     held = [torch.full(shape, -torch.inf) for _ in range(best)]
-    total_RQ = torch.zeros(shape)
-    for place in range(int(lengths.max(initial=0))):
-        reached = order[: np.count_nonzero(lengths > place)]
-        new = similar.of(similar.written.offsets[:-1][reached] + place, block_QD)
-        if not best:
-            total_RQ[: len(reached)] += new
-        for kept in (part[: len(reached)] for part in held):
-            smaller = torch.minimum(kept, new)
-            torch.maximum(kept, new, out=kept)
-            new = smaller
-    counts_R = lengths[order] if not best else np.minimum(lengths[order], best)
+    total_RQ, spare_RQ = torch.zeros(shape), torch.empty(shape)
+    for places in _within(reached, max(1, _HELD // shape[1])):
+        entries = [starts[: reached[place]] + place for place in places]
+        found_EQ, first = similar.of(np.concatenate(entries), block_QD), 0
+        for place in places:
+            there = reached[place]
+            new, free = found_EQ[first : first + there], spare_RQ[:there]
+            first += there
+            if not best:
+                total_RQ[:there] += new
+            for kept in (part[:there] for part in held):
+                torch.minimum(kept, new, out=free)
+                torch.maximum(kept, new, out=kept)
+                new, free = free, new
     for rank, kept in enumerate(held):
         there = np.count_nonzero(lengths > rank)
         total_RQ[:there] += kept[:there]
-    scores_RQ = np.full(shape, np.nan, dtype=np.float32)
-    some = np.count_nonzero(lengths)
-    means = total_RQ[:some] / torch.from_numpy(counts_R[:some, np.newaxis].astype(np.float32))
-    scores_RQ[order[:some]] = means.numpy()
-    return scores_RQ
+    counts_R = lengths if not best else np.minimum(lengths, best)
+    return total_RQ / torch.from_numpy(counts_R[:, np.newaxis].astype(np.float32))
+
+
+def _within(sizes: list[int], most: int) -> Iterator[range]:
+    """Yield runs of places whose sizes add up to ``most`` at the most, or of one place."""
+    start = total = 0
+    for place, size in enumerate(sizes):
+        if place > start and total + size > most:
+            yield range(start, place)
+            start, total = place, 0
+        total += size
+    yield range(start, len(sizes))
 
 
 def _percentiles(similar: _Similarities, block_QD: Tensor, percentile: float) -> FloatArray:

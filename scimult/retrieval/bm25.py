@@ -1,7 +1,8 @@
 """BM25 over short texts (bm25s), with the selection and tie rule of the dense search.
 
-Settings are those of common Lucene baselines: ``k1 = 0.9``, ``b = 0.4``, lower case, tokens of
-two or more word characters, no stop words, no stemming.
+Unless told otherwise, settings are those of common Lucene baselines, ``k1 = 0.9`` and ``b = 0.4``,
+with lower case, tokens of two or more word characters, no stop words and no stemming. What a token
+is says :mod:`scimult.retrieval.analysis`.
 
 Shape legend: Q queries, C candidates, K results per query, B queries of one block.
 """
@@ -16,12 +17,12 @@ import torch
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.progress import progress
+from scimult.retrieval.analysis import WORDS, Analyser
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import ThresholdBest, check_length, lists_of
 from scimult.types import FloatArray, IntArray
 
 K1, B = 0.9, 0.4
-TOKEN = r"(?u)\b\w\w+\b"
 _QUERY_ROWS = 256
 # Of a block of queries, whatever the number of candidates: 64 MiB.
 _MOST_SCORES = 1 << 24
@@ -36,6 +37,10 @@ class BM25Index:
         One distinct id per candidate; they break ties.
     texts : sequence of str
         One text per candidate.
+    analyser : Analyser
+        How candidates and queries become tokens.
+    k1, b : float
+        How fast repeated tokens stop counting, and how much the length of a text counts.
 
     Raises
     ------
@@ -43,17 +48,27 @@ class BM25Index:
         If ids repeat, there is not one per text, or no text has a token.
     """
 
-    def __init__(self, ids: Sequence[str], texts: Sequence[str]) -> None:
+    def __init__(
+        self,
+        ids: Sequence[str],
+        texts: Sequence[str],
+        analyser: Analyser = WORDS,
+        *,
+        k1: float = K1,
+        b: float = B,
+    ) -> None:
         if len(ids) != len(texts):
             raise DataError(f"{len(ids)} candidate ids for {len(texts)} texts")
         self.ids, self.order_C = ids, id_order(ids)
         self.place_C = places_of(self.order_C)
-        tokens = tokenise([texts[row] for row in self.order_C])
+        self._analyser = analyser
+        tokens = analyser([texts[row] for row in self.order_C])
         if not any(tokens):
-            raise DataError("no candidate has a token of two word characters", fix="add texts")
+            what = "of two word characters" if analyser == WORDS else "that the analyser keeps"
+            raise DataError(f"no candidate has a token {what}", fix="add texts")
         import bm25s  # it loads scipy, which a dense search never needs
 
-        self._model = bm25s.BM25(method="lucene", k1=K1, b=B)
+        self._model = bm25s.BM25(method="lucene", k1=k1, b=b)
         self._model.index(tokens, show_progress=False)
 
     def search(
@@ -110,23 +125,7 @@ class BM25Index:
     def _scores(self, queries: Sequence[str]) -> FloatArray:
         """Return float32 scores, shape ``(len(queries), C)``, columns by descending id."""
         scores_BC = np.zeros((len(queries), len(self.ids)), dtype=np.float32)
-        for row, tokens in enumerate(tokenise(queries)):
+        for row, tokens in enumerate(self._analyser(queries)):
             if tokens:
                 scores_BC[row] = self._model.get_scores(tokens)
         return scores_BC
-
-
-def tokenise(texts: Sequence[str]) -> list[list[str]]:
-    """Return the tokens of each text."""
-    import bm25s
-
-    tokens: list[list[str]] = bm25s.tokenize(
-        list(texts),
-        lower=True,
-        token_pattern=TOKEN,
-        stopwords=None,
-        stemmer=None,
-        return_ids=False,
-        show_progress=False,
-    )
-    return tokens

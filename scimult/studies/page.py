@@ -10,14 +10,16 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from scimult.evaluation.repeated import SuiteFindings
 from scimult.evaluation.reporting.page import PACKAGE, asset
+from scimult.evaluation.reporting.repeated import difference_table, score_table
 from scimult.evaluation.results import provenance
 from scimult.files import write_json, write_text
 from scimult.studies.costs import Cost, cost_of
 from scimult.studies.curves import draw_curves
-from scimult.studies.findings import SuiteFindings, find
+from scimult.studies.findings import find
 from scimult.studies.plan import Plan
-from scimult.studies.tables import cost_table, difference_table, run_table, score_table
+from scimult.studies.tables import cost_table, run_table
 from scimult.table import SIGNS, Table, to_markdown
 
 FORMAT = "scimult-study/1"
@@ -40,9 +42,9 @@ def write_findings(plan: Plan, failed: Mapping[str, str]) -> list[Table]:
     """
     findings = [found for suite in plan.suites if (found := find(plan, suite)) is not None]
     costs = {key: cost_of(plan, trial) for key, trial in plan.trials.items()}
-    scores = [score_table(plan, found) for found in findings]
+    scores = [score_table(found) for found in findings]
     tables = [
-        *(t for f, s in zip(findings, scores, strict=True) for t in (s, difference_table(plan, f))),
+        *(t for f, s in zip(findings, scores, strict=True) for t in (s, difference_table(f))),
         run_table(plan),
     ]
     cost = cost_table(plan, costs)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from scimult import distributed
 from scimult.errors import CheckpointError, SciMultError
-from scimult.files import publish_folder, read_json, sha256, storage_error, write_json
+from scimult.files import folder_bytes, publish_folder, read_json, sha256, storage_error, write_json
 from scimult.progress import warn
 
 _MANIFEST = "manifest.json"
@@ -136,7 +136,7 @@ class CheckpointStore:
 
     def size(self) -> int:
         """Return the bytes of all checkpoints here."""
-        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+        return folder_bytes(self.folder)
 
     def _steps(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))

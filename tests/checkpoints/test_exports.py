@@ -27,11 +27,11 @@ from scimult.checkpoints import (
 from scimult.checkpoints.exports import (
     export_folded,
     export_sentence_transformers,
-    folder_bytes,
 )
 from scimult.checkpoints.onnx_export import export_onnx
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError, SciMultError, UnknownNameError
+from scimult.files import folder_bytes
 from scimult.inference import SciMult
 from scimult.models import EncoderConfig, ExpertLayout
 from scimult.types import FloatArray, Text

@@ -94,3 +94,20 @@ def test_a_folder_without_results(tmp_path: Path) -> None:
     found = _compare(tmp_path, "--baseline", "BM25")
     assert found.exit_code == 1
     assert "no results in this folder" in found.stderr
+
+
+def test_seeds_of_a_run_are_compared_together(out: Path) -> None:
+    call = ["compare", str(out), "--baseline", "BM25", "--runs", "dense=wor*"]
+    found = CliRunner().invoke(app, call)
+    assert found.exit_code == 0, found.output
+    assert "Obuchowski and Rockette" in found.stdout
+    for ending in ("json", "md", "tex", "csv"):
+        assert "dense" in (out / f"runs_BM25.{ending}").read_text(encoding="utf-8")
+    for arguments, problem in (
+        (["--resamples", "500"], "without draws"),
+        (["--runs", "dense=BM25"], "two runs have the same name"),
+        (["--runs", "dense"], "NAME=SYSTEM,SYSTEM"),
+    ):
+        wrong = CliRunner().invoke(app, [*call, *arguments])
+        assert wrong.exit_code == 1
+        assert problem in wrong.output

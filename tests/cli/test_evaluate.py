@@ -28,7 +28,7 @@ from tests.benchmark_sets import (
     write_rerank,
     write_search,
 )
-from tests.tiny import save_cross_encoder, save_tiny_model
+from tests.tiny import save_cross_encoder, save_static_embeddings, save_tiny_model
 
 
 @pytest.fixture
@@ -102,6 +102,72 @@ def test_systems_made_of_others_stand_beside_them(suite: Path) -> None:
     assert json.loads((out / "better" / "result.json").read_text())["sets"]["search"]["scores"]
 
 
+def test_a_weight_is_tuned_on_dev_queries(suite: Path) -> None:
+    model = save_tiny_model(suite.parent / "model")
+    fuse = ("--fuse", "tuned=BM25+tiny,by=weights,dev=dev")
+    call = (suite, "--sets", "search", "--bm25", "--model", f"tiny={model}", *fuse)
+    missing = _evaluate(*call)
+    assert missing.exit_code == 1
+    assert "qrels/dev.tsv" in missing.output
+    assert not (suite.parent / "out" / "BM25").exists()
+    folder = suite.parent / "data" / "search"
+    with (folder / "queries.jsonl").open("a") as file:
+        file.write(json.dumps({"_id": "q4", "text": "drawing"}) + "\n")
+    (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq4\td4\t1\n")
+    found = _evaluate(*call)
+    assert found.exit_code == 0, found.output
+    result = json.loads((suite.parent / "out" / "tuned" / "result.json").read_text())
+    assert result["settings"]["dev"] == "dev"
+    assert result["sets"]["search"]["counts"]["queries"] == 3
+
+
+def test_static_embeddings_alone_and_fused_with_bm25(suite: Path) -> None:
+    static = save_static_embeddings(suite.parent / "static")
+    found = _evaluate(
+        *(suite, "--sets", "search", "--sets", "rerank", "--lexical", "beir=beir"),
+        *("--encoder", f"static={static}", "--fuse", "hybrid=beir+static,by=weights"),
+    )
+    assert found.exit_code == 0, found.stderr
+    result = json.loads((suite.parent / "out" / "static" / "result.json").read_text())
+    assert result["settings"]["encoders"][0]["model"] == str(static)
+    assert result["sets"].keys() == {"search", "rerank"}
+    nowhere = _evaluate(suite, "--encoder", f"gone={suite.parent}/nowhere")
+    assert nowhere.exit_code == 1
+    assert "cannot load the encoder" in nowhere.output
+
+
+def test_bm25_with_an_analyser_stands_beside_the_plain_one(suite: Path) -> None:
+    stemmed = "stemmed=words,stemmer=english,stop_words=english,k1=1.2,b=0.75"
+    found = _evaluate(
+        *(suite, "--sets", "search", "--bm25", "--lexical", "beir=beir", "--lexical", stemmed)
+    )
+    assert found.exit_code == 0, found.stderr
+    told = {
+        name: json.loads((suite.parent / "out" / name / "result.json").read_text())["settings"]
+        for name in ("BM25", "beir", "stemmed")
+    }
+    assert told["BM25"].keys() == {"kind", "variant", "k1", "b", "tokens"}
+    assert (told["beir"]["stemmer"], told["beir"]["k1"]) == ("lucene", 0.9)
+    assert (told["stemmed"]["stop_words"], told["stemmed"]["b"]) == ("english", 0.75)
+
+
+@pytest.mark.parametrize(
+    ("lexical", "problem"),
+    [
+        ("x=bier", "did you mean 'beir'"),
+        ("x=words,stem=english", "unknown option of BM25"),
+        ("x=words,stemmer=englsh", "did you mean 'english'"),
+        ("x=words,b=2", "b is out of range"),
+        ("x=words,k1=high", "k1 is out of range"),
+        ("BM25=words", "two systems have the same name"),
+    ],
+)
+def test_bm25_that_cannot_be_made(suite: Path, lexical: str, problem: str) -> None:
+    found = _evaluate(suite, "--bm25", "--lexical", lexical)
+    assert found.exit_code == 1
+    assert problem in found.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -109,6 +175,8 @@ def test_systems_made_of_others_stand_beside_them(suite: Path) -> None:
         (("--fuse", "hybrid=BM25"), "several systems"),
         (("--fuse", "hybrid=BM25+BM25"), "several systems"),
         (("--fuse", "BM25=BM25+other"), "unknown system"),
+        (("--fuse", "hybrid=BM25+tiny,dev=dev"), "dev= is for weights"),
+        (("--fuse", "hybrid=BM25+tiny,by=weights,dev="), "dev= names one split"),
         (("--rerank", "better=BM25"), "NAME=SYSTEM+MODEL"),
         (("--rerank", "better=BM25+x,top=many"), "NAME=SYSTEM+MODEL"),
         (("--rerank", "better=BM25+x,depth=3"), "NAME=SYSTEM+MODEL"),
@@ -290,6 +358,21 @@ def test_encoders_of_others_keep_embeddings_between_runs(suite: Path, minilm: Pa
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*.npy")} == files
     second = json.loads((out / "theirs/result.json").read_text())
     assert second["sets"]["search"]["scores"] == result["sets"]["search"]["scores"]
+
+
+def test_with_a_store_a_second_run_encodes_no_token(suite: Path) -> None:
+    model, out = save_tiny_model(suite.parent / "model"), suite.parent / "out"
+    scores, tokens = [], []
+    for name in ("first", "second"):
+        store = ("--store", str(suite.parent / "store"))
+        found = _evaluate(suite, "--model", f"{name}={model}", *store)
+        assert found.exit_code == 0, found.output
+        sets = json.loads((out / name / "result.json").read_text())["sets"]
+        scores.append({key: entry["scores"] for key, entry in sets.items()})
+        tokens.append(sum(entry["cost"]["tokens"] for entry in sets.values()))
+    assert tokens[0] > 0
+    assert tokens[1] == 0
+    assert scores[1] == scores[0]
 
 
 def test_unknown_encoders_and_keys_are_refused_before_any_work(suite: Path) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from scimult.cli.extras import EXTRA_OF, not_installed
 from scimult.cli.main import app
 
-PACKAGES = {"sklearn": "scikit-learn", "umap": "umap-learn"}
+PACKAGES = {"Stemmer": "PyStemmer", "sklearn": "scikit-learn", "umap": "umap-learn"}
 
 
 def _extras(repository: Path) -> dict[str, set[str]]:

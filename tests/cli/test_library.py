@@ -117,6 +117,20 @@ def test_search_recommend_and_tag_in_a_library(library: Path) -> None:
     assert len(out.read_text().splitlines()) == 3
 
 
+def test_the_share_of_words_is_tuned(library: Path, tmp_path: Path) -> None:
+    queries = tmp_path / "dev.jsonl"
+    rows = [{"query": "protein folding", "ids": ["a3"]}, {"query": "enzymes", "ids": ["a2"]}]
+    queries.write_text("".join(json.dumps(row) + "\n" for row in rows * 5), encoding="utf-8")
+    said = _run("library", "tune", library, "--queries", queries).output
+    assert "10 queries" in said
+    assert "--words tuned is " in said
+    hits = _rows("search", "protein folding", "--library", library, "--words", "tuned")
+    assert {hit["id"] for hit in hits} == {"a1", "a2", "a3"}
+    assert "no share of BM25" in _error("search", "x", "--library", library, "--words", "most")
+    queries.write_text('{"query": "x", "ids": "a1"}\n', encoding="utf-8")
+    assert "dev.jsonl:1" in _error("library", "tune", library, "--queries", queries)
+
+
 def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "feed"
     result = _run("library", "export", library, "--to", "opensearch", "--out", out)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import mteb
 import numpy as np
 import pytest
 
@@ -17,10 +18,9 @@ from scimult.evaluation.systems import DenseSystem
 from scimult.inference import SciMult
 from scimult.inference.mteb_model import MtebEncoder
 from scimult.types import Role, Similarity, Text
-from tests.benchmark_sets import CORPUS, write_search
+from tests.benchmark_sets import write_search
+from tests.local_mteb import ranking_task
 from tests.tiny import save_tiny_model
-
-mteb = pytest.importorskip("mteb")
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,23 @@ def test_a_task_by_name_counts_before_its_type(model: SciMult) -> None:
         MtebEncoder(model, {"SCIDOCS": "citation"})
 
 
+def test_another_route_or_similarity_has_scores_of_its_own_in_mtebs_cache(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "tiny")
+
+    def revision(routes: dict[str, str], similarity: Similarity) -> str:
+        loaded = SciMult.from_pretrained(folder, device="cpu", similarity=similarity)
+        return str(MtebEncoder(loaded, routes).mteb_model_meta.revision)
+
+    options: list[tuple[dict[str, str], Similarity]] = [
+        ({}, "dot"),
+        ({"SCIDOCS": "link_prediction"}, "dot"),
+        ({}, "l2"),
+    ]
+    found = [revision(*option) for option in options]
+    assert len(set(found)) == 3
+    assert revision({}, "dot") == found[0]
+
+
 def test_documents_keep_title_and_body_apart(model: SciMult) -> None:
     batch = {"text": ["T B", "U"], "title": ["T", "U"], "body": ["B", ""]}
     found = MtebEncoder(model).encode(
@@ -97,51 +114,6 @@ def test_similarity(tmp_path: Path, similarity: Similarity) -> None:
     assert encoder.mteb_model_meta.similarity_fn_name is not None
 
 
-def _task(data: Dataset) -> Any:
-    """Make an MTEB retrieval task of a data set of ours, without the hub."""
-    import datasets
-    from mteb.abstasks.retrieval import AbsTaskRetrieval
-
-    class Local(AbsTaskRetrieval):
-        metadata = mteb.TaskMetadata(
-            name="LocalSearch",
-            description="made for a test",
-            dataset={"path": "local/search", "revision": "1"},
-            type="Retrieval",
-            category="t2t",
-            modalities=["text"],
-            eval_splits=["test"],
-            eval_langs=["eng-Latn"],
-            main_score="ndcg_at_10",
-        )
-
-        def load_data(self, *args: Any, **kwargs: Any) -> None:
-            corpus = [
-                {"id": row["_id"], "title": row["title"], "text": row["text"]} for row in CORPUS
-            ]
-            asked = zip(data.query_ids, data.queries, strict=True)
-            judged = {
-                query: {
-                    data.candidate_ids[row]: int(grade)
-                    for row, grade in zip(rows, grades, strict=True)
-                }
-                for query, rows, grades in zip(
-                    data.query_ids, data.qrels.rows, data.qrels.grades, strict=True
-                )
-            }
-            queries = [{"id": query, "text": text.title} for query, text in asked]
-            split = {
-                "corpus": datasets.Dataset.from_list(corpus),
-                "queries": datasets.Dataset.from_list(queries),
-                "relevant_docs": judged,
-                "top_ranked": None,
-            }
-            self.dataset = {"default": {"test": split}}
-            self.data_loaded = True
-
-    return Local()
-
-
 def test_mteb_scores_a_task_as_we_do(tmp_path: Path, model: SciMult) -> None:
     """MTEB rounds scores to five places."""
     benchmark = write_search(tmp_path).model_copy(
@@ -151,7 +123,11 @@ def test_mteb_scores_a_task_as_we_do(tmp_path: Path, model: SciMult) -> None:
     assert isinstance(data, Dataset)
     ours = search(benchmark, data, DenseSystem(model).ranker(data)).scores
     results = mteb.evaluate(
-        MtebEncoder(model), _task(data), cache=None, show_progress_bar=False, encode_kwargs={}
+        MtebEncoder(model),
+        ranking_task(data)(),
+        cache=None,
+        show_progress_bar=False,
+        encode_kwargs={},
     )
     theirs = results.task_results[0].scores["test"][0]
     assert theirs["ndcg_at_10"] == pytest.approx(ours["ndcg@10"], abs=1e-5)

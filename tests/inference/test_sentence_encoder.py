@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from scimult.errors import CheckpointError, ConfigError, UnknownNameError
 from scimult.inference import SciMult
@@ -17,6 +18,7 @@ from scimult.inference.sentence_encoder import (
     preset_names,
 )
 from scimult.types import Text
+from tests.tiny import save_static_embeddings, tiny_backend
 
 PAPERS = [
     Text("paper", "Drawing large graphs", "Layouts of graphs with many nodes."),
@@ -122,3 +124,16 @@ def test_bad_descriptions(tmp_path: Path) -> None:
     empty = EncoderSpec(model=str(tmp_path), pooling="mean")
     with pytest.raises(CheckpointError, match="cannot load the encoder"):
         SentenceEncoder(empty, name="e", device="cpu")
+
+
+def test_static_embeddings_are_the_means_of_their_tokens_vectors(tmp_path: Path) -> None:
+    """Against float64 by numpy; float32 sums of some dozens of numbers near 1 differ by 1e-6."""
+    folder = save_static_embeddings(tmp_path / "static")
+    spec = load_spec(str(folder), ["similarity=dot"])
+    encoder = SentenceEncoder(spec, name="static", device="cpu")
+    found = encoder.encode(PAPERS, task="search", role="query")
+    vectors = load_file(folder / "model.safetensors")["embedding.weight"].astype(np.float64)
+    for paper, row in zip(PAPERS, found, strict=True):
+        ids = tiny_backend().encode(paper.joined, add_special_tokens=False).ids
+        np.testing.assert_allclose(row, vectors[ids].mean(axis=0), rtol=0, atol=1e-6)
+    assert encoder.fingerprint == SentenceEncoder(spec, name="other", device="cpu").fingerprint

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scimult.errors import ConfigError, DataError
+from scimult.inference.bulk import Part
 from scimult.library import Library, searching
-from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, build, tuned
+from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tuned
+from scimult.library.building import Parts, build
 from scimult.library.exact import ExactSearch
 from scimult.retrieval.shards import Shards, Space, publish, write_shard
 from scimult.types import FloatArray, Similarity
 from tests.library.conftest import dated, paper
+from tests.ranks import Verb
 
 WIDTH = 32
 
@@ -113,7 +117,95 @@ def test_a_library_uses_its_index(library: Library) -> None:
     some = library.search("graph", where={"year": 2003}, method="approximate", k=5)
     assert {hit.columns["year"] for hit in some} == {2003}
     library.compact()
+    assert not library.search("graph").exact
+
+
+def test_an_index_follows_the_library(library: Library) -> None:
+    facts = library.index(target_recall=0.9)
+    assert isinstance(facts, IndexFacts)
+
+    def kept() -> IndexFacts:
+        return IndexFacts(**library.state.manifest.indexes["search"])
+
+    late = [paper(number, 1, year=2003) for number in range(2000, 2040)]
+    library.add(late)
+    assert kept() == facts
+    library.add([paper(number, 1, year=2003) for number in range(3000, 3030)])
+    assert (kept().rows, kept().papers) == (1170, 1170)
+    assert (kept().effort, kept().recall) == (facts.effort, facts.recall)
+    files = [path.name for path in (library.path / "indexes").iterdir()]
+    assert files == [kept().file]
+    vector_D = library.model.encode([late[7]], task="search", role="candidate")[0]
+    assert library.search(vector=vector_D, k=1, method="approximate").ids == [late[7]["id"]]
+    # Rows get other numbers: the index is made again.
+    library.remove(library.ids()[:100])
+    library.compact()
+    assert (kept().rows, kept().papers) == (1070, 1070)
+    assert not library.search("graph").exact
+    # Too few are left for one.
+    library.remove(library.ids()[:200])
+    library.compact()
     assert library.search("graph").exact
+
+
+@pytest.mark.parametrize("kind", ["rabitq", "pq"])
+@pytest.mark.parametrize("similarity", ["cosine", "l2"])
+def test_merged_parts_are_the_index_of_one_process(
+    tmp_path: Path, kind: Kind, similarity: Similarity
+) -> None:
+    shards, live_N = _space(tmp_path / "space", similarity), np.ones(8000, bool)
+    live_N[::7] = False
+    facts = build(tmp_path / "one.faiss", kind, shards, live_N)
+    parts = [Parts(tmp_path / "parts", kind, shards, live_N, 3) for _ in range(3)]
+    assert not parts[2].fill(Part(2, 3))
+    assert parts[2].missing() == [0, 1]
+    assert not parts[0].fill(Part(0, 3))
+    assert parts[1].fill(Part(1, 3))
+    merged = parts[1].merge(tmp_path / "merged.faiss")
+    assert not (tmp_path / "parts").exists()
+    assert replace(merged, file="") == replace(facts, file="")
+    exact = ExactSearch(shards, 100.0, _ids)
+    found = []
+    for path, known in ((tmp_path / "one.faiss", facts), (tmp_path / "merged.faiss", merged)):
+        known = replace(known, effort=8)
+        search = ApproximateSearch(path, known, shards, exact, _ids)
+        found.append(search.best(_clustered(50, 3), 10, live_N))
+    for (rows, scores), (others, wanted) in zip(*found, strict=True):
+        np.testing.assert_array_equal(rows, others)
+        np.testing.assert_array_equal(scores, wanted)
+
+
+def test_two_processes_make_one_index(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    papers = [paper(i) for i in range(1100)]
+    made = Library.create(tmp_path / "library", papers, model=model_folder, tasks=["search"])
+    verb = ["library", "index", str(made.path), "--kind", "rabitq", "--target-recall", "0.9"]
+    processes = [
+        Verb([*verb, "--part", f"{number}/2"], tmp_path / f"{number}.log") for number in (0, 1)
+    ]
+    codes = [process.wait(120) for process in processes]
+    said = "".join(process.printed() for process in processes)
+    # Who ends last makes the index; where both saw all parts, one of them.
+    assert 0 in codes, said
+    assert said.count("rabitq of 1,100 papers, recall") == 1
+    monkeypatch.setattr(searching, "_FEW", 10)
+    made.refresh()
+    facts = IndexFacts(**made.state.manifest.indexes["search"])
+    assert (facts.kind, facts.papers) == ("rabitq", 1100)
+    assert facts.recall >= 0.9
+    assert not made.search("graph").exact
+    assert [path.name for path in (made.path / "indexes").iterdir()] == [facts.file]
+
+
+def test_a_library_that_changed_takes_no_parts_from_before(library: Library) -> None:
+    assert library.index(kind="pq", part=Part(0, 2)) == [1]
+    library.add([paper(4000)])
+    assert library.index(kind="pq", part=Part(1, 2)) == [0]
+    (meeting,) = (library.path / "indexes").iterdir()
+    assert sorted(path.name for path in meeting.iterdir()) == ["0001.faiss", "trained.faiss"]
+    with pytest.raises(ConfigError, match="graphs cannot be merged"):
+        library.index(kind="hnsw", part=Part(0, 2))
 
 
 def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> None:

@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 from scimult.errors import ConfigError, DataError
 from scimult.inference import SciMult
 from scimult.library import Library, compaction, migration, writing
-from scimult.library.drift import fit_adapter, procrustes, ridge
+from scimult.library.drift import best_rows, fit_adapter, procrustes, ridge
 from tests.library.conftest import dated, made, paper
 from tests.library.test_changes import Killed
 from tests.tiny import save_tiny_model
@@ -122,3 +122,25 @@ def test_a_rotation_is_undone() -> None:
     assert adapter.recall == pytest.approx(1.0)
     unit_ND = old_ND / np.linalg.norm(old_ND, axis=1, keepdims=True)
     assert np.allclose(adapter((unit_ND @ turn_DD).astype(np.float32)), unit_ND, atol=0.01)
+
+
+def test_a_mean_that_only_the_old_model_has_is_no_obstacle() -> None:
+    """Old vectors lie around one direction, new ones do not: a rotation alone is no answer."""
+    generator = np.random.default_rng(0)
+    new_ND = generator.standard_normal((600, 16)).astype(np.float32)
+    turn_DD = np.linalg.qr(generator.standard_normal((16, 16)))[0]
+    old_ND = (new_ND @ turn_DD + 4 * generator.standard_normal(16)).astype(np.float32)
+    adapter = fit_adapter(new_ND, old_ND, "cosine")
+    assert "of the mean" in adapter.kind
+    queries_QD = generator.standard_normal((200, 16)).astype(np.float32)
+    none_Q = np.zeros(200, dtype=np.int64)
+    wanted = best_rows(queries_QD, new_ND, "cosine", none_Q)
+    turned_QD = (queries_QD @ procrustes(new_ND, old_ND)).astype(np.float32)
+    shares = [
+        np.mean([len(np.intersect1d(a, b)) / 10 for a, b in zip(found, wanted, strict=True)])
+        for found in (
+            best_rows(adapter(queries_QD), old_ND, "cosine", none_Q),
+            best_rows(turned_QD, old_ND, "cosine", none_Q),
+        )
+    ]
+    assert shares[0] > shares[1] + 0.1, shares

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytrec_eval
 
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.inference import SciMult
 from scimult.inference.origin import space_of
 from scimult.library import Library
+from scimult.library.tuning import Question
 from scimult.retrieval.bm25 import BM25Index
-from tests.library.conftest import dated, made
+from tests.library.conftest import WORDS, dated, made, paper
 from tests.tiny import save_cross_encoder, save_tiny_model
 
 PAPERS = dated(40)
@@ -199,3 +201,36 @@ def test_unknown_names_are_suggested(library: Library) -> None:
         library.search("x", task="serach")
     with pytest.raises(DataError, match="use tag"):
         library.search("x", task="classification")
+
+
+def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -> None:
+    papers = [{**paper(i), "title": f"{WORDS[i % 10]} code{i}"} for i in range(60)]
+    library = make(papers, tasks=["search"])
+    with pytest.raises(ConfigError, match=r"no share of BM25 was tuned.*scimult library tune"):
+        library.search("graph", words="tuned")
+    # Only BM25 knows which code is whose; one paper of the fourth query is not here.
+    questions = [Question(f"code{i}", [f"p{i:03d}"]) for i in range(0, 60, 3)]
+    questions[3] = Question(questions[3].words, [*questions[3].ids, "elsewhere"])
+    tuned = library.tune_words(iter(questions))
+    assert tuned.queries == 20
+    assert tuned.scores[tuned.share] == max(tuned.scores.values())
+    assert tuned.scores[1.0] > tuned.scores[0.0]
+    for share, score in tuned.scores.items():
+        assert score == pytest.approx(_ndcg(library, questions, share)), share
+    opened = Library.open(library.path, model=library.model)
+    wanted = library.search("code7 graph", words=tuned.share)
+    found = opened.search("code7 graph", words="tuned")
+    assert (found.ids, found.scores, found.score) == (wanted.ids, wanted.scores, wanted.score)
+    with pytest.raises(DataError, match="too few queries with papers of the library"):
+        library.tune_words([Question("graph", ["elsewhere"])] * 30)
+
+
+def _ndcg(library: Library, questions: list[Question], share: float | str) -> float:
+    """pytrec_eval's nDCG@10 of what searches with this share find."""
+    run = {
+        str(i): {hit.id: float(hit.score) for hit in library.search(one.words, words=share)}
+        for i, one in enumerate(questions)
+    }
+    qrels = {str(i): dict.fromkeys(one.ids, 1) for i, one in enumerate(questions)}
+    scored = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10"}).evaluate(run)
+    return float(np.mean([scored[str(i)]["ndcg_cut_10"] for i in range(len(questions))]))

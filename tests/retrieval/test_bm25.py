@@ -11,6 +11,7 @@ import pytest
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.retrieval import bm25
+from scimult.retrieval.analysis import Analyser
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.runs import Ranking
 
@@ -95,3 +96,25 @@ def test_texts_without_a_token() -> None:
         BM25Index(["a", "b"], ["", "x y"])
     with pytest.raises(DataError, match="2 candidate ids for 1 texts"):
         BM25Index(["a", "b"], ["some text"])
+
+
+def test_an_index_with_an_analyser_equals_bm25s_with_the_same_tokenizer_and_stemmer() -> None:
+    """Scores to float32 (relative 1e-5: sums of as many terms as a query has)."""
+    import bm25s
+    import Stemmer
+
+    texts = list(DOCUMENTS.values())
+    settings = {"stopwords": "english", "stemmer": Stemmer.Stemmer("english")}
+    peer = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
+    peer.index(bm25s.tokenize(texts, **settings, show_progress=False), show_progress=False)
+    analyser = Analyser(stop_words="english", stemmer="english")
+    ours = BM25Index(list(DOCUMENTS), texts, analyser, k1=1.2, b=0.75)
+    queries = ["the searching of a paper", "citations", "approximately"]
+    for query, found in zip(queries, _named(ours.search(queries, 10)), strict=True):
+        tokens = bm25s.tokenize(query, **settings, show_progress=False)
+        rows, scores = (x[0] for x in peer.retrieve(tokens, k=len(texts), show_progress=False))
+        expected = {
+            list(DOCUMENTS)[row]: score for row, score in zip(rows, scores, strict=True) if score
+        }
+        assert found == pytest.approx(expected, rel=1e-5)
+        assert found

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from scimult.evaluation.per_query import write_per_query
+from scimult.evaluation.repeated import Difference, SuiteFindings
+from scimult.evaluation.reporting.repeated import score_table
 from scimult.evaluation.resampling import holm
 from scimult.evaluation.results import Result, SetResult, save_result
 from scimult.evaluation.suites import Suite
 from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
-from scimult.studies.findings import Difference, SuiteFindings, find
+from scimult.studies.findings import find
 from scimult.studies.plan import Plan, Scored
-from scimult.studies.tables import score_table
 from scimult.studies.trials import Trial
 from tests.benchmark_sets import benchmark
 
@@ -127,7 +128,7 @@ def test_p_is_corrected_within_sets_and_within_averages(tmp_path: Path) -> None:
     ):
         corrected = holm([row.p for row in rows if row.p is not None])
         assert [row.p_holm for row in rows] == corrected
-    table = score_table(plan, found)
+    table = score_table(found)
     marks = {row[0].text: row[2].mark for row in table.rows}
     assert marks == {"vanilla": "", "good": "better", "base": ""}
     assert [row[1].text for row in table.rows] == ["3", "2", "–"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scimult.errors import DataError, UnknownNameError
 from scimult.evaluation.comparison import Settings
-from scimult.evaluation.report import set_order
+from scimult.evaluation.report import audit_table, set_order
 from scimult.evaluation.reporting.costs import costs
 from scimult.evaluation.reporting.curves import RecallCurves
 from scimult.evaluation.reporting.gaps import (
@@ -28,8 +28,9 @@ from scimult.evaluation.reporting.parts import Options, SetPart, make_part
 from scimult.evaluation.reporting.published import beside_ours, publications
 from scimult.evaluation.reporting.routes import cross_tables
 from scimult.evaluation.reporting.sources import Missing
+from scimult.evaluation.reporting.verdict import Verdict, verdict
 from scimult.evaluation.reporting.wins import Duel, counts
-from scimult.evaluation.results import Result, averages, load_results
+from scimult.evaluation.results import MACRO, Result, averages, load_results
 from scimult.table import Table
 
 
@@ -55,6 +56,7 @@ class Chapter:
     queries: int
     dates: tuple[str, str]
     commits: list[str]
+    verdict: Verdict | None
     groups: list[Group]
     tables: list[Table]
     curves: list[RecallCurves]
@@ -107,10 +109,12 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         for name in order
         if all(result.sets[name].has_samples for result in results if name in result.sets)
     ]
+    protocols = {name: e.protocol for result in results for name, e in result.sets.items()}
     parts = []
     for name in [] if lacking else ranked:
         tell(f"{out}: {name}")
         parts.append(make_part(out, results, name, baseline, options))
+    groups = _groups(results, order)
     return Chapter(
         suite=results[-1].suite["name"],
         description=results[-1].suite["description"],
@@ -121,7 +125,8 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         queries=_queries(results, order),
         dates=_dates(results),
         commits=_commits(results),
-        groups=_groups(results, order),
+        verdict=_verdict(out, tested, groups, names),
+        groups=groups,
         tables=_tables(results, plain, tested, parts),
         curves=[part.curves for part in parts if part.curves],
         frequencies=[part.frequency for part in parts if part.frequency],
@@ -129,7 +134,7 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         maps=[entry for part in parts for entry in part.maps],
         missing=[
             *lacking,
-            *without_samples([name for name in order if name not in ranked]),
+            *without_samples([name for name in order if name not in ranked], protocols),
             *missing_sections(results, tested, parts, options),
         ],
     )
@@ -145,8 +150,20 @@ def _tables(
     found = [duel for part in parts for duel in part.duels]
     if found:
         tables.append(counts(found))
+    audited = audit_table(results)
+    if audited:
+        tables.append(audited)
     crossed = cross_tables(results)
     return [*tables, *crossed, *beside_ours(results, publications()), costs(results)]
+
+
+def _verdict(
+    out: Path, tested: Tested | None, groups: Sequence[Group], systems: Sequence[str]
+) -> Verdict | None:
+    if tested is None or tested.comparison is None:
+        return None
+    averages = {group.task: dict(zip(systems, group.scores, strict=True)) for group in groups}
+    return verdict(out, tested.comparison, averages)
 
 
 def _groups(results: Sequence[Result], order: Sequence[str]) -> list[Group]:
@@ -159,7 +176,11 @@ def _groups(results: Sequence[Result], order: Sequence[str]) -> list[Group]:
     return [
         Group(
             task,
-            [name for name in shared if task in (facts[name].task, facts[name].group, "all")],
+            [
+                name
+                for name in shared
+                if task in (facts[name].task, facts[name].group, "all", MACRO)
+            ],
             [mean[task] for mean in means],
         )
         for task in means[0]

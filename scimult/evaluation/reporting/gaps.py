@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from scimult.evaluation.mteb_suite import NAME as MTEB
 from scimult.evaluation.per_query import has_per_query
 from scimult.evaluation.reporting.costs import missing_costs
 from scimult.evaluation.reporting.leaderboard import Tested
@@ -24,17 +25,26 @@ def without_queries(out: Path, results: Sequence[Result], order: Sequence[str]) 
         f"{result.system} on {name}"
         for result in results
         for name in order
-        if name in result.sets and not has_per_query(out, result.system, name)
+        if name in result.sets
+        if result.sets[name].protocol != MTEB and not has_per_query(out, result.system, name)
     ]
     why = f"no scores per query of {', '.join(absent)}"
     return [Missing(NEEDS_QUERIES, why, "evaluate these systems again")] if absent else []
 
 
-def without_samples(names: Sequence[str]) -> list[Missing]:
-    """Name the sets whose main metric is not a mean over queries."""
-    why = f"the main metric is not a mean over queries: {', '.join(names)}"
-    fix = "nothing: a correlation, or F1 of several labels, belongs to the whole set"
-    return [Missing(NEEDS_QUERIES, why, fix)] if names else []
+def without_samples(names: Sequence[str], protocols: Mapping[str, str]) -> list[Missing]:
+    """Name the sets whose main metric is not a mean over queries, or has none that were kept."""
+    others = [name for name in names if protocols[name] != MTEB]
+    found = []
+    if others:
+        why = f"the main metric is not a mean over queries: {', '.join(others)}"
+        fix = "nothing: a correlation, or F1 of several labels, belongs to the whole set"
+        found.append(Missing(NEEDS_QUERIES, why, fix))
+    if len(others) < len(names):
+        why = "MTEB keeps no scores per query"
+        fix = "evaluate the sets that are suites of ours with scimult evaluate"
+        found.append(Missing(NEEDS_QUERIES, why, fix))
+    return found
 
 
 def missing_sections(

@@ -139,7 +139,7 @@ def standing(comparison: Comparison) -> Table:
     """Count the data sets on which each system is better or worse than the baseline."""
     level = comparison.settings.level
     averages = {row.system: row for row in comparison.averages if row.task == "all"}
-    main = _main_rows(comparison)
+    main = main_rows(comparison)
     rows = []
     for system in comparison.systems:
         marks = [mark_of(row, level) for row in main if row.system == system]
@@ -153,7 +153,8 @@ def standing(comparison: Comparison) -> Table:
     headings = ["system", "average", f"average of {baseline}", "better", "worse", "undecided"]
     notes = [
         f"Data sets on which a system is better or worse than {baseline}, by the corrected test "
-        f"at level {level:g}; on the others the difference can be chance."
+        f"at level {level:g}; on the others the difference can be chance.",
+        *(note for note in comparison.notes if note.startswith("Too few resamples")),
     ]
     return Table(f"Compared with {baseline}", headings, 1, rows, notes)
 
@@ -182,8 +183,8 @@ def _p_value(p: float | None, star: str = "") -> Cell:
     return Cell((f"{p:.4f}" if p >= 0.00005 else "<0.0001") + star, p)
 
 
-def _main_rows(comparison: Comparison) -> list[Difference]:
-    """Return one row per set and system: the first metric listed is the main one."""
+def main_rows(comparison: Comparison) -> list[Difference]:
+    """Return one difference per set and system: the first metric listed is the main one."""
     first: dict[str, str] = {}
     for row in comparison.rows:
         first.setdefault(row.name, row.metric)

@@ -74,6 +74,11 @@ def _grids(chapter: Chapter) -> list[Table]:
 
 def _markdown(chapter: Chapter) -> str:
     parts = [f"# {escaped(f'{chapter.suite}: {chapter.description}')}\n"]
+    if chapter.verdict:
+        told = [*chapter.verdict.sentences, chapter.verdict.note]
+        parts.append(
+            "\n".join(["## In short", "", *(f"* {escaped(text)}" for text in told)]) + "\n"
+        )
     parts += [to_markdown(grid) for grid in _grids(chapter)]
     if chapter.missing:
         gaps = [

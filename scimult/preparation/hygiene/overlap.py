@@ -23,6 +23,8 @@ from scimult.progress import bar
 from scimult.types import BoolArray, Text
 
 ROLES: tuple[EvaluationRole, ...] = ("query", "answer", "candidate")
+# What shows that two texts are the same, the surest first.
+WAYS = ("doi", "title", "text", "near")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def find_overlap(
         If there is no set, or one cannot be read.
     """
     sets = {name: _distinct(read_set(path)) for name, path in find_sets(folder).items()}
-    index = _Index([text for texts in sets.values() for text in texts], config)
+    index = TextIndex([text for texts in sets.values() for text in texts], config)
     rows_of: dict[int, dict[int, str]] = defaultdict(dict)
     with bar("overlap with evaluation sets", total=len(store), unit="text") as shown:
         for start in range(0, len(store), TEXTS_PER_CHUNK):
@@ -91,7 +93,7 @@ def find_overlap(
     return Overlap(reports, rows)
 
 
-class _Index:
+class TextIndex:
     """Evaluation texts by everything that a training text can equal them in."""
 
     def __init__(self, texts: list[EvaluationText], config: HygieneConfig) -> None:
@@ -125,6 +127,11 @@ class _Index:
                 yield int(position), int(number), "near"
 
 
+def surest(ways: Iterable[str]) -> str:
+    """Return the surest of the ways in which training texts equal a text, which counts once."""
+    return min(ways, key=WAYS.index)
+
+
 def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, str]]:
     """Yield what another text must have to be the same, and the way that shows it."""
     if key := doi_key(doi):
@@ -145,12 +152,10 @@ def _distinct(texts: Iterable[EvaluationText]) -> list[EvaluationText]:
 def _report(name: str, texts: list[EvaluationText], ways: list[dict[int, str]]) -> SetOverlap:
     total = Counter(text.role for text in texts)
     found = Counter(text.role for text, way in zip(texts, ways, strict=True) if way)
-    # A text that several training texts equal counts once, by the surest of their ways.
-    sure = ("doi", "title", "text", "near")
-    best = Counter(min(way.values(), key=sure.index) for way in ways if way)
+    best = Counter(surest(way.values()) for way in ways if way)
     return SetOverlap(
         name,
         {role: total[role] for role in ROLES},
         {role: found[role] for role in ROLES},
-        {way: best[way] for way in sure if best[way]},
+        {way: best[way] for way in WAYS if best[way]},
     )

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from scimult.config import StrictConfig
+from scimult.downloads import Remote
 from scimult.errors import DataError
 from scimult.files import (
     FolderKind,
@@ -74,6 +75,8 @@ class PublicSource:
         Its options.
     convert : callable
         Reads the public files and writes raw sources.
+    download : callable, optional
+        The files that some options need, with their addresses, where they have any.
     published : mapping
         Published counts by source and count; those that were taken are compared.
     """
@@ -85,6 +88,7 @@ class PublicSource:
     files: tuple[str, ...]
     options: type[SourceOptions]
     convert: Callable[[Conversion, Any], None]
+    download: Callable[[Any], list[Remote]] | None = None
     published: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 

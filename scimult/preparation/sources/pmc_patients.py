@@ -8,12 +8,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, read_jsonl
+from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.beir import write_corpus
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.judged import read_qrels
 from scimult.preparation.sources.raw import RawSource
 
+URL = "https://huggingface.co/datasets/zhengyun21/PMC-Patients-ReCDS"
+PMIDS = "PAR_PMIDs.json"
 Part = Literal["PPR", "PAR"]
 BRING_ARTICLES = (
     "it is not distributed: write _id (PMID), title and text of PubMed's articles that "
@@ -70,10 +73,18 @@ def _write_split(conversion: Conversion, part: Part, split: str, raw: RawSource)
     conversion.each(read_qrels([qrels], conversion.rejects), add_link)
 
 
+def _files(options: PmcPatientsOptions) -> list[Remote]:
+    """Return the files on the hub; the texts of articles are not among them."""
+    names = [f"queries/{split}_queries.jsonl" for split in options.splits]
+    names += [f"{part}/qrels_{split}.tsv" for part in options.parts for split in options.splits]
+    names += [f"{part}/{'corpus.jsonl' if part == 'PPR' else PMIDS}" for part in options.parts]
+    return [Remote(name, address(f"{URL}/resolve/main", name)) for name in names]
+
+
 PMC_PATIENTS = PublicSource(
     name="pmc-patients",
     title="patient summaries linked to similar patients and to articles",
-    url="https://huggingface.co/datasets/zhengyun21/PMC-Patients-ReCDS",
+    url=URL,
     licence="CC BY-NC-SA 4.0",
     files=(
         "queries/{train,dev,test}_queries.jsonl",
@@ -82,4 +93,5 @@ PMC_PATIENTS = PublicSource(
     ),
     options=PmcPatientsOptions,
     convert=_convert,
+    download=_files,
 )

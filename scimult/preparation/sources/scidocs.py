@@ -9,12 +9,16 @@ from pydantic import Field, model_validator
 
 from scimult.data.lines import Record
 from scimult.data.rows import read_delimited, read_rows
+from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import RawSource
 
 Classes = Literal["mag", "mesh"]
 Links = Literal["cite", "cocite", "coread", "coview"]
+
+# s3://ai2-s2-research-public/specter/scidocs of its README, by HTTP.
+ADDRESS = "https://ai2-s2-research-public.s3.amazonaws.com/specter/scidocs"
 
 
 class SciDocsOptions(SourceOptions):
@@ -122,6 +126,15 @@ def _write_papers(
     conversion.each_member(file, add)
 
 
+def _files(options: SciDocsOptions) -> list[Remote]:
+    """Return the files below the bucket that its README names; names of classes are the user's."""
+    names = [f"{name}/{split}.qrel" for name in options.links for split in options.link_splits]
+    names += [f"{kind}/{split}.csv" for kind in options.classes for split in options.class_splits]
+    names += ["paper_metadata_view_cite_read.json"] if options.links else []
+    names += ["paper_metadata_mag_mesh.json"] if options.classes else []
+    return [Remote(name, address(ADDRESS, name)) for name in names]
+
+
 SCIDOCS = PublicSource(
     name="scidocs",
     title="SciDocs: judged pairs by citation and reading, MAG and MeSH classes",
@@ -134,4 +147,5 @@ SCIDOCS = PublicSource(
     ),
     options=SciDocsOptions,
     convert=_convert,
+    download=_files,
 )

@@ -29,6 +29,21 @@ for (const header of document.querySelectorAll("thead th")) {
   header.append(button);
 }
 
+/* On a phone, where headings are not shown, a list stands for them. */
+for (const table of document.querySelectorAll("table")) {
+  const headers = [...table.querySelectorAll("thead th")], select = document.createElement("select");
+  select.append(new Option("as written", ""));
+  headers.forEach((header, place) => select.append(new Option(header.textContent, place)));
+  select.addEventListener("change", () => {
+    if (select.value !== "") sortBy(headers[select.value]);
+  });
+  const label = document.createElement("label"), line = document.createElement("p");
+  label.append("Sort by ", select);
+  line.className = "sorter quiet";
+  line.append(label);
+  table.closest(".scroll").before(line);
+}
+
 /* Show the duels of one data set only. */
 for (const select of document.querySelectorAll("select.sets")) {
   select.closest(".filter").hidden = false;

@@ -1,0 +1,254 @@
+"""What a service costs beside its model: throughput, latency, memory; whether answers mix.
+
+Clients and the service share the machine, so that what clients take is part of the price.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.timing import Ratio, ratio
+from scimult.library import Library
+from scimult.types import FloatArray
+
+# Sums of float32 products in another order, by what else is in a pass.
+TOLERANCE = 1e-4
+_EACH = 5
+Asked = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ServingCost:
+    """What clients saw, beside one call of the model with all texts.
+
+    Attributes
+    ----------
+    clients, texts : int
+        Clients at once, and requests of a round, each of one text.
+    tokens : float
+        Of a text, on average.
+    bulk, served : float
+        Texts a second, median over rounds.
+    share : Ratio
+        Of the bulk's time to the service's, round by round: 1 costs nothing.
+    cpu : Ratio
+        Processor time of the service's process to that of the bulk.
+    p50, p99 : float
+        Milliseconds from a request to its answer.
+    checked, wrong : int
+        Answers compared with the bulk's, and those that differ.
+    """
+
+    clients: int
+    texts: int
+    tokens: float
+    bulk: float
+    served: float
+    share: Ratio
+    cpu: Ratio
+    p50: float
+    p99: float
+    checked: int
+    wrong: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all figures."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Soak:
+    """A long run: requests a second, answers that were wrong, memory of the service over time.
+
+    Attributes
+    ----------
+    requests, wrong : int
+        Asked, and not as the library answers.
+    per_second : float
+        Over the whole run.
+    megabytes : list of float
+        Resident memory after each tenth of the requests.
+    """
+
+    requests: int
+    wrong: int
+    per_second: float
+    megabytes: list[float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all figures."""
+        return asdict(self)
+
+
+@contextmanager
+def served(library: Path, threads: int, *options: str) -> Iterator[tuple[str, int, int]]:
+    """Run ``scimult serve``; yield host, port and process."""
+    command = [sys.executable, "-m", "scimult.cli.main", "serve", str(library), "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    environment.pop("SCIMULT_API_KEY", None)
+    with subprocess.Popen(
+        [*command, *options], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://([\d.]+):(\d+)", process.stdout.readline())
+        assert found is not None, "the service did not start"
+        try:
+            yield found[1], int(found[2]), process.pid
+        finally:
+            process.terminate()
+
+
+def load(
+    address: tuple[str, int], asked: Sequence[Asked], clients: int
+) -> tuple[list[Any], FloatArray, float]:
+    """Return the answers to requests, in their order, with the seconds of each and of all."""
+    places, lock = iter(range(len(asked))), threading.Lock()
+    answers: list[Any] = [None] * len(asked)
+    seconds = np.zeros(len(asked), dtype=np.float32)
+
+    def client() -> None:
+        connection = HTTPConnection(*address, timeout=120)
+        while True:
+            with lock:
+                place = next(places, None)
+            if place is None:
+                connection.close()
+                return
+            path, body = asked[place]
+            begun = time.perf_counter()
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", path, json.dumps(body), headers)
+            answer = connection.getresponse()
+            content = answer.read()
+            seconds[place] = time.perf_counter() - begun
+            answers[place] = json.loads(content) if answer.status == 200 else answer.status
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers, seconds, time.perf_counter() - begun
+
+
+def measure_serving(
+    library: Path, papers: Sequence[dict[str, str]], clients: int, rounds: int, threads: int
+) -> ServingCost:
+    """Encode papers by one call of the model, and one by one by a service, in turns."""
+    import torch
+
+    torch.set_num_threads(threads)
+    model = Library.open(library).model
+    task = next(task for task in model.tasks.names if model.kind(task, "query") == "paper")
+    asked: list[Asked] = [
+        ("/encode", {"texts": [paper], "task": task, "format": "base64"}) for paper in papers
+    ]
+    before = model.tokens_encoded
+    expected = model.encode(papers, task=task)
+    tokens = (model.tokens_encoded - before) / len(papers)
+    times: dict[str, list[float]] = {"bulk": [], "served": [], "bulk cpu": [], "served cpu": []}
+    waits, wrong = [], 0
+    with served(library, threads) as (host, port, process):
+        load((host, port), asked[: 2 * clients], clients)
+        for _ in range(rounds):
+            begun, cpu = time.perf_counter(), time.process_time()
+            model.encode(papers, task=task)
+            times["bulk"].append(time.perf_counter() - begun)
+            times["bulk cpu"].append(time.process_time() - cpu)
+            cpu = _cpu_of(process)
+            answers, seconds, took = load((host, port), asked, clients)
+            times["served cpu"].append(_cpu_of(process) - cpu)
+            times["served"].append(took)
+            waits.append(seconds)
+            wrong += _wrong_vectors(answers, expected)
+    p50, p99 = np.percentile(np.concatenate(waits), [50, 99]) * 1e3
+    return ServingCost(
+        clients=clients,
+        texts=len(papers),
+        tokens=tokens,
+        bulk=len(papers) / float(np.median(times["bulk"])),
+        served=len(papers) / float(np.median(times["served"])),
+        share=ratio(times["bulk"], times["served"]),
+        cpu=ratio(times["served cpu"], times["bulk cpu"]),
+        p50=float(p50),
+        p99=float(p99),
+        checked=rounds * len(papers),
+        wrong=wrong,
+    )
+
+
+def measure_soak(library: Path, requests: int, clients: int, threads: int) -> Soak:
+    """Ask a service many times for vectors and papers, and compare every answer."""
+    opened = Library.open(library)
+    words = [text.title for text in opened.state.papers.texts_of(opened.state.live_rows()[:200])]
+    searches: list[Asked] = [("/search", {"text": text, "k": 5}) for text in words]
+    encodings: list[Asked] = [("/encode", {"texts": [text], "format": "base64"}) for text in words]
+    vectors_ND = opened.model.encode(words, task="search")
+    scores = [opened.search(text, k=5).scores for text in words]
+    # Of five requests one searches.
+    places = [
+        (n % _EACH == 0, n // _EACH if n % _EACH == 0 else n) for n in range(_EACH * len(words))
+    ]
+    part = requests // 10
+    megabytes, wrong, total = [], 0, 0.0
+    with served(library, threads) as (host, port, process):
+        for _ in range(10):
+            chosen = list(itertools.islice(itertools.cycle(places), part))
+            asked = [(searches if search else encodings)[n % len(words)] for search, n in chosen]
+            answers, _, seconds = load((host, port), asked, clients)
+            total += seconds
+            megabytes.append(_memory_of(process))
+            for answer, (search, place) in zip(answers, chosen, strict=True):
+                number = place % len(words)
+                if search:
+                    wrong += not _close(answer, scores[number])
+                else:
+                    wrong += _wrong_vectors([answer], vectors_ND[number : number + 1])
+    return Soak(10 * part, wrong, 10 * part / total, megabytes)
+
+
+def _wrong_vectors(answers: Sequence[Any], expected_ND: FloatArray) -> int:
+    """Count answers that are not the vector of their text."""
+    wrong = 0
+    for answer, expected_D in zip(answers, expected_ND, strict=True):
+        if not isinstance(answer, dict):
+            wrong += 1
+            continue
+        found_D = np.frombuffer(base64.b64decode(answer["vectors"]), "<f4")
+        wrong += not np.allclose(found_D, expected_D, atol=TOLERANCE)
+    return wrong
+
+
+def _close(answer: Any, scores: list[float]) -> bool:
+    if not isinstance(answer, dict):
+        return False
+    return bool(np.allclose([one["score"] for one in answer["papers"]], scores, atol=TOLERANCE))
+
+
+def _cpu_of(process: int) -> float:
+    """Return the seconds that a process has computed."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory_of(process: int) -> float:
+    """Return the resident megabytes of a process."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024

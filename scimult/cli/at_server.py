@@ -1,0 +1,106 @@
+"""Questions to a running service from the command line: nothing is loaded, so answers are quick."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import typer
+
+from scimult.errors import ConfigError, DataError, StorageError
+
+KEY = "SCIMULT_API_KEY"
+_SECONDS = 120
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        help="A running service (scimult serve), such as http://127.0.0.1:8000, in place of "
+        "--library: nothing is loaded here. $SCIMULT_API_KEY is its key."
+    ),
+]
+
+
+def only_server(others: Mapping[str, object]) -> None:
+    """Check that nothing is asked for that a service does not take from afar.
+
+    Raises
+    ------
+    ConfigError
+        With the first option that was given.
+    """
+    used = [name for name, value in others.items() if value not in (None, False, 0, [], ())]
+    if used:
+        fix = f"leave out {', '.join(used)}; filters go into a request of your own"
+        raise ConfigError(f"{used[0]} and --server do not go together", fix=fix)
+
+
+def ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer of a service.
+
+    Parameters
+    ----------
+    server : str
+        Its address.
+    verb : str
+        Path of the question.
+    question : mapping
+        Its fields; those that are ``None`` are left out.
+
+    Raises
+    ------
+    ConfigError
+        If the address is none.
+    StorageError
+        If nothing answers there.
+    DataError
+        If the service refuses; with its problem and fix.
+    """
+    address = urlsplit(server)
+    if address.scheme not in ("http", "https") or not address.netloc:
+        fix = "write an address such as http://127.0.0.1:8000"
+        raise ConfigError("no address of a service", value=server, fix=fix)
+    asked = {name: value for name, value in question.items() if value is not None}
+    headers = {"Content-Type": "application/json"}
+    if os.environ.get(KEY):
+        headers["Authorization"] = f"Bearer {os.environ[KEY]}"
+    url = f"{server.rstrip('/')}/{verb}"
+    request = Request(url, json.dumps(asked).encode(), headers, method="POST")
+    try:
+        with urlopen(request, timeout=_SECONDS) as answer:
+            found = json.load(answer)
+    except HTTPError as error:
+        raise _refusal(error, url) from error
+    except (URLError, OSError, ValueError) as error:
+        fix = "start it with scimult serve LIBRARY, or name its address"
+        reason = getattr(error, "reason", error)
+        raise StorageError(f"no service answers at {url} ({reason})", fix=fix) from error
+    if not isinstance(found, dict) or "papers" not in found:
+        fix = "name the address of scimult serve"
+        raise StorageError(f"something else answers at {url}", fix=fix)
+    return found
+
+
+def rows_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the papers of an answer as a library's own search shows them."""
+    rows = []
+    for paper in answer["papers"]:
+        row = {"rank": paper["rank"], "score": round(paper["score"], 4)}
+        if paper.get("percentile") is not None:
+            row["percentile"] = round(paper["percentile"], 2)
+        rows.append({**row, "id": paper["id"], "title": paper["title"], **paper["columns"]})
+    return rows
+
+
+def _refusal(error: HTTPError, url: str) -> DataError:
+    try:
+        told = json.loads(error.read())
+        return DataError(f"{url}: {told['problem']}", value=told.get("value"), fix=told["fix"])
+    except (ValueError, KeyError, TypeError):
+        fix = "name the address of scimult serve"
+        return DataError(f"{url} answers {error.code} {error.reason}", fix=fix)

@@ -1,0 +1,161 @@
+"""``scimult mteb``: score a model on tasks of MTEB, with MTEB."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scimult.cli.checks import check_model
+from scimult.cli.common import AsJson, Device, Dtype, Pooling, Similarity, open_model
+from scimult.cli.output import echo, print_table
+from scimult.errors import ConfigError, SciMultError
+
+if TYPE_CHECKING:
+    from scimult.evaluation.results import SetResult
+
+
+def mteb(
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run, a saved model, a Hugging Face or sentence-transformers folder, or a name "
+            "on the hub.",
+            show_default=False,
+        ),
+    ] = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option(help="Task of MTEB, or group of --list (repeatable).", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the results; its table shows every model in it."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Column of the table; default: the model's own name.")
+    ] = None,
+    route: Annotated[
+        list[str] | None,
+        typer.Option(help="TASK=OURS: the task of ours that a task or type of MTEB is encoded by."),
+    ] = None,
+    language: Annotated[
+        list[str] | None,
+        typer.Option(help="Of tasks in several languages (ISO 639-3); default: eng."),
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="MTEB's result cache; default: OUT/mteb.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Score what the cache has too.")] = False,
+    pooling: Pooling = None,
+    similarity: Similarity = None,
+    dtype: Dtype = "auto",
+    device: Device = None,
+    show_list: Annotated[
+        bool, typer.Option("--list", help="Show the scientific tasks, and how each is encoded.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score a model on tasks of MTEB: its code, its cache and its files, and our table."""
+    if show_list:
+        _show_tasks(as_json)
+        return
+    if model is None or not tasks or out is None:
+        fix = "write scimult mteb MODEL --tasks GROUP --out DIR; --list shows the groups"
+        raise ConfigError("a model, tasks and a folder for the results are needed", fix=fix)
+    check_model(model)
+    routes = dict(_route(spec) for spec in route or [])
+    from scimult.evaluation.mteb_suite import MtebSystem, score
+    from scimult.evaluation.results import folder_of
+    from scimult.files import only_writer
+    from scimult.inference.mteb_model import MtebEncoder
+    from scimult.inference.mteb_tasks import find_tasks
+
+    chosen = find_tasks(tasks, language or ["eng"])
+    encoder = open_model(model, device, dtype, pooling, similarity)
+    called = name or encoder.name
+    settings: dict[str, Any] = {
+        "fingerprint": encoder.fingerprint,
+        "folder": str(model),
+        "dtype": encoder.dtype,
+    }
+    settings |= {"similarity": encoder.similarity, "unit_vectors": encoder.unit_vectors}
+    if routes:
+        settings["routes"] = routes
+    with only_writer(folder_of(out, called)):
+        result = score(
+            MtebSystem(called, settings),
+            MtebEncoder(encoder, routes),
+            chosen,
+            out,
+            cache or out / "mteb",
+            again=again,
+            on_task=partial(_tell, called),
+        )
+    asked = {task.metadata.name for task in chosen}
+    _show_table(out, [key for key in result.failed if key in asked], as_json)
+
+
+def _route(spec: str) -> tuple[str, str]:
+    task, separator, ours = spec.partition("=")
+    if not (task and separator and ours):
+        fix = "write SCIDOCS=link_prediction"
+        raise ConfigError("a route is TASK=OURS", value=spec, fix=fix)
+    return task, ours
+
+
+def _tell(system: str, name: str, result: SetResult | Exception) -> None:
+    if isinstance(result, SciMultError):
+        line = f"failed: {result}"
+    elif isinstance(result, Exception):
+        line = "failed:\n" + "".join(traceback.format_exception(result))
+    else:
+        line = f"{result.main_metric} {100 * result.scores[result.main_metric]:.2f}"
+    echo(f"{system}: {name}: {line}", err=True)
+
+
+def _show_table(out: Path, failed: Sequence[str], as_json: bool) -> None:
+    from scimult.evaluation.report import score_table, update_table
+    from scimult.evaluation.results import load_results
+
+    report = update_table(out)
+    if as_json:
+        for result in load_results(out):
+            typer.echo(json.dumps(result.model_dump(mode="json")))
+    else:
+        print_table(score_table(report))
+    echo(f"table in {out / 'table.md'}, MTEB's own files in its cache", err=as_json)
+    if failed:
+        fix = "fix what is reported above, then run the command again"
+        raise SciMultError(f"{len(failed)} tasks failed: {', '.join(failed)}", fix=fix)
+
+
+def _show_tasks(as_json: bool) -> None:
+    """Print the list: no package and no network is needed for it."""
+    from scimult.inference.mteb_tasks import scientific_tasks
+    from scimult.table import Table, texts
+
+    listed = scientific_tasks()
+    if as_json:
+        for key, task in listed.tasks.items():
+            typer.echo(json.dumps({"name": key, **task.model_dump()}))
+        return
+    rows = [
+        texts(
+            task.group,
+            key,
+            task.type,
+            f"{task.route}, query",
+            f"{task.route}, candidate" if task.has_documents else "",
+            task.what,
+        )
+        for key, task in listed.tasks.items()
+    ]
+    headings = ["group", "task", "type", "queries as", "documents as", "what is asked"]
+    notes = [f"{group}: {what}." for group, what in listed.groups.items()]
+    print_table(Table("Scientific tasks of MTEB", headings, 6, rows, notes, group=1))

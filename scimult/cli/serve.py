@@ -1,0 +1,141 @@
+"""``scimult serve``: a library over HTTP, with a page to try it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scimult.cli.common import Device, SkipBad, open_collection
+from scimult.cli.output import echo
+from scimult.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from scimult.inference import SciMult
+    from scimult.serving.labels import Tags
+
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        help="Labels for papers: JSON lines or one JSON array with id, name and definition."
+    ),
+]
+Tagger = Annotated[
+    Path | None,
+    typer.Option(
+        "--tagger", help="In place of labels: a folder of scimult tagger train, for any model."
+    ),
+]
+OtherModel = Annotated[
+    Path | None, typer.Option("--model", help="The library's model, if it was moved.")
+]
+
+
+def serve(
+    library: Annotated[Path, typer.Argument(help="Folder of the library.", show_default=False)],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
+    labels: Labels = None,
+    tagger: Tagger = None,
+    model: OtherModel = None,
+    device: Device = None,
+    without_key: Annotated[
+        bool,
+        typer.Option(
+            "--without-key", help="Let other machines ask without a key ($SCIMULT_API_KEY)."
+        ),
+    ] = False,
+    waiting: Annotated[
+        int, typer.Option(min=1, help="Requests at once; more are told to ask again (429).")
+    ] = 256,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for an answer (504).")] = 60.0,
+    max_body: Annotated[
+        int, typer.Option(min=1, max=1024, help="Megabytes of a request (413).")
+    ] = 8,
+    batch_tokens: Annotated[
+        int, typer.Option(min=64, help="Tokens of all waiting texts that are encoded together.")
+    ] = 4096,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Serve a library: JSON over HTTP, a page to try it, Annif's paths under /v1.
+
+    A change of the library by another process is seen within a second.
+    """
+    from scimult.serving.run import KEY, LOCAL, check_key, is_local, listen
+
+    check_labels(labels, tagger)
+    key = os.environ.get(KEY) or None
+    check_key(host, key, without_key)
+    sock = listen(host, port)
+    from scimult.serving.annif import Project
+    from scimult.serving.answers import Answers
+    from scimult.serving.app import Service
+    from scimult.serving.guards import Limits
+    from scimult.serving.metrics import Metrics
+    from scimult.serving.run import run
+    from scimult.serving.served import Served
+
+    metrics = Metrics()
+    served = Served(
+        library,
+        model=model,
+        device=device,
+        most_tokens=batch_tokens,
+        patience=timeout,
+        observe=metrics.passed,
+    )
+    answers = Answers(served)
+    answers.labels = known_labels(served.library.model, labels, tagger, device, skip_bad)
+    source = labels or tagger
+    project = None
+    if source is not None:
+        project = Project(source.stem, f"Labels of {source.name}", answers.known_tags)
+    limits = Limits(waiting=waiting, seconds=timeout, body_bytes=max_body << 20)
+    hosts = LOCAL | {host} if key is None and is_local(host) else None
+    service = Service(
+        answers, limits=limits, metrics=metrics, project=project, key=key, hosts=hosts
+    )
+    address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
+    papers = f"{len(served.library):,} papers"
+    if key is None and not is_local(host):
+        echo(f"{address}: everybody who reaches this machine may ask", err=True)
+    run(service, sock, timeout, lambda: echo(f"{library}: {papers} at {address}"))
+
+
+def check_labels(labels: Path | None, tagger: Path | None) -> None:
+    """Check that labels come from one place.
+
+    Raises
+    ------
+    ConfigError
+        If they come from two.
+    """
+    if labels is not None and tagger is not None:
+        raise ConfigError("--labels and --tagger cannot both be served", fix="give one of them")
+
+
+def known_labels(
+    model: SciMult, labels: Path | None, tagger: Path | None, device: str | None, skip_bad: bool
+) -> Tags | None:
+    """Read labels and encode them, or open a tagger; by the library's model where it is that."""
+    from scimult.serving.labels import LabelSpace, OfTagger
+
+    if tagger is not None:
+        from scimult.tagging import Tagger as Opened
+
+        try:
+            return OfTagger(Opened.open(tagger, model=model))
+        except DataError:
+            return OfTagger(Opened.open(tagger, device=device))
+    if labels is None:
+        return None
+    space = open_collection(labels, "label", skip_bad)
+    named = [
+        {"id": name, "name": text.title, "definition": text.body}
+        for name, text in zip(space.ids, space.texts, strict=True)
+    ]
+    return LabelSpace(model, named)

@@ -1,0 +1,114 @@
+"""Scores of systems on a set, on average over sets, and over suites, and how queries move them.
+
+Shape legend: N systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from scimult.evaluation.comparison import paired_samples
+from scimult.evaluation.metrics import Scores
+from scimult.evaluation.report import check_comparable
+from scimult.evaluation.results import Result
+from scimult.evaluation.seeds import query_covariance
+
+AVERAGE, EVERYTHING = "average", "all"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table: scores by system, and how they vary over queries (None: unknown)."""
+
+    task: str
+    name: str
+    metric: str
+    keys: list[str]
+    scores_N: Scores
+    covariance_NN: Scores | None
+
+    def of(self, keys: Sequence[str]) -> Column:
+        """Return the same column of some of its systems."""
+        places = places_of(self, keys)
+        covariance_NN = self.covariance_NN
+        if covariance_NN is not None:
+            covariance_NN = covariance_NN[np.ix_(places, places)]
+        return replace(
+            self, keys=list(keys), scores_N=self.scores_N[places], covariance_NN=covariance_NN
+        )
+
+
+def columns_of(out: Path, results: Mapping[str, Result], names: Sequence[str]) -> list[Column]:
+    """Read the columns of a folder of results: averages first, then the sets in the order given.
+
+    Raises
+    ------
+    DataError
+        If results are damaged, of other data, or their scores per query are not there.
+    """
+    first = next(iter(results.values()))
+    check_comparable(results.values(), first.suite["name"], first.facts)
+    columns = [
+        _column(out, name, {key: r for key, r in results.items() if name in r.sets})
+        for name in names
+        if any(name in result.sets for result in results.values())
+    ]
+    return [*_averages([c for c in columns if len(c.keys) == len(results)]), *columns]
+
+
+def across_suites(averages: Mapping[str, Column]) -> list[Column]:
+    """Return the mean of the suites' averages, each suite counting the same, and each of them.
+
+    Only systems that every suite has enter. Queries of different suites are taken for independent.
+    """
+    keys = [
+        key
+        for key in next(iter(averages.values())).keys
+        if all(key in column.keys for column in averages.values())
+    ]
+    if not keys:
+        return []
+    columns = [
+        replace(column.of(keys), task=suite, name=AVERAGE) for suite, column in averages.items()
+    ]
+    return [_mean_of(columns, EVERYTHING), *columns]
+
+
+def _column(out: Path, name: str, results: Mapping[str, Result]) -> Column:
+    entries = [result.sets[name] for result in results.values()]
+    metric = entries[0].main_metric
+    covariance_NN = None
+    if all(entry.has_samples for entry in entries):
+        samples = paired_samples(out, list(results.values()), name, [metric])
+        covariance_NN = query_covariance(samples)
+    scores_N = np.array([entry.scores[metric] for entry in entries])
+    return Column(entries[0].task, name, metric, list(results), scores_N, covariance_NN)
+
+
+def _averages(columns: Sequence[Column]) -> list[Column]:
+    """Return the mean of all sets, and of each task that has several but not all of them."""
+    groups = {EVERYTHING: list(columns)} if columns else {}
+    for task in dict.fromkeys(column.task for column in columns):
+        members = [column for column in columns if column.task == task]
+        if 1 < len(members) < len(columns):
+            groups[task] = members
+    return [_mean_of(members, task) for task, members in groups.items()]
+
+
+def _mean_of(columns: Sequence[Column], task: str) -> Column:
+    known = [c.covariance_NN for c in columns if c.covariance_NN is not None]
+    # Queries of different sets are drawn independently of each other.
+    covariance_NN = (
+        np.sum(known, axis=0) / len(columns) ** 2 if len(known) == len(columns) else None
+    )
+    scores_N = np.mean([column.scores_N for column in columns], axis=0)
+    return Column(task, AVERAGE, "main", columns[0].keys, scores_N, covariance_NN)
+
+
+def places_of(column: Column, keys: Sequence[str]) -> list[int]:
+    """Return the places of those systems that a column has."""
+    return [column.keys.index(key) for key in keys if key in column.keys]

@@ -1,0 +1,81 @@
+"""What training data hold of evaluation sets, as results keep and tables show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scimult.config import StrictConfig
+from scimult.table import ABSENT, Cell, Table, texts
+
+TITLE = "Evaluation sets in training data"
+ROLES = {"query": "queries", "answer": "relevant", "candidate": "others"}
+WAYS = {"doi": "DOI", "title": "title", "text": "all words", "near": "near-duplicate"}
+
+
+class Contamination(StrictConfig):
+    """Texts and pairs of a set that are in a prepared folder.
+
+    Attributes
+    ----------
+    folder, fingerprint : str
+        The prepared folder, and the hash that its manifest has.
+    texts, found, ids : dict
+        By role (``query``, ``answer``, ``candidate``): how many texts the set has, how many of
+        them equal a training text, and how many have the id of one.
+    ways : dict
+        What showed that texts are equal: ``title``, ``text`` (all words) or ``near``.
+    pairs, pairs_found : int, optional
+        Relevant pairs, and those that are trained on; None where a set has no pairs.
+    """
+
+    folder: str
+    fingerprint: str
+    texts: dict[str, int]
+    found: dict[str, int]
+    ids: dict[str, int]
+    ways: dict[str, int]
+    pairs: int | None = None
+    pairs_found: int | None = None
+
+
+def contamination_table(audits: Iterable[tuple[str, Contamination | None]]) -> Table | None:
+    """Return a table of sets with what of them is in training data; None if nothing was audited.
+
+    Parameters
+    ----------
+    audits : iterable of (str, Contamination or None)
+        Name of a set, and what was found. The same for several systems is one row.
+    """
+    rows: list[list[Cell]] = []
+    ways: dict[str, None] = {}
+    for name, found in audits:
+        if found is not None and (row := _row(name, found)) not in rows:
+            rows.append(row)
+            listed = ", ".join(f"{WAYS[way]} {count:,}" for way, count in found.ways.items())
+            if listed:
+                ways[f"{name} ({found.folder}): found by {listed}."] = None
+    if not rows:
+        return None
+    headings = ["set", "training data", *ROLES.values(), "relevant pairs", "ids"]
+    notes = [
+        "How many texts of a set (queries, relevant and other candidates) equal a training "
+        "text, and how many of its relevant pairs are "
+        "trained on, in either direction. Labels, and candidates of citation sets, are in "
+        "training data by design: what should be 0 is queries and pairs.",
+        "ids: texts whose id a training text has, in any namespace; of numbers that says little.",
+        *ways,
+    ]
+    return Table(TITLE, headings, 2, rows, notes)
+
+
+def _row(name: str, found: Contamination) -> list[Cell]:
+    cells = [_share(found.found[role], found.texts[role]) for role in ROLES]
+    pairs = Cell(ABSENT) if found.pairs is None else _share(found.pairs_found or 0, found.pairs)
+    ids = sum(found.ids.values())
+    return [*texts(name, found.folder), *cells, pairs, Cell(f"{ids:,}", ids)]
+
+
+def _share(found: int, count: int) -> Cell:
+    if not count:
+        return Cell(ABSENT)
+    return Cell(f"{found:,} of {count:,}", found / count)

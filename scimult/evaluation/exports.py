@@ -1,0 +1,186 @@
+"""Results in the formats of others: one CSV, MTEB's files, and ranked lists as BEIR reads them.
+
+PMC-Patients' leaderboard takes the JSON of BEIR: query to document to score, higher is better.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from scimult.errors import DataError, UnknownNameError
+from scimult.evaluation.results import Result, SetResult, folder_of, load_results
+from scimult.files import atomic_file, write_json, write_text
+
+MTEB_VERSION = "2.0.0"
+"""The version of MTEB's file format that is written."""
+_LANGUAGES = ["eng-Latn"]
+
+
+def export_results(
+    folders: Sequence[Path],
+    form: str,
+    out: Path,
+    *,
+    systems: Sequence[str] = (),
+    sets: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
+) -> list[Path]:
+    """Write results of folders in one format; return the paths of what was written.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Folders that ``scimult evaluate`` wrote.
+    form : {"csv", "mteb", "beir"}
+        ``csv``: ``OUT/results.csv``, one line per score. ``mteb``: a folder of results as
+        MTEB's ``ResultCache`` reads it. ``beir``: ``OUT/SYSTEM/SET.json``, of the ranked lists
+        that ``--save-runs`` kept; what PMC-Patients asks for, too.
+    out : Path
+        Where to write.
+    systems, sets : sequence of str
+        Only these; all if empty.
+    names : mapping, optional
+        Set to the name that MTEB has for it.
+
+    Raises
+    ------
+    DataError
+        If there are no results, or no ranked lists where these are asked for.
+    UnknownNameError
+        If a system or a set has no result.
+    """
+    chosen = [(folder, one) for folder in folders for one in _chosen(folder, systems, sets)]
+    if form == "csv":
+        write_text(out / "results.csv", _csv(result for _, result in chosen))
+        return [out / "results.csv"]
+    if form == "mteb":
+        return [path for _, result in chosen for path in _mteb(result, out, names or {})]
+    written = [path for folder, result in chosen for path in _beir(folder, result, out)]
+    if not written:
+        fix = "evaluate again with --save-runs"
+        raise DataError("no ranked lists in these results", path=folders[0], fix=fix)
+    return written
+
+
+def _chosen(folder: Path, systems: Sequence[str], sets: Sequence[str]) -> list[Result]:
+    results = load_results(folder)
+    if not results:
+        raise DataError("no results in this folder", path=folder, fix="run scimult evaluate first")
+    known = {result.system: result for result in results}
+    for name in systems:
+        if name not in known:
+            raise UnknownNameError("system", name, known, path=folder)
+    every = {name for result in results for name in result.sets}
+    for name in sets:
+        if name not in every:
+            raise UnknownNameError("set", name, every, path=folder)
+    return [
+        result.model_copy(
+            update={"sets": {k: v for k, v in result.sets.items() if not sets or k in sets}}
+        )
+        for result in results
+        if not systems or result.system in systems
+    ]
+
+
+def _csv(results: Iterable[Result]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    head = ["suite", "system", "task", "set", "protocol", "metric", "main", "score", "low", "high"]
+    writer.writerow([*head, "queries", "date"])
+    for result in results:
+        for name, entry in result.sets.items():
+            where = [result.suite["name"], result.system, entry.task, name, entry.protocol]
+            made = entry.provenance or result.provenance
+            for metric, score in entry.scores.items():
+                ends = entry.intervals.get(metric, (None, None))
+                main = int(metric == entry.main_metric)
+                last = [entry.counts.get("queries"), made.get("date")]
+                writer.writerow([*where, metric, main, score, *ends, *last])
+    return text.getvalue()
+
+
+def _mteb(result: Result, out: Path, names: Mapping[str, str]) -> list[Path]:
+    """Write a folder per model and revision, with a file per task and one on the model."""
+    revision = str(result.settings.get("fingerprint", "no_revision_available"))
+    folder = out / "results" / f"scimult__{folder_of(out, result.system).name}" / revision
+    written = []
+    for name, entry in result.sets.items():
+        path = folder / f"{names.get(name, name)}.json"
+        write_json(path, _task_result(names.get(name, name), entry, result.suite, name))
+        written.append(path)
+    write_json(folder / "model_meta.json", _model_meta(result, revision))
+    return written
+
+
+def _task_result(
+    task: str, entry: SetResult, suite: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    scores = {_mteb_metric(metric): score for metric, score in entry.scores.items()}
+    scores["main_score"] = entry.scores[entry.main_metric]
+    split = suite["benchmarks"][name]["split"]
+    found = {**scores, "hf_subset": "default", "languages": _LANGUAGES}
+    return {
+        # Which data it was: the digests of its files are in our own result.
+        "dataset_revision": f"{suite['name']}/{name}",
+        "task_name": task,
+        "mteb_version": MTEB_VERSION,
+        "scores": {split: [found]},
+        "evaluation_time": entry.seconds,
+        "kg_co2_emissions": None,
+    }
+
+
+def _mteb_metric(name: str) -> str:
+    return name.replace("@", "_at_").replace("%", "_percent_").replace("macro_f1", "f1")
+
+
+def _model_meta(result: Result, revision: str) -> dict[str, Any]:
+    similarity = result.settings.get("similarity")
+    unknown = (
+        *("loader", "release_date", "n_parameters", "memory_usage_mb", "max_tokens", "embed_dim"),
+        *("license", "open_weights", "public_training_code", "public_training_data"),
+        *("use_instructions", "training_datasets"),
+    )
+    return {
+        "name": f"scimult/{result.system}",
+        "revision": revision,
+        "languages": _LANGUAGES,
+        "framework": [],
+        "similarity_fn_name": {"l2": "euclidean"}.get(str(similarity), similarity),
+        **dict.fromkeys(unknown),
+    }
+
+
+def _beir(folder: Path, result: Result, out: Path) -> list[Path]:
+    written = []
+    for name in result.sets:
+        run = folder_of(folder, result.system) / "runs" / f"{name}.run"
+        if run.exists():
+            path = folder_of(out, result.system) / f"{name}.json"
+            with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+                json.dump(_read_lists(run), file)
+            written.append(path)
+    return written
+
+
+def _read_lists(path: Path) -> dict[str, dict[str, float]]:
+    """Read a TREC run without knowing its queries and candidates."""
+    found: dict[str, dict[str, float]] = {}
+    with open(path, encoding="utf-8") as file:
+        for line, text in enumerate(file, start=1):
+            columns = text.split()
+            try:
+                query, _, document, _, score, _ = columns
+                found.setdefault(unquote(query), {})[unquote(document)] = float(score)
+            except ValueError as error:
+                fix = "evaluate again with --save-runs"
+                problem = "not a line of a TREC run"
+                raise DataError(problem, path=path, line=line, value=text, fix=fix) from error
+    return found

@@ -1,0 +1,96 @@
+"""CSFCube's own files: papers like a paper in one facet (Mysore et al. 2021).
+
+``abstracts-csfcube-preds.jsonl`` has papers (``paper_id``, ``title``, ``abstract``: a list of
+sentences), ``test-pid2anns-csfcube-FACET.json`` the pool of each query (``cands``) and the grades
+from 0 to 3 (``relevance_adju``). ``evaluation_splits.json`` divides the queries into two folds,
+whose means are averaged (``average: groups``). ``split`` names the facets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scimult.data.lines import Record, Rejects
+from scimult.errors import DataError
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.formats.checks import known_documents, ranked_set
+from scimult.evaluation.records import Judgments, by_id
+from scimult.evaluation.task_data import Dataset
+from scimult.files import packed_or_plain, read_json
+from scimult.types import Text
+
+FOLDS = "evaluation_splits.json"
+IN_OWN_POOL = "a query paper was in its own pool, and was left out of it"
+
+
+def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+    """Return the files of judgments, of folds and of texts."""
+    names = [f"test-pid2anns-csfcube-{facet}.json" for facet in benchmark.splits]
+    names += [FOLDS, benchmark.texts or "abstracts-csfcube-preds.jsonl"]
+    return [packed_or_plain(root / benchmark.folder / name) for name in names]
+
+
+def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+    """Read the pools of the facets; a paper that two facets ask for is two queries."""
+    *pools, folds, texts = needed(benchmark, root)
+    documents = by_id(texts, "paper_id", _paper, rejects)
+    judgments: Judgments = {}
+    in_own_pool = 0
+    for facet, path in zip(benchmark.splits, pools, strict=True):
+        for paper, pool in _object(path).items():
+            grades = zip(pool["cands"], pool["relevance_adju"], strict=True)
+            judged = {str(candidate): int(grade) for candidate, grade in grades}
+            in_own_pool += judged.pop(paper, None) is not None
+            judgments[f"{paper}_{facet}"] = judged
+    judgments = known_documents(judgments, documents, pools[0], rejects)
+    queries = {query: documents.get(query.rpartition("_")[0]) for query in judgments}
+    for query in [query for query, text in queries.items() if text is None]:
+        fix = "get its text, or leave the query out"
+        problem = "judged query has no text"
+        rejects.reject(DataError(problem, path=pools[0], value=query, fix=fix))
+        del queries[query]
+    return ranked_set(
+        name,
+        benchmark,
+        {query: text for query, text in queries.items() if text is not None},
+        documents,
+        judgments,
+        rejects,
+        files=[*pools, folds, texts],
+        judged_in=pools[0],
+        listed=judgments,
+        groups=_folds(folds, judgments),
+        remarks={IN_OWN_POOL: in_own_pool} if in_own_pool else {},
+    )
+
+
+def _paper(record: Record) -> Text:
+    sentences = record.fields.get("abstract") or []
+    body = " ".join(map(str, sentences)) if isinstance(sentences, list) else str(sentences)
+    return Text("paper", record.text("title", ""), body)
+
+
+def _folds(path: Path, judgments: Judgments) -> dict[str, str]:
+    """Return the fold of each query, as both folds of all facets are tested.
+
+    Raises
+    ------
+    DataError
+        If a query is in none.
+    """
+    tree = _object(path).get("all", {})
+    found = {query: fold for fold in ("fold1_test", "fold2_test") for query in tree.get(fold, ())}
+    missing = sorted(judgments.keys() - found.keys())
+    if missing:
+        fix = "get the file again"
+        raise DataError("a query is in no fold", path=path, value=missing[0], fix=fix)
+    return {query: found[query] for query in judgments}
+
+
+def _object(path: Path) -> Mapping[str, Mapping[str, list[Any]]]:
+    tree = read_json(path)
+    if not (isinstance(tree, dict) and all(isinstance(entry, dict) for entry in tree.values())):
+        raise DataError("not an object of objects", path=path, fix="get the file again")
+    return tree

@@ -1,0 +1,85 @@
+"""DORIS-MAE's own file: research needs of several sentences (Wang et al. 2023).
+
+``DORIS-MAE_dataset_v1.json`` is one object: ``Corpus`` (a list of abstracts, whose places are
+their ids), ``Query`` (``query_text``, ``candidate_pool``, ``aspects``: aspect to its sub-aspects)
+and ``Annotation`` (``aspect_id``, ``abstract_id``, ``score`` from 0 to 2). The grade of an
+abstract is the sum of its scores over the aspects and sub-aspects of a query. ``split`` is
+``graded``, or ``relevant``: 1 if the mean score is at least 1, as the authors' recall,
+R-precision and MAP have it, which leave queries without such an abstract out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scimult.data.lines import Rejects
+from scimult.errors import ConfigError, DataError
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.formats.checks import ranked_set
+from scimult.evaluation.records import Judgments
+from scimult.evaluation.task_data import Dataset
+from scimult.files import packed_or_plain, read_json
+from scimult.types import Text
+
+SPLITS = ("graded", "relevant")
+KEYS = ("Corpus", "Query", "Annotation")
+LEFT_OUT = "a query without a relevant abstract was left out, as its authors do"
+
+
+def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+    """Return the file."""
+    name = benchmark.texts or "DORIS-MAE_dataset_v1.json"
+    return [packed_or_plain(root / benchmark.folder / name)]
+
+
+def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+    """Read the queries, each with its pool of abstracts."""
+    if benchmark.split not in SPLITS:
+        fix = f"use split: {' or '.join(SPLITS)}"
+        raise ConfigError("format 'doris_mae' has no such split", value=benchmark.split, fix=fix)
+    [path] = needed(benchmark, root)
+    tree = read_json(path)
+    absent = [key for key in KEYS if not isinstance(tree, dict) or key not in tree]
+    if absent:
+        raise DataError("not DORIS-MAE's data set", path=path, value=absent, fix="get it again")
+    scores: dict[tuple[str, str], int] = defaultdict(int)
+    for entry in tree["Annotation"]:
+        scores[str(entry["aspect_id"]), str(entry["abstract_id"])] += int(entry["score"])
+    judgments: Judgments = {}
+    for place, query in enumerate(tree["Query"]):
+        aspects = _aspects(query)
+        sums = {
+            str(abstract): sum(scores[aspect, str(abstract)] for aspect in aspects)
+            for abstract in query["candidate_pool"]
+        }
+        if benchmark.split == "relevant":
+            sums = {abstract: int(total >= len(aspects)) for abstract, total in sums.items()}
+        judgments[str(place)] = sums
+    kept = {query: sums for query, sums in judgments.items() if any(sums.values())}
+    listed = {abstract for sums in kept.values() for abstract in sums}
+    documents = {
+        str(place): Text("paper", str(entry.get("title") or ""), entry["original_abstract"])
+        for place, entry in enumerate(tree["Corpus"])
+        if str(place) in listed
+    }
+    return ranked_set(
+        name,
+        benchmark,
+        {query: Text("query", tree["Query"][int(query)]["query_text"]) for query in kept},
+        documents,
+        kept,
+        rejects,
+        files=[path],
+        judged_in=path,
+        listed=kept,
+        remarks={LEFT_OUT: len(judgments) - len(kept)} if len(kept) < len(judgments) else {},
+    )
+
+
+def _aspects(query: Mapping[str, Any]) -> set[str]:
+    """Return the ids of a query's aspects and their sub-aspects."""
+    found = {str(aspect) for aspect in query["aspects"]}
+    return found | {str(part) for parts in query["aspects"].values() for part in parts}

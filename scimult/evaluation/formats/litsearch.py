@@ -1,0 +1,61 @@
+"""LitSearch as its authors have it on the hub (Ajith et al. 2024).
+
+``query.jsonl`` has questions (``query``, ``corpusids`` of the answers, ``query_set``, and
+``specificity``: 0 for broad ones, 1 for specific ones), ``corpus.jsonl`` papers (``corpusid``,
+``title``, ``abstract``). Scores by set and specificity stand under ``details``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.formats.checks import known_documents, ranked_set
+from scimult.evaluation.records import Judgments, by_id
+from scimult.evaluation.task_data import Dataset
+from scimult.files import packed_or_plain
+from scimult.types import Text
+
+BREADTH = {"0": "broad", "1": "specific"}
+NO_TEXT = "a paper without a title and abstract stands as a full stop"
+
+
+def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+    """Return the files of queries and of texts."""
+    names = [benchmark.queries or "query.jsonl", benchmark.texts or "corpus.jsonl"]
+    return [packed_or_plain(root / benchmark.folder / name) for name in names]
+
+
+def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+    """Read questions, numbered by their places, and search the whole corpus for each."""
+    path, texts = needed(benchmark, root)
+    documents = by_id(texts, "corpusid", _paper, rejects)
+    empty = [paper for paper, text in documents.items() if not text.joined]
+    documents.update(dict.fromkeys(empty, Text("paper", ".")))
+    queries: dict[str, Text] = {}
+    judgments: Judgments = {}
+    groups: dict[str, str] = {}
+    for place, record in enumerate(read_jsonl(path, rejects)):
+        query = f"q{place + 1}"
+        queries[query] = Text("query", record.text("query"))
+        judgments[query] = dict.fromkeys(map(str, record.fields.get("corpusids") or ()), 1)
+        breadth = str(record.fields.get("specificity"))
+        groups[query] = f"{record.text('query_set')}, {BREADTH.get(breadth, breadth)}"
+    return ranked_set(
+        name,
+        benchmark,
+        queries,
+        documents,
+        known_documents(judgments, documents, path, rejects),
+        rejects,
+        files=[path, texts],
+        judged_in=path,
+        groups=groups,
+        remarks={NO_TEXT: len(empty)} if empty else {},
+    )
+
+
+def _paper(record: Record) -> Text:
+    title, abstract = (record.fields.get(field) or "" for field in ("title", "abstract"))
+    return Text("paper", str(title), str(abstract))

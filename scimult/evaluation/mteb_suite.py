@@ -1,0 +1,270 @@
+"""Tasks of MTEB as a suite of ours: MTEB scores them, and its numbers become a result.
+
+MTEB keeps its own files, in its own layout, in its result cache; what is here reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from scimult.config import StrictConfig
+from scimult.errors import DataError
+from scimult.evaluation.growing import GrowingResult
+from scimult.evaluation.results import CostKind, Result, SetResult
+
+NAME = "mteb"
+# Beside the main measure of a task, where MTEB has them: what papers on these sets print.
+BESIDE = ("ndcg_at_10", "recall_at_5", "recall_at_20", "recall_at_100", "f1")
+
+
+class Encoder(Protocol):
+    """What is needed of an encoder beside what MTEB asks of it."""
+
+    @property
+    def work(self) -> Mapping[str, Any]:
+        """Name of a task to the ``texts``, ``tokens`` and ``encode_seconds`` it cost."""
+        ...
+
+    def route(self, task_metadata: Any, prompt_type: Any = None) -> tuple[str, Any]:
+        """Return the task of ours, and the side."""
+        ...
+
+
+class MtebSet(StrictConfig):
+    """One task as it is scored.
+
+    Attributes
+    ----------
+    task : str
+        The task of ours that its texts are encoded by.
+    type, main_metric : str
+        As MTEB has them.
+    source, revision : str
+        The data set on the hub.
+    subsets, splits : list of str
+        What its score is the mean over.
+    """
+
+    task: str
+    protocol: Literal["mteb"] = "mteb"
+    type: str
+    main_metric: str
+    source: str
+    revision: str
+    subsets: list[str]
+    splits: list[str]
+
+
+class MtebSuite(StrictConfig):
+    """The tasks that were asked for."""
+
+    name: str = NAME
+    description: str = "tasks of MTEB, scored by MTEB"
+    how_to_get: str = "MTEB gets the data from the hub"
+    benchmarks: dict[str, MtebSet]
+
+
+class MtebSystem:
+    """Name and settings of the model, for its result."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        self.name = name
+        self._settings = dict(settings)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings."""
+        return {"kind": NAME, **self._settings}
+
+
+def make_suite(encoder: Encoder, tasks: Iterable[Any]) -> MtebSuite:
+    """Describe tasks of MTEB."""
+    return MtebSuite(
+        benchmarks={
+            task.metadata.name: MtebSet(
+                task=encoder.route(task.metadata)[0],
+                type=task.metadata.type,
+                main_metric=as_ours(task.metadata.main_score),
+                source=task.metadata.dataset["path"],
+                revision=task.metadata.dataset["revision"],
+                subsets=list(task.hf_subsets),
+                splits=list(task.eval_splits),
+            )
+            for task in tasks
+        }
+    )
+
+
+def score(
+    system: MtebSystem,
+    encoder: Encoder,
+    tasks: Sequence[Any],
+    out: Path,
+    cache: Path,
+    *,
+    again: bool = False,
+    batch_size: int = 1024,
+    on_task: Callable[[str, SetResult | Exception], None] = lambda name, result: None,
+) -> Result:
+    """Let MTEB score the tasks, and keep its numbers below ``out`` task by task.
+
+    A task that fails does not stop the others: the result names it under ``failed``.
+
+    Parameters
+    ----------
+    system
+        What the result is called, and what it says of the model.
+    encoder
+        The model as MTEB knows it.
+    tasks : sequence
+        Tasks of MTEB.
+    out, cache : Path
+        Folder of our results, and of MTEB's result cache.
+    again : bool
+        Score what the cache has too.
+    batch_size : int
+        Texts that MTEB hands over at once.
+    on_task : callable
+        Is told the scores of each task, or the error.
+
+    Raises
+    ------
+    ConfigError
+        If ``out`` has the result of another model of this name, or of another suite.
+    Exception
+        The first error, if no task could be scored.
+    """
+    import mteb
+
+    suite = make_suite(encoder, tasks)
+    growing = GrowingResult(system, suite, out)
+    kept = mteb.ResultCache(cache_path=cache)
+    theirs: Any = encoder  # MTEB asks for more than is used here
+    options: Any = {"batch_size": batch_size}
+    errors = []
+    for task in tasks:
+        name = task.metadata.name
+        try:
+            found = mteb.evaluate(
+                theirs,
+                task,
+                cache=kept,
+                overwrite_strategy="always" if again else "only-missing",
+                encode_kwargs=options,
+                show_progress_bar=False,
+            )
+            entry = set_result(found.task_results[0].to_dict(), suite.benchmarks[name])
+            before = growing.result.sets.get(name)
+            measured = _measured(task, suite.benchmarks[name], encoder, before)
+            entry = entry.model_copy(update=measured)
+        except Exception as error:  # of one task; data sets fail in many ways
+            told = error if task.data_loaded else _no_data(task, error)
+            errors.append(told)
+            growing.fail(name, str(told) or type(told).__name__)
+            if len(tasks) > 1:
+                on_task(name, told)
+        else:
+            on_task(name, growing.add(name, entry))
+    if len(errors) == len(tasks):
+        raise errors[0]
+    return growing.result
+
+
+def set_result(found: Mapping[str, Any], entry: MtebSet) -> SetResult:
+    """Make a result of ours of what MTEB writes about a task (its JSON).
+
+    A score is the mean over the splits and subsets of ``entry``, as MTEB's own is.
+
+    Raises
+    ------
+    DataError
+        If a split or subset is not there.
+    """
+    parts = {
+        f"{split}/{subset}": scores
+        for split in entry.splits
+        for subset in entry.subsets
+        for scores in found["scores"].get(split, ())
+        if scores["hf_subset"] == subset
+    }
+    wanted = len(entry.splits) * len(entry.subsets)
+    if len(parts) < wanted:
+        problem = f"MTEB's result of {found['task_name']} has {len(parts)} of {wanted} parts"
+        raise DataError(problem, value=sorted(parts), fix="score the task again (--again)")
+    scores = {entry.main_metric: _mean(parts, "main_score")}
+    for name in BESIDE:
+        if as_ours(name) not in scores and all(name in part for part in parts.values()):
+            scores[as_ours(name)] = _mean(parts, name)
+    details: dict[str, Any] = {"mteb": found["mteb_version"]}
+    if len(parts) > 1:
+        details["by_part"] = {key: part["main_score"] for key, part in parts.items()}
+    return SetResult(
+        task=entry.task,
+        protocol=entry.protocol,
+        mode="default",
+        main_metric=entry.main_metric,
+        group=f"MTEB {entry.type}",
+        counts={},
+        left_out={},
+        files={entry.source: entry.revision},
+        scores=scores,
+        seconds=round(found["evaluation_time"] or 0.0, 3),
+        details=details,
+        resampled=[],
+    )
+
+
+def as_ours(measure: str) -> str:
+    """Return MTEB's name of a measure as ours: ``recall@20`` for ``recall_at_20``."""
+    name, at, depth = measure.partition("_at_")
+    return f"{name}@{depth}" if at and depth.isdecimal() else measure
+
+
+def _mean(parts: Mapping[str, Mapping[str, Any]], name: str) -> float:
+    return float(sum(part[name] for part in parts.values()) / len(parts))
+
+
+def _measured(
+    task: Any, entry: MtebSet, encoder: Encoder, before: SetResult | None
+) -> dict[str, Any]:
+    """Return sizes as MTEB publishes them, and what was encoded now, or if nothing was before."""
+    found: dict[str, Any] = {"counts": _counts(task.metadata.descriptive_stats or {}, entry)}
+    work = encoder.work.get(task.metadata.name)
+    if work is None and before is not None:
+        found |= {"cost": before.cost, "remarks": before.remarks}
+    if work is not None:
+        kinds: tuple[CostKind, ...] = ("texts", "tokens", "encode_seconds")
+        found["cost"] = {kind: float(getattr(work, kind)) for kind in kinds}
+        if work.empty:
+            found["remarks"] = {"a text without a word was encoded as a full stop": work.empty}
+    return found
+
+
+def _counts(published: Mapping[str, Any], entry: MtebSet) -> dict[str, int]:
+    """Return queries, candidates and relevant pairs of all parts; 0 where MTEB says nothing."""
+    parts: list[Mapping[str, Any]] = []
+    for split in entry.splits:
+        whole = published.get(split, {})
+        by_subset = whole.get("hf_subset_descriptive_stats")
+        parts += [by_subset[subset] for subset in entry.subsets] if by_subset else [whole]
+
+    def total(kind: str, key: str) -> int:
+        return sum((part.get(kind) or {}).get(key, 0) for part in parts)
+
+    queries = total("queries_text_statistics", "unique_texts")
+    return {
+        "queries": queries or sum(part.get("num_samples", 0) for part in parts),
+        "candidates": total("documents_text_statistics", "unique_texts"),
+        "relevant": total("relevant_docs_statistics", "num_relevant_docs"),
+    }
+
+
+def _no_data(task: Any, error: Exception) -> DataError:
+    """Say that the data of a task could not be had, and why."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return DataError(
+        f"MTEB cannot get the data of {task.metadata.name} ({task.metadata.dataset['path']}): "
+        f"{type(error).__name__}: {lines[0]}",
+        fix="check the connection and $HF_HOME, then run the command again",
+    )

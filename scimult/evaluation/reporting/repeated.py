@@ -1,0 +1,106 @@
+"""Tables of runs of several seeds: scores and differences, and both as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from scimult.evaluation.columns import AVERAGE, EVERYTHING
+from scimult.evaluation.repeated import SUITES, Difference, Score, SuiteFindings
+from scimult.table import ABSENT, Cell, Mark, Table, label, number, texts
+
+Place = tuple[str, str, str]
+
+
+def score_table(found: SuiteFindings) -> Table:
+    """Return one row per run, and one column per average and set."""
+    level = round(1 - found.confidence, 12)
+    columns = list(dict.fromkeys((row.task, row.name, row.metric) for row in found.scores))
+    scores = {(row.run, row.task, row.name): row for row in found.scores}
+    differences = {(row.run, row.task, row.name): row for row in found.differences}
+    best = {place: _best(found.scores, place) for place in columns}
+    rows = []
+    for run, count in found.seeds.items():
+        cells = []
+        for task, name, metric in columns:
+            row = scores.get((run, task, name))
+            change = differences.get((run, task, name))
+            cells.append(_cell(row, change, best[task, name, metric], level))
+        rows.append([label(run), label(ABSENT if count is None else str(count)), *cells])
+    headings = ["run", "seeds", *map(_heading, columns)]
+    title = found.suite if found.suite == SUITES else f"Suite {found.suite}"
+    return Table(f"{title}: {found.description}", headings, 1, rows, found.notes)
+
+
+def _heading(place: Place) -> str:
+    task, name, metric = place
+    if name != AVERAGE:
+        return f"{name} {metric}"
+    return AVERAGE if task == EVERYTHING else f"{AVERAGE} {task}"
+
+
+def _best(scores: Sequence[Score], place: Place) -> str:
+    """Return the highest mean as it is shown."""
+    task, name, _ = place
+    shown = [row.mean for row in scores if (row.task, row.name) == (task, name)]
+    return f"{100 * max(shown):.2f}"
+
+
+def _cell(row: Score | None, change: Difference | None, best: str, level: float) -> Cell:
+    if row is None:
+        return Cell(ABSENT)
+    mean = f"{100 * row.mean:.2f}"
+    text = mean if row.sd is None else f"{mean} ± {100 * row.sd:.2f}"
+    mark: Mark = ""
+    if change is not None and change.p_holm is not None and change.p_holm <= level:
+        mark = "better" if change.difference > 0 else "worse"
+    note = ""
+    if change is not None and change.low is not None and change.high is not None:
+        note = f"{100 * change.difference:+.2f} [{100 * change.low:+.2f}, {100 * change.high:+.2f}]"
+    return Cell(text, row.mean, bold=mean == best, mark=mark, note=note)
+
+
+def difference_table(found: SuiteFindings) -> Table:
+    """Return one row per run and set, averages first."""
+    rows = []
+    ordered = [row for run in found.seeds for row in found.differences if row.run == run]
+    for row in ordered:
+        interval = ABSENT
+        if row.low is not None and row.high is not None:
+            interval = f"[{100 * row.low:+.2f}, {100 * row.high:+.2f}]"
+        rows.append(
+            [
+                *texts(row.run, row.task, row.name, row.metric, f"{row.seeds[0]}, {row.seeds[1]}"),
+                number(row.difference, "{:+.2f}", 100),
+                label(interval),
+                number(row.p, "{:.4f}"),
+                number(row.p_holm, "{:.4f}"),
+            ]
+        )
+    names = ["run", "task", "set", "metric", "seeds"]
+    numbers = ["difference", f"{100 * found.confidence:g}% interval", "p", "p (Holm)"]
+    title = found.suite if found.suite == SUITES else f"Suite {found.suite}"
+    title = f"{title}: differences to {found.baseline}"
+    return Table(title, [*names, *numbers], len(names), rows, group=1)
+
+
+def to_csv(every: Sequence[SuiteFindings]) -> str:
+    """Return one line per run and column in full precision, scores in [0, 1].
+
+    ``scores`` has those of the seeds, by a semicolon. A cell is empty where there is nothing.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    head = ["suite", "run", "task", "set", "metric", "seeds", "mean", "sd", "scores"]
+    tested = ["difference", "low", "high", "p", "p_holm"]
+    writer.writerow([*head, "baseline", *tested])
+    for found in every:
+        differences = {(row.run, row.task, row.name): row for row in found.differences}
+        for row in found.scores:
+            by_seed = ";".join(map(str, row.scores))
+            cells = [found.suite, row.run, row.task, row.name, row.metric, found.seeds[row.run]]
+            change = differences.get((row.run, row.task, row.name))
+            values = [getattr(change, name, None) for name in tested]
+            writer.writerow([*cells, row.mean, row.sd, by_seed, found.baseline, *values])
+    return text.getvalue()

@@ -1,0 +1,187 @@
+"""Approximate indexes are trained, filled, filled by several processes, and grown.
+
+An index is trained on a sample and filled with rows in their order. Parts of it may be filled by
+processes on several machines that see the library's folder: the first that comes trains, each fills
+its share of the rows, the one that ends last merges them, and the result is what one process makes.
+
+Shape legend: N rows, B rows of a block, D width.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scimult.errors import ConfigError, StorageError
+from scimult.files import atomic_file, only_writer
+from scimult.inference.bulk import Part
+from scimult.library.approximate import IndexFacts, Kind, faiss_library, prepared
+from scimult.progress import note
+from scimult.retrieval.shards import Shards
+from scimult.types import BoolArray
+
+if TYPE_CHECKING:
+    import faiss
+
+FACTORIES = {
+    "rabitq": "RR{width},IVF{lists},RaBitQ",
+    "pq": "IVF{lists},PQ{parts}x4fs",
+    "hnsw": "IDMap2,HNSW32_SQ8",
+}
+_BLOCK = 1 << 16
+_TRAINED_ON = 40  # vectors for each list, about what k-means asks for
+_ROUNDS = 5
+_WAIT_SECONDS = 0.5
+
+
+def build(
+    path: Path, kind: Kind, shards: Shards, live_N: BoolArray, lists: int | None = None
+) -> IndexFacts:
+    """Make an index of the live rows, and write it atomically.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    kind : {"rabitq", "pq", "hnsw"}
+        See :mod:`scimult.library.approximate`.
+    shards : Shards
+        The vectors.
+    live_N : BoolArray
+        Which rows are papers.
+    lists : int, optional
+        Inverted lists; by default four times the square root of their number.
+    """
+    index = _trained(kind, shards, live_N, lists)
+    _fill(index, shards, live_N)
+    _write(index, path)
+    return IndexFacts(kind, path.name, len(live_N), int(live_N.sum()))
+
+
+def extend(
+    path: Path, old: Path, facts: IndexFacts, shards: Shards, live_N: BoolArray
+) -> IndexFacts:
+    """Write the index ``old`` with the live rows that came after it, and return its facts."""
+    late_N = live_N.copy()
+    late_N[: facts.rows] = False
+    index = faiss_library().read_index(str(old))
+    _fill(index, shards, late_N)
+    _write(index, path)
+    papers = facts.papers + int(late_N.sum())
+    return replace(facts, file=path.name, rows=len(live_N), papers=papers)
+
+
+class Parts:
+    """The parts of an index that several processes fill.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they meet; gone when they are merged.
+    kind, shards, live_N
+        As of :func:`build`; the same in every process.
+    count : int
+        Of the parts.
+
+    Raises
+    ------
+    ConfigError
+        If the kind has no parts.
+    """
+
+    def __init__(
+        self, folder: Path, kind: Kind, shards: Shards, live_N: BoolArray, count: int
+    ) -> None:
+        if kind == "hnsw":
+            fix = "use pq or rabitq, or leave --part out"
+            raise ConfigError("graphs cannot be merged", value=kind, fix=fix)
+        self._folder, self._kind, self._count = folder, kind, count
+        self._shards, self._live_N = shards, live_N
+        self._start = folder / "trained.faiss"
+
+    def fill(self, part: Part) -> bool:
+        """Fill one part, or find it there; return whether all parts are there by now."""
+        path = self._path(part.index)
+        if not path.is_file():
+            self._train()
+            edges = np.linspace(0, len(self._live_N), self._count + 1).astype(int)
+            mine_N = np.zeros_like(self._live_N)
+            mine_N[edges[part.index] : edges[part.index + 1]] = True
+            index = faiss_library().read_index(str(self._start))
+            _fill(index, self._shards, self._live_N & mine_N)
+            _write(index, path)
+        return not self.missing()
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the parts that are not there."""
+        return [number for number in range(self._count) if not self._path(number).is_file()]
+
+    def merge(self, path: Path) -> IndexFacts:
+        """Write all parts as one index, and remove them."""
+        library = faiss_library()
+        index = library.read_index(str(self._path(0)))
+        for number in range(1, self._count):
+            part = library.read_index(str(self._path(number)))
+            library.extract_index_ivf(index).merge_from(library.extract_index_ivf(part), 0)
+            index.ntotal = library.extract_index_ivf(index).ntotal
+        _write(index, path)
+        self.remove()
+        return IndexFacts(self._kind, path.name, len(self._live_N), int(self._live_N.sum()))
+
+    def remove(self) -> None:
+        """Remove all parts."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _train(self) -> None:
+        """Train the index if nobody has; wait while somebody does."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        while not self._start.is_file():
+            try:
+                with only_writer(self._folder):
+                    if not self._start.is_file():
+                        _write(_trained(self._kind, self._shards, self._live_N), self._start)
+            except StorageError:
+                note("another process trains the index")
+                time.sleep(_WAIT_SECONDS)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:04d}.faiss"
+
+
+def _trained(
+    kind: Kind, shards: Shards, live_N: BoolArray, lists: int | None = None
+) -> faiss.Index:
+    library, width = faiss_library(), shards.space.width
+    rows = np.flatnonzero(live_N)
+    count = lists or max(1, min(4 * round(math.sqrt(len(rows))), len(rows) // _TRAINED_ON))
+    parts = max(part for part in range(1, width // 4 + 1) if width % part == 0)
+    text = FACTORIES[kind].format(width=width, lists=count, parts=parts)
+    l2 = shards.space.similarity == "l2"
+    metric = library.METRIC_L2 if l2 else library.METRIC_INNER_PRODUCT
+    index: faiss.Index = library.index_factory(width, text, metric)
+    if kind != "hnsw":
+        clusters = library.extract_index_ivf(index).cp
+        clusters.niter, clusters.max_points_per_centroid = _ROUNDS, _TRAINED_ON
+    chosen = np.random.default_rng(0).permutation(rows)[: max(_TRAINED_ON * count, 1 << 12)]
+    index.train(prepared(shards.rows(np.sort(chosen)), shards.space.similarity))
+    return index
+
+
+def _fill(index: faiss.Index, shards: Shards, live_N: BoolArray) -> None:
+    """Add the live rows in their order."""
+    for first, stored_BD in shards.blocks(_BLOCK):
+        columns = np.flatnonzero(live_N[first : first + len(stored_BD)])
+        if len(columns):
+            vectors_BD = np.asarray(stored_BD[columns], dtype=np.float32)
+            index.add_with_ids(prepared(vectors_BD, shards.space.similarity), columns + first)
+
+
+def _write(index: Any, path: Path) -> None:
+    with atomic_file(path) as temporary:
+        faiss_library().write_index(index, str(temporary))

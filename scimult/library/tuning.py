@@ -1,0 +1,98 @@
+"""The share of BM25 beside vectors, chosen on queries whose papers are known.
+
+Shape legend: Q queries, K listed papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scimult.data.ragged import Ragged
+from scimult.errors import DataError
+from scimult.evaluation.metrics import compute, judge
+from scimult.files import only_writer
+from scimult.library.fusing import fused
+from scimult.library.manifest import Share, write_manifest
+from scimult.library.opened import Opened
+from scimult.library.searching import FUSED
+from scimult.library.state import State
+from scimult.retrieval.runs import Qrels, Ranking
+from scimult.types import IntArray
+
+LEAST = 10
+"""Queries that a choice needs."""
+_K = 10
+_SHARES: tuple[Share, ...] = (*(round(0.1 * tenths, 1) for tenths in range(11)), "rank")
+
+
+class Question(NamedTuple):
+    """Words, and the ids of papers that answer them."""
+
+    words: str
+    ids: Sequence[str]
+
+
+class Tuned(NamedTuple):
+    """What was chosen, nDCG@10 of all that were tried, and on how many queries."""
+
+    share: Share
+    scores: Mapping[Share, float]
+    queries: int
+
+
+def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Question]) -> Tuned:
+    """Choose the share of BM25 with the best nDCG@10, and keep it in the library.
+
+    Of shares that are equally good the smallest is taken, and reciprocal ranks, which have nothing
+    to choose, only where they are better. Papers that are not in the library count as missed.
+
+    Raises
+    ------
+    DataError
+        If too few queries have a paper in the library.
+    StorageError
+        If another process is writing.
+    """
+    asked = [(one.words, _rows(state, one.ids), len(set(one.ids))) for one in questions]
+    asked = [one for one in asked if len(one[1]) and one[0].strip()]
+    if len(asked) < LEAST:
+        fix = f"give {LEAST} or more, with ids of papers that are here"
+        raise DataError("too few queries with papers of the library", value=len(asked), fix=fix)
+    queries_QD = opened.queries(task, [words for words, _, _ in asked])
+    vectors, _ = opened.searcher(task).vectors(queries_QD, FUSED, state.live_N)
+    words = [opened.words.best(text, FUSED, state.live_N) for text, _, _ in asked]
+    # A paper that is not here has a number that nothing finds.
+    answers = [
+        np.append(rows, state.manifest.rows + np.arange(count - len(rows)))
+        for _, rows, count in asked
+    ]
+    listed = Ragged.from_lists(answers)
+    most = state.manifest.rows + max(count for _, _, count in asked)
+    qrels = Qrels(listed, Ragged(np.ones_like(listed.values), listed.offsets), most)
+    scores: dict[Share, float] = {}
+    for share in _SHARES:
+        lists = [
+            fused(dense, sparse, share, state.papers.ids_of)[0][:_K]
+            for dense, sparse in zip(vectors, words, strict=True)
+        ]
+        scores[share] = float(compute(f"ndcg@{_K}", judge(_ranking(lists), qrels)).mean())
+    best = max(scores, key=lambda share: scores[share])
+    with only_writer(state.folder):
+        manifest = State(state.folder).manifest
+        write_manifest(state.folder, manifest.changed(words={**manifest.words, task: best}))
+    return Tuned(best, scores, len(asked))
+
+
+def _rows(state: State, ids: Sequence[str]) -> IntArray:
+    rows: IntArray = np.unique(state.papers.rows_of(list(ids)))
+    return rows[state.live_N[rows]]
+
+
+def _ranking(lists: Sequence[IntArray]) -> Ranking:
+    rows_QK = np.full((len(lists), _K), -1, dtype=np.int64)
+    for query, rows in enumerate(lists):
+        rows_QK[query, : len(rows)] = rows
+    return Ranking(rows_QK, np.zeros(rows_QK.shape, dtype=np.float32))

@@ -1,0 +1,157 @@
+"""How much of evaluation sets a prepared folder holds: texts, and pairs that are trained on.
+
+Shape legend: Q queries, C candidates, N training texts, P pairs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scimult.data.prepared import PreparedData
+from scimult.data.text_store import TextStore
+from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
+from scimult.preparation.hygiene.duplicates import TEXTS_PER_CHUNK
+from scimult.preparation.hygiene.evaluation_sets import EvaluationText
+from scimult.preparation.hygiene.normal_forms import title_key
+from scimult.preparation.hygiene.overlap import ROLES, WAYS, TextIndex, surest
+from scimult.progress import bar
+from scimult.types import IntArray, Text
+
+Rows = Mapping[Text, Mapping[int, str]]
+"""Evaluation text to the rows of the training texts that equal it, and what shows it."""
+Pairs = set[tuple[int, int]]
+"""Rows of two training texts that are trained as a pair."""
+
+
+@dataclass(frozen=True)
+class AuditedSet:
+    """Texts and relevant pairs of one evaluation set.
+
+    Attributes
+    ----------
+    query_ids, queries, candidate_ids, candidates : sequence
+        Ids and texts of the Q queries and C candidates (documents, papers or labels).
+    relevant : sequence of IntArray, optional
+        Candidate rows that are relevant to each query; None where the set has no such pairs.
+    """
+
+    query_ids: Sequence[str]
+    queries: Sequence[Text]
+    candidate_ids: Sequence[str]
+    candidates: Sequence[Text]
+    relevant: Sequence[IntArray] | None = None
+
+    def roles(self) -> dict[EvaluationRole, tuple[list[str], list[Text]]]:
+        """Return ids and texts by role; candidates that answer a query are answers."""
+        answers = {int(row) for rows in self.relevant or () for row in rows}
+        kept = sorted(answers)
+        rest = [row for row in range(len(self.candidates)) if row not in answers]
+
+        def some(rows: list[int]) -> tuple[list[str], list[Text]]:
+            return [self.candidate_ids[row] for row in rows], [self.candidates[row] for row in rows]
+
+        asked = list(self.query_ids), list(self.queries)
+        return {"query": asked, "answer": some(kept), "candidate": some(rest)}
+
+
+def audit(
+    data: PreparedData, sets: Mapping[str, AuditedSet], config: HygieneConfig | None = None
+) -> dict[str, dict[str, Any]]:
+    """Look for the texts and pairs of evaluation sets in a prepared folder.
+
+    Two texts are the same as in :mod:`scimult.preparation.hygiene.overlap`, but that evaluation
+    sets give no DOI; labels are if their names are, but for case and signs. An id is known if a
+    training text has it in any namespace, which for numbers says little. A pair is known if some
+    training text that equals its query and some that equals its candidate are a positive pair of
+    the train split, in either direction: both train the same similarity.
+
+    Returns
+    -------
+    dict
+        For each set ``texts``, ``found`` and ``ids`` by role, ``ways`` (what showed it), and
+        ``pairs`` and ``pairs_found`` where the set has pairs.
+    """
+    rows_of = {
+        **_equal_texts(data.texts, _distinct(sets.values()), config or HygieneConfig()),
+        **_equal_labels(data.texts, _distinct(sets.values(), labels=True)),
+    }
+    trained = _trained_pairs(data)
+    known_ids = {identifier.partition(":")[2] for identifier in data.texts.ids}
+    return {name: _report(entry, rows_of, trained, known_ids) for name, entry in sets.items()}
+
+
+def _distinct(sets: Iterable[AuditedSet], *, labels: bool = False) -> list[Text]:
+    texts = (text for entry in sets for text in (*entry.queries, *entry.candidates))
+    return list(dict.fromkeys(text for text in texts if (text.kind == "label") == labels))
+
+
+def _equal_texts(store: TextStore, texts: list[Text], config: HygieneConfig) -> Rows:
+    index = TextIndex([EvaluationText("query", text, "") for text in texts], config)
+    rows_of: dict[Text, dict[int, str]] = defaultdict(dict)
+    with bar("evaluation sets in training data", total=len(store), unit="text") as shown:
+        for start in range(0, len(store), TEXTS_PER_CHUNK):
+            chunk = store.slice(start, min(start + TEXTS_PER_CHUNK, len(store)))
+            for position, number, way in index.matches(chunk, [None] * len(chunk)):
+                found = rows_of[texts[number]]
+                before = found.get(start + position, way)
+                found[start + position] = surest((before, way))
+            shown.update(len(chunk))
+    return rows_of
+
+
+def _equal_labels(store: TextStore, labels: list[Text]) -> Rows:
+    trained = np.flatnonzero(np.array(store.kinds) == "label")
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for row, text in zip(trained.tolist(), store.texts(trained), strict=True):
+        by_name[title_key(text.title)].append(row)
+    return {
+        label: dict.fromkeys(by_name.get(title_key(label.title), ()), "title") for label in labels
+    }
+
+
+def _trained_pairs(data: PreparedData) -> Pairs:
+    """Return the positive pairs of the train split; self-supervision pairs a text with itself."""
+    pairs: Pairs = set()
+    for file in data.pairs("train"):
+        queries = file.queries[file.positives.owners]
+        pairs.update(zip(queries.tolist(), file.positives.values.tolist(), strict=True))
+    return {(query, candidate) for query, candidate in pairs if query != candidate}
+
+
+def _report(
+    entry: AuditedSet, rows_of: Rows, trained: Pairs, known_ids: Collection[str]
+) -> dict[str, Any]:
+    roles = entry.roles()
+    ways = Counter(
+        surest(rows_of[text].values())
+        for _, texts in roles.values()
+        for text in texts
+        if rows_of.get(text)
+    )
+    found: dict[str, Any] = {
+        "texts": {role: len(roles[role][1]) for role in ROLES},
+        "found": {role: sum(bool(rows_of.get(text)) for text in roles[role][1]) for role in ROLES},
+        "ids": {role: sum(name in known_ids for name in roles[role][0]) for role in ROLES},
+        "ways": {way: ways[way] for way in WAYS if ways[way]},
+    }
+    if entry.relevant is not None:
+        found["pairs"] = sum(len(rows) for rows in entry.relevant)
+        found["pairs_found"] = _known_pairs(entry, rows_of, trained)
+    return found
+
+
+def _known_pairs(entry: AuditedSet, rows_of: Rows, trained: Pairs) -> int:
+    none: Mapping[int, str] = {}
+    known = 0
+    for query, relevant in zip(entry.queries, entry.relevant or (), strict=True):
+        asked = rows_of.get(query, none)
+        for row in relevant if asked else ():
+            answers = rows_of.get(entry.candidates[row], none)
+            both = ((first, second) for first in asked for second in answers)
+            known += any(pair in trained or pair[::-1] in trained for pair in both)
+    return known

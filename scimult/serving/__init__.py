@@ -1,0 +1,1 @@
+"""A library over HTTP, on a page and as tools of an agent."""

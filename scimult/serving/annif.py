@@ -1,0 +1,193 @@
+"""The paths of Annif's REST interface, so that its clients ask this service for labels."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Response
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from scimult import __version__
+from scimult.serving.labels import Suggestion, Tags
+from scimult.serving.refusals import Refusal
+from scimult.serving.schemas import MOST_RESULTS, Words, refusals
+from scimult.types import Text
+
+Answer = Callable[[Callable[[], BaseModel]], Awaitable[Response]]
+MOST_DOCUMENTS = 32
+_ERRORS = refusals(400, 401, 404, 408, 413, 422, 429, 503, 504)
+Limit = Annotated[int, Field(ge=0, le=MOST_RESULTS)]
+Threshold = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Project:
+    """Labels under a name, as Annif calls a model with its vocabulary."""
+
+    id: str
+    name: str
+    tags: Callable[[], Tags]
+    language: str = "en"
+
+
+class Backend(BaseModel):
+    """What suggests."""
+
+    backend_id: str = "scimult"
+
+
+class ProjectFacts(BaseModel):
+    """A project, as Annif tells of it."""
+
+    project_id: str
+    name: str
+    language: str
+    backend: Backend = Backend()
+    is_trained: bool = True
+
+
+class ProjectList(BaseModel):
+    """All projects: none, or the labels of the service."""
+
+    projects: list[ProjectFacts]
+
+
+class Info(BaseModel):
+    """What answers."""
+
+    title: str = "SciMult, by Annif's paths"
+    version: str = __version__
+
+
+class Subject(BaseModel):
+    """A label that is suggested."""
+
+    uri: str
+    label: str
+    notation: str | None = None
+    score: float
+
+
+class Subjects(BaseModel):
+    """Labels, best first."""
+
+    results: list[Subject]
+
+
+class Document(BaseModel):
+    """A text; what else Annif knows of it is not read."""
+
+    model_config = ConfigDict(extra="ignore")
+    text: Words
+    document_id: str | None = None
+
+
+class Documents(BaseModel):
+    """Up to 32 texts."""
+
+    documents: list[Document] = Field(max_length=MOST_DOCUMENTS)
+
+
+class SubjectsOf(Subjects):
+    """Labels of one document."""
+
+    document_id: str | None
+
+
+class Batch(RootModel[list[SubjectsOf]]):
+    """Labels of documents, in their order."""
+
+
+def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
+    """Return the paths below ``/v1``."""
+    router = APIRouter(prefix="/v1", tags=["Annif"])
+
+    def known(project_id: str) -> Project:
+        if project is None or project_id != project.id:
+            there = project.id if project else "none: start the service with --labels"
+            raise Refusal(404, f"Project {project_id[:80]!r} not found", fix=f"use {there}")
+        return project
+
+    @router.get("/", responses=refusals(401))
+    async def info() -> Info:
+        """Say what answers."""
+        return Info()
+
+    @router.get("/projects", responses=refusals(401))
+    async def projects() -> ProjectList:
+        """List the project."""
+        return ProjectList(projects=[_facts(project)] if project else [])
+
+    @router.get("/projects/{project_id}", responses=_ERRORS)
+    async def one(project_id: str) -> ProjectFacts:
+        """Tell of a project."""
+        return _facts(known(project_id))
+
+    @router.post("/projects/{project_id}/suggest", response_model=Subjects, responses=_ERRORS)
+    async def suggest(
+        project_id: str,
+        text: Annotated[Words, Form()] = "",
+        limit: Annotated[Limit, Form()] = 10,
+        threshold: Annotated[Threshold, Form()] = 0.0,
+    ) -> Response:
+        """Suggest labels for a text."""
+        tags = known(project_id).tags()
+        return await answer(lambda: Subjects(results=_suggested(tags, [text], limit, threshold)[0]))
+
+    @router.post("/projects/{project_id}/suggest-batch", response_model=Batch, responses=_ERRORS)
+    async def suggest_batch(
+        project_id: str,
+        body: Documents,
+        limit: Annotated[Limit, Query()] = 10,
+        threshold: Annotated[Threshold, Query()] = 0.0,
+    ) -> Response:
+        """Suggest labels for up to 32 texts."""
+        tags = known(project_id).tags()
+
+        def work() -> Batch:
+            texts = [document.text for document in body.documents]
+            found = _suggested(tags, texts, limit, threshold)
+            names = [document.document_id for document in body.documents]
+            return Batch(
+                [SubjectsOf(results=r, document_id=n) for r, n in zip(found, names, strict=True)]
+            )
+
+        return await answer(work)
+
+    @router.post("/projects/{project_id}/learn", responses=refusals(401, 403, 404))
+    async def learn(project_id: str) -> None:
+        """Refuse to learn: labels stay as they are while they are served."""
+        known(project_id)
+        fix = "train a tagger anew and start the service with it"
+        raise Refusal(403, "the project does not learn while it is served", fix=fix)
+
+    return router
+
+
+def _facts(project: Project) -> ProjectFacts:
+    return ProjectFacts(project_id=project.id, name=project.name, language=project.language)
+
+
+def _suggested(tags: Tags, texts: list[str], limit: int, threshold: float) -> list[list[Subject]]:
+    """Return labels with scores from 0 to 1; an empty text has none, as with Annif."""
+    full = [place for place, text in enumerate(texts) if text.strip()]
+    found: list[list[Subject]] = [[] for _ in texts]
+    if not full or not limit:
+        return found
+    papers = [_paper(texts[place]) for place in full]
+    lists = tags.suggest(papers, k=limit, threshold=threshold, exclude=())
+    for place, suggestions in zip(full, lists, strict=True):
+        found[place] = [_subject(one) for one in suggestions]
+    return found
+
+
+def _subject(one: Suggestion) -> Subject:
+    return Subject(uri=one.id, label=one.name, score=min(1.0, max(0.0, one.score)))
+
+
+def _paper(text: str) -> Text:
+    """Return a text as a paper: a first line that others follow is the title."""
+    title, _, body = text.strip().partition("\n")
+    return Text("paper", title.strip(), body.strip())

@@ -1,0 +1,243 @@
+"""The service: paths, their documentation, and errors as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from scimult import __version__
+from scimult.errors import SciMultError, suggest
+from scimult.progress import LOGGER
+from scimult.serving import schemas
+from scimult.serving.annif import Project, annif_paths
+from scimult.serving.answers import Answers
+from scimult.serving.batching import DEADLINE
+from scimult.serving.guards import App, Guards, Limits
+from scimult.serving.metrics import Metrics
+from scimult.serving.page import page_paths
+from scimult.serving.refusals import PROBLEM, Refusal, problem_of
+
+_Asked = TypeVar("_Asked", bound=BaseModel)
+Do = Callable[[Callable[[], BaseModel]], Any]
+THREADS = 32
+"""Requests that are worked on at once: most of them wait for the encoder."""
+_SECONDS = 1.0
+
+_ERRORS = schemas.refusals(400, 401, 408, 413, 422, 429, 503, 504)
+
+
+class Service:
+    """A FastAPI application over a library.
+
+    Parameters
+    ----------
+    answers : Answers
+        What answers.
+    limits : Limits
+        What it takes.
+    metrics : Metrics
+        What it counts; the encoder of ``answers`` should tell it of its passes.
+    project : Project, optional
+        Labels under the paths of Annif.
+    key, hosts
+        As of :class:`scimult.serving.guards.Guards`.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        *,
+        limits: Limits | None = None,
+        metrics: Metrics | None = None,
+        project: Project | None = None,
+        key: str | None = None,
+        hosts: frozenset[str] | None = None,
+    ) -> None:
+        self._answers = answers
+        self._limits, self._metrics = limits or Limits(), metrics or Metrics()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="answer")
+        self._stopping = False
+        app = FastAPI(
+            title="SciMult",
+            version=__version__,
+            summary="A library of papers: encode, search, recommend, tag, match.",
+            lifespan=self._lifespan,
+            docs_url=None,
+            redoc_url=None,
+            separate_input_output_schemas=False,
+        )
+        app.add_exception_handler(RequestValidationError, _invalid)
+        app.add_exception_handler(HTTPException, _no_such)
+        app.add_exception_handler(SciMultError, _refused)
+        app.add_exception_handler(Exception, _broken)
+        self._add_paths(app)
+        app.include_router(annif_paths(project, self.answer))
+        app.include_router(page_paths())
+        self.api = app
+        self.app: App = Guards(app, self._limits, self._metrics, key, hosts)
+
+    async def answer(self, work: Callable[[], BaseModel]) -> Response:
+        """Do work in a thread and return what comes out as JSON.
+
+        Raises
+        ------
+        Refusal
+            If it takes too long (504), or the service stops (503).
+        """
+        if self._stopping:
+            raise Refusal(503, "the service is stopping", fix="ask again in a minute")
+        deadline = time.monotonic() + self._limits.seconds
+
+        def done() -> bytes:
+            # Who is told that it took too long costs no more passes of the model.
+            DEADLINE.set(deadline)
+            return work().model_dump_json().encode()
+
+        running = asyncio.get_running_loop().run_in_executor(self._threads, done)
+        try:
+            body = await asyncio.wait_for(running, self._limits.seconds)
+        except asyncio.TimeoutError:
+            fix = "ask for less, or again when the service is less busy"
+            raise Refusal(504, "the answer was not ready in time", fix=fix) from None
+        return Response(body, media_type="application/json")
+
+    def _add_paths(self, app: FastAPI) -> None:
+        answers = self._answers
+
+        @app.post("/encode", response_model=schemas.Encoded, responses=_ERRORS)
+        async def encode(asked: schemas.Encode) -> Response:
+            """Embed texts for one side of a task."""
+            return await self.answer(lambda: answers.encode(asked))
+
+        @app.post("/search", response_model=schemas.Page, responses=_ERRORS)
+        async def search(asked: schemas.Search) -> Response:
+            """Find papers for words, papers of the library, several of both, or a vector."""
+            return await self.answer(lambda: answers.search(asked))
+
+        @app.post("/recommend", response_model=schemas.Page, responses=_ERRORS)
+        async def recommend(asked: schemas.Recommend) -> Response:
+            """Find papers to cite for papers of the library, or for a draft."""
+            return await self.answer(lambda: answers.recommend(asked))
+
+        @app.post("/tag", response_model=schemas.TaggedPapers, responses=_ERRORS)
+        async def tag(asked: schemas.Tag) -> Response:
+            """Give papers the labels that fit them best."""
+            return await self.answer(lambda: answers.tag(asked))
+
+        @app.post("/match", response_model=schemas.Matches, responses=_ERRORS)
+        async def match(asked: schemas.Match) -> Response:
+            """Rank papers, or reviewers by what they wrote, for each of some papers."""
+            return await self.answer(lambda: answers.match(asked))
+
+        @app.get("/library", responses=schemas.refusals(401))
+        async def library() -> schemas.Facts:
+            """Say what the library holds."""
+            return answers.facts()
+
+        @app.get("/health")
+        async def health() -> schemas.Health:
+            """Say that the service answers."""
+            found, problem = answers.served.library, answers.served.problem
+            return schemas.Health(
+                status="ok" if problem is None else "stale",
+                papers=len(found),
+                generation=found.state.manifest.generation,
+                problem=problem,
+            )
+
+        @app.get("/metrics", response_class=Response, responses=schemas.refusals(401))
+        async def metrics() -> Response:
+            """Counters and times, for Prometheus."""
+            found = answers.served.library
+            self._metrics.papers.set(len(found))
+            self._metrics.generation.set(found.state.manifest.generation)
+            kind = "text/plain; version=0.0.4; charset=utf-8"
+            return Response(self._metrics.page(), media_type=kind)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        following = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            # Requests that were accepted have their answers by now.
+            self._stopping = True
+            following.cancel()
+            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._answers.served.close()
+
+    async def _follow(self) -> None:
+        """See every second whether another process changed the library."""
+        while True:
+            await asyncio.sleep(_SECONDS)
+            await asyncio.to_thread(self._answers.served.follow)
+
+
+def _respond(error: SciMultError) -> JSONResponse:
+    found = problem_of(error)
+    headers = error.headers if isinstance(error, Refusal) else None
+    return JSONResponse(found, found["status"], headers=headers, media_type=PROBLEM)
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, SciMultError)
+    return _respond(error)
+
+
+async def _no_such(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    fix = "see /openapi.json for the paths and their methods"
+    if error.status_code == 400:
+        fix = "send a JSON object, with Content-Type: application/json"
+    problem = f"{request.method} {request.url.path[:80]}: {error.detail}"
+    headers = dict(error.headers or {})
+    return _respond(Refusal(error.status_code, problem, fix=fix, headers=headers))
+
+
+async def _broken(_: Request, error: Exception) -> JSONResponse:
+    LOGGER.error("a request failed", exc_info=error)
+    fix = "report it with what the service printed"
+    return _respond(Refusal(500, "an error of the service, not of the request", fix=fix))
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    """Say of a body that is not as documented what is wrong, and which name was meant."""
+    assert isinstance(error, RequestValidationError)
+    errors = error.errors()
+    # Of a text that is neither a string nor a paper, an unknown field says most.
+    first = min(errors, key=lambda one: one["type"] != "extra_forbidden")
+    path = [str(part) for part in first["loc"][1:] if _names_a_field(part)]
+    where = ".".join(path)[:80] or "the body"
+    if first["type"] == "json_invalid":
+        return _respond(Refusal(422, "the body is no JSON", fix="send a JSON object"))
+    if first["type"] == "extra_forbidden":
+        known = _fields_of(request, len(first["loc"]))
+        fix = f"use one of {', '.join(known)}{suggest(path[-1] if path else '', known)}"
+        return _respond(Refusal(422, f"unknown field {where!r}", fix=fix))
+    fix = f"see {request.url.path} in /openapi.json"
+    return _respond(Refusal(422, f"{where}: {first['msg']}", fix=fix))
+
+
+def _names_a_field(part: int | str) -> bool:
+    """Return whether a part of a place is the user's, and not one of the types that were tried."""
+    return isinstance(part, int) or (part.isidentifier() and not part[0].isupper())
+
+
+def _fields_of(request: Request, depth: int) -> list[str]:
+    """Return the fields of what a path reads, or of the papers and labels in it."""
+    body = getattr(request.scope.get("route"), "body_field", None)
+    model = getattr(getattr(body, "field_info", None), "annotation", None)
+    if depth <= 2 and isinstance(model, type) and issubclass(model, BaseModel):
+        return list(model.model_fields)
+    inner = (schemas.CandidateIn, schemas.LabelIn, schemas.Range)
+    return sorted({field.alias or name for m in inner for name, field in m.model_fields.items()})

@@ -1,0 +1,222 @@
+"""One thread runs the model; texts of all who wait go through it together.
+
+Shape legend: R routes, N texts, D width.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Late
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scimult.inference import SciMult
+from scimult.models import embed_tokens_each
+from scimult.retrieval.embeddings import check_finite, unit_rows
+from scimult.serving.refusals import Refusal
+from scimult.types import FloatArray, Text, TokenIds
+
+DEADLINE: ContextVar[float] = ContextVar("deadline")
+"""When nobody waits for this thread's answer any more, on the clock ``time.monotonic``."""
+Run = Callable[[Sequence[TokenIds], Sequence[int]], FloatArray]
+BATCH_TOKENS = 4096
+"""Tokens of one pass: enough for full speed on a CPU, few enough that others wait briefly."""
+
+
+@dataclass
+class _Job:
+    tokens: Sequence[TokenIds]
+    routes: tuple[int, ...]
+    done: Future[FloatArray] = field(default_factory=Future)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.tokens))
+
+
+class Passes:
+    """Runs waiting jobs in one thread, those of the same routes together.
+
+    Parameters
+    ----------
+    run : callable
+        From token ids and routes to vectors, shape ``(R, N, D)``.
+    most_tokens : int
+        Of one pass; a longer job is done in several, between those of others.
+    patience : float
+        Seconds that a caller waits.
+    observe : callable, optional
+        Told the texts and tokens of every pass.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        most_tokens: int = BATCH_TOKENS,
+        patience: float = 60.0,
+        observe: Callable[[int, int], None] = lambda texts, tokens: None,
+    ) -> None:
+        self._run, self._most, self._patience, self._observe = run, most_tokens, patience, observe
+        self._arrived: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiting: deque[_Job] = deque()
+        self._closed, self._door = False, threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="encoder", daemon=True)
+        self._thread.start()
+
+    def encode(self, tokens: Sequence[TokenIds], routes: Sequence[int]) -> FloatArray:
+        """Return the vectors of texts for each route, shape ``(R, N, D)``.
+
+        Raises
+        ------
+        Refusal
+            If they are not there in time, or before the caller's deadline (504).
+        """
+        parts = [self._one(part, tuple(routes)) for part in self._parts(tokens)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def close(self) -> None:
+        """End the thread when all who wait have been served; who comes later runs by itself."""
+        with self._door:
+            if not self._closed:
+                self._closed = True
+                self._arrived.put(None)
+
+    def _one(self, tokens: Sequence[TokenIds], routes: tuple[int, ...]) -> FloatArray:
+        job = _Job(tokens, routes)
+        left = DEADLINE.get(float("inf")) - time.monotonic()
+        if left <= 0:
+            raise _late()
+        with self._door:
+            closed = self._closed
+            if not closed:
+                self._arrived.put(job)
+        if closed:
+            return self._run(tokens, routes)
+        try:
+            return job.done.result(min(left, self._patience))
+        except Late:
+            job.done.cancel()
+            raise _late() from None
+
+    def _parts(self, tokens: Sequence[TokenIds]) -> Iterator[Sequence[TokenIds]]:
+        start, size = 0, 0
+        for place, ids in enumerate(tokens):
+            if place > start and size + len(ids) > self._most:
+                yield tokens[start:place]
+                start, size = place, 0
+            size += len(ids)
+        yield tokens[start:]
+
+    def _work(self) -> None:
+        open_ = True
+        while open_ or self._waiting:
+            if not self._waiting:
+                open_ = self._take(self._arrived.get()) and open_
+            while not self._arrived.empty():
+                open_ = self._take(self._arrived.get()) and open_
+            if jobs := self._next():
+                self._finish(jobs)
+
+    def _take(self, job: _Job | None) -> bool:
+        if job is not None:
+            self._waiting.append(job)
+        return job is not None
+
+    def _next(self) -> list[_Job]:
+        """Take the oldest job and all of its routes that fit into a pass with it."""
+        chosen: list[_Job] = []
+        size, left = 0, deque[_Job]()
+        while self._waiting:
+            job = self._waiting.popleft()
+            if job.done.cancelled():
+                continue
+            first = not chosen
+            fits = first or (job.routes == chosen[0].routes and size + job.size <= self._most)
+            if not fits:
+                left.append(job)
+            elif job.done.set_running_or_notify_cancel():
+                chosen.append(job)
+                size += job.size
+        self._waiting = left
+        return chosen
+
+    def _finish(self, jobs: Sequence[_Job]) -> None:
+        tokens = [ids for job in jobs for ids in job.tokens]
+        try:
+            found_RND = self._run(tokens, jobs[0].routes)
+        except Exception as error:
+            for job in jobs:
+                job.done.set_exception(error)
+            return
+        self._observe(len(tokens), sum(map(len, tokens)))
+        start = 0
+        for job in jobs:
+            end = start + len(job.tokens)
+            # A copy: who keeps one answer keeps no other.
+            job.done.set_result(found_RND[:, start:end].copy())
+            start = end
+
+
+def _late() -> Refusal:
+    fix = "send fewer or shorter texts, or ask again when the service is less busy"
+    return Refusal(504, "the texts were not encoded in time", fix=fix)
+
+
+class SharedModel(SciMult):
+    """A model whose `encode` shares passes with calls from other threads.
+
+    What comes out is what the model alone returns, up to the rounding of float32 products, whose
+    order depends on what else is in a pass.
+
+    Parameters
+    ----------
+    model : SciMult
+        The model; it is used by this one alone from now on.
+    most_tokens, patience, observe
+        As of `Passes`.
+    """
+
+    def __init__(
+        self,
+        model: SciMult,
+        *,
+        most_tokens: int = BATCH_TOKENS,
+        patience: float = 60.0,
+        observe: Callable[[int, int], None] = lambda texts, tokens: None,
+    ) -> None:
+        name, device, dtype = model.name, model.device, model.dtype
+        super().__init__(model._pretrained, name=name, device=device, dtype=dtype)
+        self._passes = Passes(
+            self._pass, most_tokens=most_tokens, patience=patience, observe=observe
+        )
+
+    def close(self) -> None:
+        """End the thread; the model can still be used."""
+        self._passes.close()
+
+    def _embed(
+        self,
+        wanted: Sequence[Text],
+        routes: Sequence[int],
+        instead: Mapping[int, TokenIds],
+        show_progress: bool,
+    ) -> FloatArray:
+        if not wanted or instead:
+            return super()._embed(wanted, routes, instead, show_progress)
+        found_RND = self._passes.encode(self._tokenise(wanted), routes)
+        for found_ND in found_RND:
+            check_finite(found_ND, f"{self.name} in {self.dtype}")
+            if self.unit_vectors:
+                found_ND[:] = unit_rows(found_ND)
+        return found_RND
+
+    def _pass(self, tokens: Sequence[TokenIds], routes: Sequence[int]) -> FloatArray:
+        return embed_tokens_each(self._model, tokens, routes=routes)

@@ -1,0 +1,147 @@
+"""What papers are tagged with: labels that were encoded once, or a trained tagger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from scimult.errors import ConfigError, DataError, suggest
+from scimult.inference import SciMult
+from scimult.library.tagging import as_labels
+from scimult.retrieval.exact import ExactIndex
+from scimult.types import FloatArray, Text
+
+if TYPE_CHECKING:
+    from scimult.tagging import Tagger
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A label for a paper, and the sentence that speaks for it where one is known."""
+
+    id: str
+    name: str
+    score: float
+    evidence: str | None = None
+
+
+class Tags(Protocol):
+    """Anything that suggests labels for papers."""
+
+    def __len__(self) -> int: ...
+
+    def suggest(
+        self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
+    ) -> list[list[Suggestion]]:
+        """Return the best ``k`` labels of every paper, best first."""
+        ...
+
+
+class LabelSpace:
+    """Labels and their vectors.
+
+    Parameters
+    ----------
+    model : SciMult
+        Encodes labels, here, and papers, when asked.
+    labels : iterable of str or mapping
+        Names, or mappings with ``id``, ``name`` and ``definition``.
+    task : str
+        One that ranks labels for papers.
+
+    Raises
+    ------
+    ConfigError
+        If the task is none.
+    DataError
+        If there is no label, one has no name, or an id comes twice.
+    """
+
+    def __init__(
+        self,
+        model: SciMult,
+        labels: Iterable[str | Mapping[str, Any]],
+        task: str = "classification",
+    ) -> None:
+        if (model.kind(task, "query"), model.kind(task, "candidate")) != ("paper", "label"):
+            fix = "name a task that ranks labels for papers, such as classification"
+            raise ConfigError("no task for labels", value=task, fix=fix)
+        self.model, self._task = model, task
+        self._ids, self._texts = as_labels(labels)
+        labels_CD = model.encode(self._texts, task=task, role="candidate")
+        self._index = ExactIndex(self._ids, labels_CD, model.similarity)
+        self._rows = {name: row for row, name in enumerate(self._ids)}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def on(self, model: SciMult) -> LabelSpace:
+        """Return the same labels by another model."""
+        named = [
+            {"id": name, "name": text.title, "definition": text.body}
+            for name, text in zip(self._ids, self._texts, strict=True)
+        ]
+        return LabelSpace(model, named, self._task)
+
+    def suggest(
+        self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
+    ) -> list[list[Suggestion]]:
+        """Return the best ``k`` labels of every paper."""
+        vectors_ND = self.model.encode(papers, task=self._task, role="query")
+        return self.nearest(vectors_ND, k=k, threshold=threshold, exclude=exclude)
+
+    def nearest(
+        self, papers_ND: FloatArray, *, k: int, threshold: float | None, exclude: Sequence[str]
+    ) -> list[list[Suggestion]]:
+        """Return the best ``k`` labels of every vector of a paper.
+
+        Raises
+        ------
+        DataError
+            If an excluded label is not there.
+        """
+        unknown = [name for name in exclude if name not in self._rows]
+        if unknown:
+            fix = f"exclude labels by their ids{suggest(unknown[0], self._ids)}"
+            raise DataError("no label has this id", value=unknown[0], fix=fix)
+        out = {self._rows[name] for name in exclude}
+        ranking = self._index.search(papers_ND, min(k + len(out), len(self)))
+        least = -np.inf if threshold is None else threshold
+        found = []
+        for rows, scores in zip(ranking.rows_QK, ranking.scores_QK, strict=True):
+            kept = [
+                Suggestion(self._ids[row], self._texts[row].title, float(score))
+                for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+                if row >= 0 and row not in out and score >= least
+            ]
+            found.append(kept[:k])
+        return found
+
+
+class OfTagger:
+    """A trained tagger; its scores are probabilities where it learned from tagged papers.
+
+    Parameters
+    ----------
+    tagger : Tagger
+        The tagger.
+    """
+
+    def __init__(self, tagger: Tagger) -> None:
+        self._tagger = tagger
+
+    def __len__(self) -> int:
+        return len(self._tagger.vocabulary)
+
+    def suggest(
+        self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
+    ) -> list[list[Suggestion]]:
+        """Return the best ``k`` labels of every paper, with the sentence that speaks for each."""
+        found = self._tagger.tag(papers, k, threshold, exclude=exclude)
+        return [
+            [Suggestion(one.id, one.label, one.score, one.evidence or None) for one in tags]
+            for tags in found
+        ]

@@ -1,0 +1,47 @@
+"""What a service answers when it cannot do what was asked: a status, the problem, the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from scimult.errors import SciMultError, shown
+
+PROBLEM = "application/problem+json"
+
+
+class Refusal(SciMultError):
+    """A request that is not answered.
+
+    Parameters
+    ----------
+    status : int
+        Of HTTP.
+    problem, fix : str
+        As of every error of ours.
+    headers : mapping, optional
+        Such as ``Retry-After``.
+    """
+
+    def __init__(
+        self, status: int, problem: str, *, fix: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(problem, fix=fix)
+        self.status, self.headers = status, dict(headers or {})
+
+
+def problem_of(error: SciMultError) -> dict[str, Any]:
+    """Return an error as the body of an answer (RFC 9457), without paths of this machine."""
+    status = error.status if isinstance(error, Refusal) else HTTPStatus.UNPROCESSABLE_ENTITY.value
+    found: dict[str, Any] = {
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": f"{error.problem}. Fix: {error.fix}" if error.fix else error.problem,
+        "problem": error.problem,
+        "fix": error.fix or "check the request against /openapi.json",
+    }
+    if error.value is not None:
+        found["value"] = error.value if isinstance(error.value, str) else shown(error.value)
+        found["value"] = found["value"][:200]
+    return found

@@ -1,0 +1,82 @@
+"""Runs a service: its address, its key, its end."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from scimult.errors import ConfigError
+from scimult.serving.app import Service
+
+LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+KEY = "SCIMULT_API_KEY"
+
+
+def check_key(host: str, key: str | None, without_key: bool) -> None:
+    """Check that a service which others can reach asks for a key.
+
+    Raises
+    ------
+    ConfigError
+        If it would answer everybody and nobody said so, or the key is too short to be one.
+    """
+    if key is not None and (len(key) < 16 or not key.isascii() or not key.isprintable()):
+        fix = f'use 16 characters or more: export {KEY}="$(openssl rand -hex 32)"'
+        raise ConfigError(f"${KEY} is no key", value=f"{len(key)} characters", fix=fix)
+    if key is None and not is_local(host) and not without_key:
+        fix = f"set ${KEY}, or say --without-key where something before the service checks"
+        raise ConfigError("others could ask this service without a key", value=host, fix=fix)
+
+
+def is_local(host: str) -> bool:
+    """Return whether an address is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, before anything is loaded.
+
+    Raises
+    ------
+    ConfigError
+        If the address cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        fix = "choose another --host or --port"
+        raise ConfigError(f"cannot listen: {error}", value=f"{host}:{port}", fix=fix) from None
+
+
+def run(service: Service, sock: socket.socket, seconds: float, started: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT; then answer what was accepted, for ``seconds`` at most."""
+    config = uvicorn.Config(
+        service.app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=round(seconds) + 5,
+        h11_max_incomplete_event_size=1 << 16,
+    )
+    server = _Server(config)
+    server.started_ = started
+    server.run(sockets=[sock])
+
+
+class _Server(uvicorn.Server):
+    """Says when it serves."""
+
+    started_: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self.started_()

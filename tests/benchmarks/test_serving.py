@@ -1,0 +1,40 @@
+"""The load test counts what it should, on a service that runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.app import app
+from benchmarks.serving import _wrong_vectors
+from tests.tiny import save_tiny_model
+
+
+def test_a_mixed_up_answer_is_counted() -> None:
+    vectors = np.eye(3, dtype=np.float32)
+    answers = [{"vectors": base64.b64encode(row.tobytes()).decode()} for row in vectors]
+    assert _wrong_vectors(answers, vectors) == 0
+    assert _wrong_vectors([answers[1], answers[0], answers[2]], vectors) == 2
+    assert _wrong_vectors([429, *answers[1:]], vectors) == 1
+
+
+@pytest.mark.ranks
+def test_a_service_under_load(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    rows = [{"id": str(n), "title": f"graph {n}", "abstract": f"Of {n} nodes."} for n in range(12)]
+    papers = tmp_path / "papers.jsonl"
+    papers.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    arguments = ["serve", "--model", str(model), "--papers", str(papers), "--texts", "12"]
+    sizes = ["--clients", "4", "--rounds", "1", "--threads", "1", "--soak", "50"]
+    done = CliRunner().invoke(app, [*arguments, *sizes])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["serving"]["checked"], report["serving"]["wrong"]) == (12, 0)
+    assert (report["soak"]["requests"], report["soak"]["wrong"]) == (50, 0)
+    assert len(report["soak"]["megabytes"]) == 10
+    assert report["serving"]["p50"] <= report["serving"]["p99"]

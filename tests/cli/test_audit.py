@@ -1,0 +1,92 @@
+"""``scimult evaluate --audit``: what training data hold of the sets stands beside their scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from scimult.cli.main import app
+from scimult.config import validate
+from scimult.evaluation.results import load_result
+from scimult.preparation.dataset import DatasetConfig, build_dataset
+from tests.benchmark_sets import CORPUS, write_coarse, write_links, write_search
+from tests.raw_corpus import write_jsonl, write_tsv
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Write three sets, a suite of them, and training data with two of their papers as a pair."""
+    made = [write(tmp_path / "data") for write in (write_links, write_search, write_coarse)]
+    benchmarks = {entry.folder: entry.model_dump(mode="json") for entry in made}
+    tree = {"name": "own", "description": "Mine", "how_to_get": "ask me", "benchmarks": benchmarks}
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    papers = [
+        {"id": "t1", "title": "Drawing LARGE graphs", "abstract": "Layouts of graphs."},
+        {"id": "d4", "title": CORPUS[3]["text"], "abstract": ""},
+        {"id": "t3", "title": "Nothing like the others", "abstract": ""},
+    ]
+    write_jsonl(tmp_path / "raw/papers.jsonl", papers)
+    write_tsv(tmp_path / "raw/cites.tsv", ("citing", "cited"), [("d4", "t1"), ("t3", "t1")])
+    source = {"name": "raw", "papers": "papers.jsonl", "citations": "cites.tsv"}
+    config = {"root": str(tmp_path / "raw"), "sources": [source], "dev_fraction": 0.0}
+    build_dataset(validate(DatasetConfig, config), tmp_path / "prepared")
+    return path
+
+
+def _evaluate(own: Path, *arguments: str) -> Result:
+    options = ["--suite", str(own), "--data", str(own.parent / "data")]
+    wide = {"COLUMNS": "240"}
+    return CliRunner().invoke(app, ["evaluate", *options, *arguments], env=wide)
+
+
+def test_the_audit_stands_in_table_report_and_json(own: Path) -> None:
+    out, prepared = own.parent / "out", own.parent / "prepared"
+    done = _evaluate(own, "--bm25", "--out", str(out), "--audit", str(prepared))
+    assert done.exit_code == 0, done.output
+    assert "Evaluation sets in training data" in done.stdout
+    assert "Evaluation sets in training data" in (out / "table.md").read_text("utf-8")
+    found = load_result(out / "BM25/result.json").sets["links"].contamination
+    assert found is not None
+    assert found.folder == "prepared"
+    # Two queries, d1 and d4, of which one has the other's paper as its answer.
+    assert (found.texts["query"], found.found["query"]) == (3, 2)
+    assert (found.pairs, found.pairs_found) == (5, 1)
+    assert found.ways == {"title": 1, "text": 2}
+    assert found.ids == {"query": 1, "answer": 1, "candidate": 0}
+    page = CliRunner().invoke(app, ["report", str(out), "--out", str(own.parent / "page")])
+    assert page.exit_code == 0, page.output
+    for name in ("report.html", "report.md", "report.tex", "report.json"):
+        assert "Evaluation sets in training data" in (own.parent / "page" / name).read_text("utf-8")
+
+
+def test_an_audit_comes_to_scores_that_are_kept(own: Path) -> None:
+    out = own.parent / "out"
+    assert _evaluate(own, "--bm25", "--out", str(out)).exit_code == 0
+    before = load_result(out / "BM25/result.json")
+    assert all(entry.contamination is None for entry in before.sets.values())
+    audit = ("--audit", str(own.parent / "prepared"))
+    done = _evaluate(own, "--bm25", "--out", str(out), "--resume", *audit)
+    assert done.exit_code == 0, done.output
+    assert "kept as it was scored" in done.output
+    after = load_result(out / "BM25/result.json")
+    assert all(entry.contamination is not None for entry in after.sets.values())
+    assert {name: entry.seconds for name, entry in after.sets.items()} == {
+        name: entry.seconds for name, entry in before.sets.items()
+    }
+
+
+def test_an_audit_alone_scores_nothing(own: Path) -> None:
+    done = _evaluate(own, "--audit", str(own.parent / "prepared"))
+    assert done.exit_code == 0, done.output
+    for name in ("links", "search", "coarse"):
+        assert name in done.stdout
+    assert not (own.parent / "out").exists()
+    wrong = _evaluate(own, "--audit", str(own.parent / "data"))
+    assert wrong.exit_code == 1
+    assert "error:" in wrong.output
+    assert json.loads((own.parent / "prepared/manifest.json").read_text("utf-8"))

@@ -1,0 +1,98 @@
+"""``scimult serve``, as a user starts and stops it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from scimult.cli.main import app
+from scimult.library import Library
+from scimult.serving.run import is_local, listen
+from tests.library.conftest import dated
+from tests.tiny import save_tiny_model
+
+
+def _serve(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["serve", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "problem", "fix"),
+    [
+        (["none", "--host", "0.0.0.0"], None, "without a key", "$SCIMULT_API_KEY"),
+        (["none", "--host", "::"], None, "without a key", "--without-key"),
+        (["none"], "short", "is no key", "openssl rand"),
+        (["none", "--port", "0"], None, "is no library", "scimult library create"),
+        (["none", "--labels", "a", "--tagger", "b"], None, "cannot both", "one of them"),
+        (["none", "--host", "999.1.1.1", "--without-key"], None, "cannot listen", "--host"),
+    ],
+)
+def test_what_cannot_be_served_is_said_at_once(
+    arguments: list[str],
+    key: str | None,
+    problem: str,
+    fix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SCIMULT_API_KEY", raising=False)
+    if key:
+        monkeypatch.setenv("SCIMULT_API_KEY", key)
+    found = _serve(*arguments)
+    assert found.exit_code == 1
+    assert problem in found.output
+    assert found.output.count("Fix: ") == 1
+    assert fix in found.output
+
+
+def test_an_address_in_use(tmp_path: Path) -> None:
+    with listen("127.0.0.1", 0) as sock:
+        found = _serve(str(tmp_path), "--port", str(sock.getsockname()[1]))
+    assert found.exit_code == 1
+    assert "in use" in found.output
+
+
+def test_what_is_local() -> None:
+    assert all(is_local(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"))
+    assert not any(is_local(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"))
+
+
+@pytest.mark.ranks
+def test_a_service_starts_answers_and_stops(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    Library.create(tmp_path / "library", dated(20), model=model)
+    (tmp_path / "labels.jsonl").write_text('{"id": "l1", "name": "Graphs"}\n', encoding="utf-8")
+    start = "import sys; from scimult.cli.main import app; app(sys.argv[1:])"
+    words = ["serve", "library", "--port", "0", "--labels", "labels.jsonl"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("SCIMULT_API_KEY", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", start, *words],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(r"library: 20 papers at (http://127\.0\.0\.1:\d+)\n", line)
+        if found is None:
+            process.kill()
+            pytest.fail(line + process.communicate()[1])
+        assert httpx.get(f"{found[1]}/health").json()["status"] == "ok"
+        tagged = httpx.post(f"{found[1]}/tag", json={"ids": ["p001"]}).json()
+        assert tagged["papers"][0]["labels"][0]["id"] == "l1"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert (out, err) == ("", "")
+    assert process.returncode == 128 + signal.SIGTERM

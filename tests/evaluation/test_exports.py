@@ -1,0 +1,105 @@
+"""Exports are read by those whose formats they are: csv, mteb, pytrec_eval."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import pytrec_eval
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from scimult.errors import DataError
+from scimult.evaluation.exports import export_results
+from scimult.evaluation.results import Result, load_results
+from tests.evaluation.reporting.scored import write_results
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_results(tmp_path_factory.mktemp("scored"))
+
+
+def _result(out: Path, system: str) -> Result:
+    return next(result for result in load_results(out) if result.system == system)
+
+
+def test_csv_has_every_score(written: tuple[Path, Path], tmp_path: Path) -> None:
+    out, _ = written
+    (path,) = export_results([out], "csv", tmp_path)
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {(row["system"], row["set"], row["metric"]): float(row["score"]) for row in rows}
+    assert found == {
+        (result.system, name, metric): score
+        for result in load_results(out)
+        for name, entry in result.sets.items()
+        for metric, score in entry.scores.items()
+    }
+    assert sum(int(row["main"]) for row in rows) == sum(len(r.sets) for r in load_results(out))
+
+
+def test_mteb_reads_its_files(written: tuple[Path, Path], tmp_path: Path) -> None:
+    from mteb.cache import ResultCache
+    from mteb.results import TaskResult
+
+    out, _ = written
+    paths = export_results([out], "mteb", tmp_path, systems=["words"], names={"search": "MyTask"})
+    entries = _result(out, "words").sets
+    for path in paths:
+        read = TaskResult.from_disk(path, load_historic_data=False)
+        entry = entries["search" if read.task_name == "MyTask" else read.task_name]
+        (scores,) = read.scores["test"]
+        assert scores["main_score"] == entry.scores[entry.main_metric]
+        assert read.get_score() == entry.scores[entry.main_metric]
+    assert len(paths) == len(entries)
+    cache = ResultCache(cache_path=tmp_path)
+    (model,) = cache.load_results(include_remote=False).model_results
+    assert model.model_name == "scimult/words"
+    assert {result.task_name for result in model.task_results} == {path.stem for path in paths}
+
+
+@pytest.mark.parametrize("system", ["BM25", "words"])
+def test_runs_score_the_same_in_trec_eval(
+    written: tuple[Path, Path], tmp_path: Path, system: str
+) -> None:
+    """As BEIR and PMC-Patients score the JSON; absolute tolerance 1e-9 over few queries."""
+    out, data = written
+    paths = export_results([out], "beir", tmp_path, systems=[system], sets=["search"])
+    run = json.loads(paths[0].read_text(encoding="utf-8"))
+    qrels: dict[str, dict[str, int]] = {}
+    with open(data / "search" / "qrels" / "test.tsv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            qrels.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])
+    entry = _result(out, system).sets["search"]
+    names = {"ndcg@10": "ndcg_cut_10", "recall@2": "recall_2"}
+    measures = {"ndcg_cut.10", "recall.2"}
+    found = pytrec_eval.RelevanceEvaluator(qrels, measures).evaluate(run)
+    assert names.keys() == entry.scores.keys()
+    for ours in names:
+        mean = sum(scores[names[ours]] for scores in found.values()) / len(qrels)
+        assert entry.scores[ours] == pytest.approx(mean, abs=1e-9)
+
+
+def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: Path) -> None:
+    out, _ = written
+    for arguments, problem in (
+        (["--systems", "wrds"], "did you mean 'words'"),
+        (["--sets", "serch"], "did you mean 'search'"),
+        (["--names", "search"], "a name is SET=NAME"),
+        (["--names", "search=../up"], "a name is SET=NAME"),
+    ):
+        call = ["export-results", str(out), "--to", "mteb", "--out", str(tmp_path / "x")]
+        found = CliRunner().invoke(app, [*call, *arguments])
+        assert found.exit_code == 1
+        assert problem in found.output
+    bare, _ = write_results(tmp_path, save_runs=False)
+    with pytest.raises(DataError, match="evaluate again with --save-runs"):
+        export_results([bare], "beir", tmp_path / "y")
+    called = CliRunner().invoke(
+        app, ["export-results", str(out), "--to", "beir", "--out", str(tmp_path / "z")]
+    )
+    assert called.exit_code == 0, called.output
+    assert "files in" in called.output

@@ -1,0 +1,91 @@
+"""A suite of many sets, killed anywhere, ends with the same numbers and encodes nothing twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from scimult.evaluation.harness import evaluate
+from scimult.evaluation.results import Result, load_results
+from scimult.evaluation.systems import DenseSystem
+from scimult.retrieval.store import StoringEncoder
+from tests.evaluation.killed_suite import BLOCK, SETS, Counting, load
+
+# Renames at which the processes of a chain kill themselves: odd before, even after it.
+CHAINS = ["1", "2", "3", "4", "12", "55", "5,9,6,3,8,2,21", "2,2,2,2,30,1"]
+
+pytestmark = pytest.mark.ranks
+
+
+def _numbers(result: Result) -> dict[str, dict[str, float]]:
+    return {name: entry.scores for name, entry in result.sets.items()}
+
+
+def _per_query(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("out/*/per_query/*")}
+
+
+def test_a_suite_that_is_killed_anywhere_ends_as_one_that_is_not(
+    tmp_path: Path, repository: Path
+) -> None:
+    script = repository / "tests" / "evaluation" / "killed_suite.py"
+    found = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), *CHAINS],
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert found.returncode == 0, found.stderr
+    told = json.loads(found.stdout)
+    (whole,) = load_results(tmp_path / "0" / "out")
+    assert len(whole.sets) == SETS
+    undisturbed = Counter((tmp_path / "0" / "log").read_text().split("\n"))
+    assert max(undisturbed.values()) == 1
+    texts = {line.split()[1] for line in undisturbed if line}
+    for chain in CHAINS:
+        assert told["kills"][chain] == len(chain.split(",")), "every process was killed"
+        (result,) = load_results(tmp_path / chain / "out")
+        assert _numbers(result) == _numbers(whole)
+        assert result.averages == whole.averages
+        assert _per_query(tmp_path / chain) == _per_query(tmp_path / "0")
+        _check_encoded(tmp_path / chain / "log", texts, told["kills"][chain])
+
+
+def _check_encoded(log: Path, texts: set[str], kills: int) -> None:
+    """Nothing that was stored is encoded again; a kill loses the one block that it interrupts."""
+    stored: set[str] = set()
+    encoded: Counter[str] = Counter()
+    for line in log.read_text().splitlines():
+        event, key = line.split()
+        if event == "stored":
+            stored.add(key)
+        else:
+            assert key not in stored
+            encoded[key] += 1
+    assert set(encoded) == stored == texts
+    assert encoded.total() <= len(texts) + kills * BLOCK
+
+
+def test_with_the_store_a_second_run_encodes_no_token(tmp_path: Path) -> None:
+    """Into another folder, by another process's eyes: same numbers, zero tokens for every set."""
+    suite, sets = load(tmp_path)
+    results = []
+    for run in ("first", "second"):
+        encoder = Counting(tmp_path / f"{run}.log")
+        stored = StoringEncoder(encoder, tmp_path / "store", "print")
+        system = DenseSystem(stored, {"fingerprint": "print"})
+        results.append(evaluate(system, suite, sets, tmp_path / run))
+        tokens = sum(entry.cost["tokens"] for entry in results[-1].sets.values())
+        assert tokens == encoder.tokens_encoded
+    assert sum(entry.cost["tokens"] for entry in results[0].sets.values()) > 0
+    for entry in results[1].sets.values():
+        assert entry.cost["tokens"] == entry.cost["texts"] == 0
+    assert not (tmp_path / "second.log").exists()
+    assert _numbers(results[1]) == _numbers(results[0])

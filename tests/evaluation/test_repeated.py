@@ -1,0 +1,145 @@
+"""Runs of several seeds in folders of results: averages across suites, groups, mistakes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.evaluation.per_query import write_per_query
+from scimult.evaluation.repeated import Runs, SuiteFindings, compare_runs
+from scimult.evaluation.reporting.repeated import to_csv
+from scimult.evaluation.results import Result, SetResult, save_result
+
+QUERIES = {"cisi": 40, "cacm": 60, "links": 50}
+SUITES = {"first": ["cisi", "cacm"], "second": ["links"]}
+SYSTEMS = ["old-0", "old-1", "new-0", "new-1", "new-2", "BM25"]
+RNG = np.random.default_rng(2)
+SCORES = {
+    (system, name): RNG.random(count) * 0.5 + 0.2 * system.startswith("new")
+    for system in SYSTEMS
+    for name, count in QUERIES.items()
+}
+
+
+def _write(folder: Path, suite: str, systems: list[str], file: str = "") -> Path:
+    """Write results of a suite; ``file`` is the digest of all its data."""
+    for place, system in enumerate(systems):
+        sets = {}
+        for name in SUITES[suite]:
+            scores = SCORES[system, name]
+            ids = [f"q{row}" for row in range(len(scores))]
+            write_per_query(folder, system, name, ids, {"ndcg@10": scores.tolist()})
+            sets[name] = SetResult(
+                task="search",
+                protocol="search",
+                mode="default",
+                main_metric="ndcg@10",
+                counts={"queries": len(scores)},
+                left_out={},
+                files={f"{name}.tsv": file or name},
+                scores={"ndcg@10": float(scores.mean())},
+                seconds=1.0,
+            )
+        told = {"name": suite, "description": "Made up", "benchmarks": dict.fromkeys(sets)}
+        result = Result(
+            system=system,
+            settings={},
+            suite=told,
+            sets=sets,
+            averages={},
+            provenance={"date": str(place)},
+        )
+        save_result(result, folder)
+    return folder
+
+
+def _value(found: SuiteFindings, run: str, task: str) -> float:
+    return next(r.mean for r in found.scores if (r.run, r.task, r.name) == (run, task, "average"))
+
+
+def test_across_suites_each_suite_counts_the_same(tmp_path: Path) -> None:
+    folders = [_write(tmp_path / suite, suite, SYSTEMS) for suite in SUITES]
+    patterns = {"old": ["old-*"], "new": ["new-0", "new-1", "new-2"]}
+    every, first, second = compare_runs(folders, patterns, "old")
+    assert every.suite == "all suites"
+    for run, keys in {"old": SYSTEMS[:2], "new": SYSTEMS[2:5], "BM25": ["BM25"]}.items():
+        means = {
+            suite: np.mean([[SCORES[key, name].mean() for name in names] for key in keys])
+            for suite, names in SUITES.items()
+        }
+        assert _value(every, run, "all") == pytest.approx(np.mean(list(means.values())), rel=1e-12)
+        assert _value(every, run, "first") == pytest.approx(means["first"], rel=1e-12)
+        assert _value(first, run, "all") == pytest.approx(means["first"], rel=1e-12)
+        assert _value(second, run, "all") == pytest.approx(means["second"], rel=1e-12)
+    assert every.seeds == {"old": 2, "new": 3, "BM25": None}
+
+
+def test_without_seeds_it_is_the_paired_z_test_of_independent_sets(tmp_path: Path) -> None:
+    """A second way by scipy: variances of mean differences add up (relative 1e-9)."""
+    folders = [_write(tmp_path / suite, suite, ["old-0", "BM25"]) for suite in SUITES]
+    every, *_ = compare_runs(folders, {}, "BM25")
+    variances, differences = [], []
+    for names in SUITES.values():
+        changes = [SCORES["old-0", name] - SCORES["BM25", name] for name in names]
+        differences.append(np.mean([change.mean() for change in changes]))
+        of_sets = [stats.sem(change) ** 2 for change in changes]
+        variances.append(sum(of_sets) / len(names) ** 2)
+    error = np.sqrt(sum(variances)) / len(SUITES)
+    row = next(row for row in every.differences if row.task == "all")
+    assert row.difference == pytest.approx(np.mean(differences), rel=1e-9)
+    assert row.p == pytest.approx(2 * stats.norm.sf(abs(row.difference) / error), rel=1e-9)
+    low, high = stats.norm.interval(0.95, row.difference, error)
+    assert (row.low, row.high) == pytest.approx((low, high), rel=1e-9)
+
+
+def test_what_makes_intervals_too_narrow_or_is_missing_is_noted(tmp_path: Path) -> None:
+    folders = [_write(tmp_path / suite, suite, SYSTEMS[:4], file="same") for suite in SUITES]
+    _write(tmp_path / "second", "second", ["BM25"], file="same")
+    every, first, _ = compare_runs(folders, {}, "old-0")
+    assert any("links is in two suites" in note for note in every.notes)
+    assert "No result of BM25." in first.notes
+    assert "BM25" not in {row.run for row in every.scores}
+
+
+def test_csv_has_every_score_in_full_precision(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "first", "first", SYSTEMS)
+    found = compare_runs([folder], {"old": ["old-*"]}, "BM25", ["old"])
+    rows = list(csv.DictReader(io.StringIO(to_csv(found))))
+    assert {row["run"] for row in rows} == {"old", "BM25"}
+    row = next(row for row in rows if (row["run"], row["set"]) == ("old", "cacm"))
+    scores = [float(score) for score in row["scores"].split(";")]
+    assert scores == [SCORES[key, "cacm"].mean() for key in SYSTEMS[:2]]
+    assert float(row["sd"]) == pytest.approx(np.std(scores, ddof=1), rel=1e-12)
+    assert row["p"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "baseline", "error", "message"),
+    [
+        ({"old": ["odl-*"]}, "old", UnknownNameError, "unknown system of run old"),
+        ({"a": ["old-*"], "b": ["old-0"]}, "a", ConfigError, "in two runs"),
+        ({"BM25": ["old-*"]}, "BM25", ConfigError, "name of a system that is not in it"),
+        ({"old": ["old-*"]}, "old-0", UnknownNameError, "unknown run"),
+    ],
+)
+def test_groups_that_make_no_sense(
+    patterns: dict[str, list[str]], baseline: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Runs.of_patterns(SYSTEMS, patterns, baseline)
+
+
+def test_folders_that_do_not_fit(tmp_path: Path) -> None:
+    one, two = (_write(tmp_path / name, "first", SYSTEMS) for name in ("one", "two"))
+    with pytest.raises(ConfigError, match="two folders have results of one suite"):
+        compare_runs([one, two], {}, "BM25")
+    with pytest.raises(DataError, match="no results in this folder"):
+        compare_runs([tmp_path / "none"], {}, "BM25")
+    with pytest.raises(ConfigError, match="compared with others"):
+        compare_runs([one], {}, "BM25", ["BM25"])

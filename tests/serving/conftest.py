@@ -1,0 +1,112 @@
+"""A service over a tiny library, in a thread of the tests, under a real address."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from scimult.library import Library
+from scimult.serving.annif import Project
+from scimult.serving.answers import Answers
+from scimult.serving.app import Service
+from scimult.serving.guards import Limits
+from scimult.serving.labels import LabelSpace, OfTagger
+from scimult.serving.metrics import Metrics
+from scimult.serving.run import listen
+from scimult.serving.served import Served
+from scimult.tagging import Tagger
+from tests.library.conftest import dated
+from tests.tiny import save_tiny_model
+
+LABELS = [
+    {"id": "http://example.org/1", "name": "Graphs", "definition": "Nodes and edges."},
+    {"id": "http://example.org/2", "name": "Networks"},
+    {"id": "http://example.org/3", "name": "Vision"},
+]
+
+
+class Running:
+    """A service that runs: where, its counts, and its end."""
+
+    def __init__(self, service: Service, served: Served, metrics: Metrics) -> None:
+        self.service, self.served, self.metrics = service, served, metrics
+        self.socket = listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        config = uvicorn.Config(service.app, log_level="warning", access_log=False)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([self.socket],))
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        """Ask once."""
+        return httpx.post(self.url + path, json=body, timeout=60, **options)
+
+    def stop(self) -> None:
+        """Stop as SIGTERM does, and wait for the end."""
+        self._server.should_exit = True
+        self._thread.join()
+        self.socket.close()
+
+    def count(self, status: int) -> float:
+        """Return how many requests had such an answer."""
+        return sum(
+            sample.value
+            for metric in self.metrics.requests.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_total") and sample.labels["status"] == str(status)
+        )
+
+
+@contextmanager
+def running(
+    folder: Path,
+    *,
+    limits: Limits | None = None,
+    key: str | None = None,
+    most_tokens: int = 512,
+    tagger: Path | None = None,
+) -> Iterator[Running]:
+    """Run a service over a library."""
+    metrics, limits = Metrics(), limits or Limits()
+    served = Served(
+        folder, most_tokens=most_tokens, patience=limits.seconds, observe=metrics.passed
+    )
+    answers = Answers(served, LabelSpace(served.library.model, LABELS))
+    if tagger is not None:
+        answers.labels = OfTagger(Tagger.open(tagger, model=served.library.model))
+    project = Project("labels", "Labels", answers.known_tags)
+    hosts = frozenset({"127.0.0.1"}) if key is None else None
+    service = Service(
+        answers, limits=limits, metrics=metrics, project=project, key=key, hosts=hosts
+    )
+    found = Running(service, served, metrics)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a library of 200 papers."""
+    root = tmp_path_factory.mktemp("served")
+    model = save_tiny_model(root / "model", similarity="cosine")
+    Library.create(root / "library", dated(200), model=model)
+    return root / "library"
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    """Return a service that runs while the tests of a module do."""
+    with running(folder) as found:
+        yield found

@@ -1,0 +1,101 @@
+"""Annif's own client, unchanged, against our paths."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import requests
+from annif_client import AnnifClient
+
+from scimult.library import Library
+from scimult.tagging import Tagger
+from tests.serving.conftest import LABELS, Running, running
+from tests.tagging.made_up import VOCABULARY, papers
+
+TEXT = "Graph drawing\nWe lay out large networks."
+
+
+@pytest.fixture
+def client(server: Running) -> AnnifClient:
+    return AnnifClient(f"{server.url}/v1/")
+
+
+def test_projects(client: AnnifClient) -> None:
+    assert "SciMult" in client.api_info["title"]
+    (project,) = client.projects
+    assert client.get_project("labels") == project
+    assert project["project_id"] == "labels"
+    assert project["language"] == "en"
+    assert project["backend"]["backend_id"] == "scimult"
+    with pytest.raises(ValueError, match="'yso-en' not found"):
+        client.get_project("yso-en")
+
+
+def test_suggestions_are_the_librarys_tags(client: AnnifClient, server: Running) -> None:
+    found = client.suggest("labels", TEXT)
+    model = Library.open(server.served.path).model
+    title, body = TEXT.split("\n")
+    paper = [{"title": title, "abstract": body}]
+    (paper_D,) = model.encode(paper, task="classification", role="query")
+    labels_CD = model.encode(
+        [{k: v for k, v in one.items() if k != "id"} for one in LABELS],
+        task="classification",
+        role="candidate",
+    )
+    scores = labels_CD @ paper_D
+    order = np.argsort(-scores)
+    assert [one["uri"] for one in found] == [LABELS[row]["id"] for row in order]
+    assert [one["label"] for one in found] == [LABELS[row]["name"] for row in order]
+    np.testing.assert_allclose([one["score"] for one in found], scores[order].clip(0, 1), atol=1e-5)
+    assert client.suggest("labels", io.StringIO(TEXT), limit=1) == found[:1]
+    threshold = (found[0]["score"] + found[1]["score"]) / 2
+    assert client.suggest("labels", TEXT, threshold=threshold) == found[:1]
+    assert client.suggest("labels", TEXT, limit=0) == client.suggest("labels", " ") == []
+    with pytest.raises(ValueError, match="not found"):
+        client.suggest("other", TEXT)
+
+
+def test_a_batch_is_each_of_its_texts(client: AnnifClient) -> None:
+    documents = [{"text": TEXT, "document_id": "d1"}, {"text": "vision", "metadata": {"a": "b"}}]
+    one, two = client.suggest_batch("labels", documents, limit=2)
+    assert (one["document_id"], two["document_id"]) == ("d1", None)
+    for batched, text in ((one, TEXT), (two, "vision")):
+        alone = client.suggest("labels", text, limit=2)
+        assert [s["uri"] for s in batched["results"]] == [s["uri"] for s in alone]
+        found, expected = ([s["score"] for s in listed] for listed in (batched["results"], alone))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_what_annif_refuses_is_refused(client: AnnifClient) -> None:
+    with pytest.raises(requests.HTTPError, match="422"):
+        client.suggest_batch("labels", [{"text": "a"}] * 33)
+    with pytest.raises(requests.HTTPError, match="422"):
+        client.suggest("labels", TEXT, threshold=2)
+    with pytest.raises(requests.HTTPError, match="403"):
+        client.learn("labels", [{"text": TEXT, "subjects": [{"uri": "http://example.org/1"}]}])
+
+
+def test_a_tagger_answers_as_it_does_alone(tmp_path: Path, folder: Path) -> None:
+    """With its evidence under /tag, and through Annif's client at once by several."""
+    tagger = Tagger.train(
+        tmp_path / "tagger", VOCABULARY, papers(200), model=folder.parent / "model"
+    )
+    asked = papers(12)
+    expected = tagger.tag([f"{one['title']}" for one in asked], 3)
+    with running(folder, tagger=tmp_path / "tagger") as server, ThreadPoolExecutor(6) as threads:
+        client = AnnifClient(f"{server.url}/v1/")
+        ask = lambda one: client.suggest("labels", one["title"], limit=3)  # noqa: E731
+        found = list(threads.map(ask, asked))
+        for suggested, tags in zip(found, expected, strict=True):
+            assert [one["uri"] for one in suggested] == [tag.id for tag in tags]
+            scores = [tag.score for tag in tags]
+            np.testing.assert_allclose([one["score"] for one in suggested], scores, atol=1e-4)
+        body = {"papers": [{"title": one["title"]} for one in asked], "k": 3}
+        for one, tags in zip(server.post("/tag", body).json()["papers"], expected, strict=True):
+            assert [label["evidence"] for label in one["labels"]] == [tag.evidence for tag in tags]
+        unknown = server.post("/tag", {**body, "exclude": ["nothing"]})
+        assert unknown.status_code == 422

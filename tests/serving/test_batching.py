@@ -1,0 +1,186 @@
+"""Texts of several callers in one pass: each gets its own vectors, or its own error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.inference import SciMult
+from scimult.serving.batching import DEADLINE, Passes, SharedModel
+from scimult.serving.refusals import Refusal
+from scimult.types import FloatArray, TokenIds
+from tests.tiny import save_tiny_model
+
+# A pass of other texts takes sums of float32 numbers in another order: 2 blocks of width 16.
+TOLERANCE = 1e-5
+
+
+def _sums(tokens: Sequence[TokenIds], routes: Sequence[int]) -> FloatArray:
+    """Stand for a model: what comes out depends on the text and the route alone."""
+    rows = [[[float(ids.sum()), route, len(ids)] for ids in tokens] for route in routes]
+    return np.array(rows, dtype=np.float32)
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 2)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(1, 20),
+)
+def test_everybody_gets_their_own(asked: list[tuple[list[int], int]], most: int) -> None:
+    sizes: list[int] = []
+    passes = Passes(_sums, most_tokens=most, observe=lambda _, tokens: sizes.append(tokens))
+    jobs = [
+        ([np.full(length, number, np.int32) for length in lengths], [route])
+        for number, (lengths, route) in enumerate(asked)
+    ]
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        found = list(threads.map(lambda job: passes.encode(*job), jobs))
+    passes.close()
+    for (tokens, routes), vectors in zip(jobs, found, strict=True):
+        np.testing.assert_array_equal(vectors, _sums(tokens, routes))
+    longest = max(length for lengths, _ in asked for length in lengths)
+    assert max(sizes) <= max(most, longest)
+    assert sum(sizes) == sum(length for lengths, _ in asked for length in lengths)
+
+
+class Gate:
+    """Stands for a model that is held up, and remembers its passes."""
+
+    def __init__(self) -> None:
+        self.open, self.passes = threading.Event(), list[tuple[int, tuple[int, ...]]]()
+
+    def __call__(self, tokens: Sequence[TokenIds], routes: Sequence[int]) -> FloatArray:
+        self.passes.append((len(tokens), tuple(routes)))
+        assert self.open.wait(30)
+        if any(ids[0] == 13 for ids in tokens):
+            raise ZeroDivisionError
+        return _sums(tokens, routes)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    found = Gate()
+    yield found
+    found.open.set()
+
+
+def _text(number: int = 1) -> list[TokenIds]:
+    return [np.array([number, 2, 3], np.int32)]
+
+
+def _wait(passes: Passes, count: int) -> None:
+    """Wait until so many jobs stand in the queue."""
+    end = time.monotonic() + 30
+    while passes._arrived.qsize() < count:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_who_waits_meanwhile_shares_the_next_pass(gate: Gate) -> None:
+    passes = Passes(gate, most_tokens=9)
+    with ThreadPoolExecutor(8) as threads:
+        first = threads.submit(passes.encode, _text(), [0])
+        while not gate.passes:
+            time.sleep(0.001)
+        rest = [threads.submit(passes.encode, _text(n), [n % 2]) for n in range(7)]
+        _wait(passes, 7)
+        gate.open.set()
+        assert all(future.result() is not None for future in (first, *rest))
+    assert sorted(gate.passes[1:]) == [(1, (0,)), (3, (0,)), (3, (1,))]
+    passes.close()
+
+
+def test_late_answers_are_refused_and_never_computed(gate: Gate) -> None:
+    passes = Passes(gate, patience=0.1)
+    with ThreadPoolExecutor(2) as threads:
+        errors = [
+            threads.submit(passes.encode, _text(), [0]).exception(),
+            threads.submit(passes.encode, _text(), [1]).exception(),
+        ]
+    assert all(isinstance(error, Refusal) and error.status == 504 for error in errors)
+    gate.open.set()
+    passes.close()
+    passes._thread.join()
+    assert gate.passes == [(1, (0,))]
+
+
+def test_who_has_no_time_left_costs_no_pass(gate: Gate) -> None:
+    gate.open.set()
+    passes = Passes(gate, most_tokens=3)
+
+    def late(seconds: float) -> BaseException | None:
+        DEADLINE.set(time.monotonic() + seconds)
+        return threads.submit(copy_context().run, passes.encode, _text() * 3, [0]).exception()
+
+    with ThreadPoolExecutor(1) as threads:
+        error = copy_context().run(late, -1)
+        assert isinstance(error, Refusal)
+        assert error.status == 504
+        assert gate.passes == []
+        assert copy_context().run(late, 30) is None
+    assert gate.passes == [(1, (0,))] * 3
+    passes.close()
+
+
+def test_an_error_reaches_who_asked_and_the_thread_goes_on(gate: Gate) -> None:
+    gate.open.set()
+    passes = Passes(gate)
+    with pytest.raises(ZeroDivisionError):
+        passes.encode(_text(13), [0])
+    np.testing.assert_array_equal(passes.encode(_text(), [0]), _sums(_text(), [0]))
+    passes.close()
+
+
+def test_the_end_answers_all_who_wait_and_refuses_nobody(gate: Gate) -> None:
+    passes = Passes(gate)
+    with ThreadPoolExecutor(4) as threads:
+        futures = [threads.submit(passes.encode, _text(n), [n % 2]) for n in range(4)]
+        while not gate.passes:
+            time.sleep(0.001)
+        _wait(passes, 3)
+        passes.close()
+        gate.open.set()
+        for number, future in enumerate(futures):
+            np.testing.assert_array_equal(future.result(), _sums(_text(number), [number % 2]))
+    passes._thread.join(30)
+    assert not passes._thread.is_alive()
+    np.testing.assert_array_equal(passes.encode(_text(), [0]), _sums(_text(), [0]))
+
+
+def test_a_shared_model_is_the_model(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "model", similarity="cosine")
+    alone, shared = SciMult.from_pretrained(folder), None
+    shared = SharedModel(SciMult.from_pretrained(folder), most_tokens=100)
+    assert shared.fingerprint == alone.fingerprint
+    texts = [f"{'graph token ' * (n % 5)} {n}" for n in range(40)]
+    asked = [
+        (texts[n : n + 1 + n % 3], task, role)
+        for n in range(38)
+        for task in ("search", "link_prediction")
+        for role in ("query", "candidate")
+    ]
+
+    def encode(one: tuple[list[str], str, str]) -> FloatArray:
+        return shared.encode(one[0], task=one[1], role=one[2])  # type: ignore[call-overload, no-any-return]
+
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(encode, asked))
+    for (part, task, role), vectors in zip(asked, found, strict=True):
+        expected = alone.encode(part, task=task, role=role)  # type: ignore[call-overload]
+        np.testing.assert_allclose(vectors, expected, atol=TOLERANCE)
+    both = shared.encode([{"title": "a graph"}], task="all")
+    for task, vectors in alone.encode([{"title": "a graph"}], task="all").items():
+        np.testing.assert_allclose(both[task], vectors, atol=TOLERANCE)
+    shared.close()

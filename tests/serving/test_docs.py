@@ -1,0 +1,48 @@
+"""docs/serving.md: its requests are answered, its paths and codes are those of the service."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.serving.conftest import Running
+
+
+@pytest.fixture(scope="module")
+def page(repository: Path) -> str:
+    return (repository / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def test_its_requests_are_answered(page: str, server: Running) -> None:
+    asked = re.findall(r"curl localhost:8000(/\w+) .*?-d '(.*?)'\n", page, re.S)
+    assert asked
+    for path, body in asked:
+        assert server.post(path, json.loads(body)).status_code == 200
+
+
+def test_its_paths_and_codes_are_documented(page: str, server: Running) -> None:
+    schema = httpx.get(f"{server.url}/openapi.json").json()
+    paths = set(re.findall(r"^\| `POST (/\w+)`", page, re.M))
+    assert paths == {path for path in schema["paths"] if path.count("/") == 1} - {
+        "/library",
+        "/health",
+        "/metrics",
+    }
+    codes = set(re.findall(r"\d{3}", " ".join(re.findall(r"^\| (\d.*?) \|", page, re.M))))
+    # Of the name under which it was asked nothing but a browser that is led astray hears.
+    assert codes - {"421"} == set(schema["paths"]["/search"]["post"]["responses"]) - {"200", "400"}
+
+
+def test_its_programs_are_python_and_name_tools_that_exist(page: str) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.S | re.M)
+    assert len(blocks) == 2
+    for block in blocks:
+        ast.parse(block)
+    tools = (Path(__file__).parents[2] / "scimult/serving/mcp.py").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(\w+)` \|", page, re.M))
+    assert named == set(re.findall(r"@server\.tool\(\)\n    async def (\w+)", tools))

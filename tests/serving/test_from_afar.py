@@ -1,0 +1,86 @@
+"""``scimult search --server``: what the library itself finds, and errors with a way out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scimult.cli.main import app
+from tests.serving.conftest import Running, running
+
+
+def _run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def _rows(*arguments: object) -> list[dict[str, Any]]:
+    result = _run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ["search", "graph speech"],
+        ["search", "graph", "--top", "3", "--offset", "2", "--exclude", "p004", "--percentile"],
+        ["search", "graph", "--words", "0.4"],
+        ["search", "graph", "--words", "rank", "--exact"],
+        ["search", "graph", "--min-score", "0.05"],
+        ["recommend", "--id", "p003", "--id", "p005"],
+        ["recommend", "--title", "graph", "--abstract", "We study speech.", "--top", "4"],
+    ],
+)
+def test_a_service_answers_as_the_library(server: Running, question: list[str]) -> None:
+    library = server.served.library.path
+    found = _rows(*question, "--server", server.url)
+    wanted = _rows(*question, "--library", library)
+    assert found
+    for ours, theirs in zip(found, wanted, strict=True):
+        # Other texts of a batch change the order of float32 sums; scores are shown by 4 digits.
+        assert ours.pop("score") == pytest.approx(theirs.pop("score"), abs=1.01e-4)
+        assert ours == theirs
+
+
+def test_a_question_from_afar_loads_no_torch(server: Running) -> None:
+    script = (
+        "import sys\n"
+        "from scimult.cli.main import app\n"
+        f"app(['search', 'graph', '--server', {server.url!r}], standalone_mode=False)\n"
+        "heavy = {'torch', 'transformers', 'duckdb', 'faiss', 'pyarrow'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "score (cosine)" in done.stdout
+
+
+def test_what_a_service_refuses_is_told(server: Running, tmp_path: Path) -> None:
+    def error(*arguments: object) -> str:
+        result = _run(*arguments)
+        assert result.exit_code == 1, result.output
+        assert result.stderr.count("Fix:") == 1
+        return str(result.stderr)
+
+    assert "unknown task" in error("search", "x", "--task", "serch", "--server", server.url)
+    assert "--where and --server" in error("search", "x", "--where", "1", "--server", server.url)
+    assert "no address of a service" in error("search", "x", "--server", "localhost:8000")
+    assert "no service answers" in error("search", "x", "--server", "http://127.0.0.1:9")
+    assert "Not Found" in error("search", "x", "--server", f"{server.url}/v1/nothing")
+
+
+def test_a_service_with_a_key_wants_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "k" * 20
+    with running(folder, key=key) as guarded:
+        refused = _run("search", "graph", "--server", guarded.url)
+        assert "Authorization" in refused.stderr
+        monkeypatch.setenv("SCIMULT_API_KEY", key)
+        assert _rows("search", "graph", "--server", guarded.url)

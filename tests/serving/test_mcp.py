@@ -1,0 +1,159 @@
+"""The tools, as the SDK's own client calls them: in this process, and over stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from scimult.library import Library
+from scimult.serving.answers import Answers
+from scimult.serving.labels import LabelSpace
+from scimult.serving.mcp import MOST_ABSTRACT, MOST_TITLE, mcp_server
+from scimult.serving.served import Served
+from tests.library.conftest import dated
+from tests.serving.conftest import LABELS
+from tests.tiny import save_tiny_model
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
+    root = tmp_path_factory.mktemp("tools")
+    model = save_tiny_model(root / "model", similarity="cosine")
+    long = {"id": "long", "title": "t" * 9999, "abstract": "a" * 99_999, "venue": "v" * 9999}
+    Library.create(root / "library", [*dated(30), long], model=model)
+    served = Served(root / "library")
+    yield Answers(served, LabelSpace(served.library.model, LABELS))
+    served.close()
+
+
+def _with(answers: Answers, use: Callable[[Client], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with Client(mcp_server(answers)) as client:
+            return await use(client)
+
+    return asyncio.run(run())
+
+
+def _call(answers: Answers, tool: str, **arguments: Any) -> Any:
+    return _with(answers, lambda client: client.call_tool(tool, arguments))
+
+
+def test_tools_say_what_they_take(answers: Answers) -> None:
+    listed = _with(answers, lambda client: client.list_tools())
+    tools = {tool.name: tool for tool in listed.tools}
+    assert sorted(tools) == [
+        "describe_library",
+        "read_papers",
+        "recommend_papers",
+        "search_papers",
+        "tag_papers",
+    ]
+    assert all(tool.description and tool.output_schema for tool in tools.values())
+    assert tools["search_papers"].input_schema["properties"]["k"]["maximum"] == 50
+
+
+def test_pages_are_the_librarys_lists(answers: Answers) -> None:
+    library = answers.served.library
+    expected = library.search("graph", where={"year": (2003, None)})
+    found, page = [], 1
+    while page:
+        arguments = {"query": "graph", "k": 4, "page": page, "filters": {"year": {"from": 2003}}}
+        listed = _call(answers, "search_papers", **arguments).structured_content
+        found += listed["papers"]
+        page = listed["next_page"] if len(found) < 10 else 0
+    assert [one["id"] for one in found[:10]] == expected.ids
+    scores = [one["score"] for one in found[:10]]
+    assert scores == pytest.approx(expected.scores, abs=1e-4)
+    assert [one["rank"] for one in found] == list(range(1, len(found) + 1))
+    assert all(one["evidence"] for one in found)
+    last = _call(answers, "search_papers", query="graph", k=50).structured_content
+    assert len(last["papers"]) == 31
+    assert last["next_page"] is None
+
+
+def test_related_work_tags_and_texts(answers: Answers) -> None:
+    library = answers.served.library
+    found = _call(answers, "recommend_papers", ids=["p001"], k=3).structured_content
+    assert [one["id"] for one in found["papers"]] == library.recommend("p001", k=3).ids
+    draft = {"title": "A graph", "abstract": "Of words."}
+    found = _call(answers, "recommend_papers", **draft, k=3).structured_content
+    assert [one["id"] for one in found["papers"]] == library.recommend(**draft, k=3).ids
+    found = _call(answers, "tag_papers", ids=["p001"], k=2).structured_content
+    (tagged,) = library.tag(LABELS, ids=["p001"], k=2)
+    assert [one["id"] for one in found["papers"][0]["labels"]] == tagged.labels.ids
+    found = _call(answers, "tag_papers", **draft, labels=["Nets", "Trees"]).structured_content
+    assert {one["name"] for one in found["papers"][0]["labels"]} == {"Nets", "Trees"}
+    found = _call(answers, "read_papers", ids=["p004", "p001"]).structured_content
+    assert [one["title"] for one in found["papers"]] == [dated(5)[4]["title"], dated(5)[1]["title"]]
+    assert found["papers"][0]["columns"]["year"] == 2004
+    facts = _call(answers, "describe_library").structured_content
+    assert facts["papers"] == 31
+    assert facts["columns"]["year"] == "BIGINT"
+
+
+def test_answers_are_bounded(answers: Answers) -> None:
+    asked = {"query": "t" * 99, "filters": {"id": "long"}}
+    (paper,) = _call(answers, "search_papers", **asked).structured_content["papers"]
+    assert len(paper["title"]) == MOST_TITLE
+    assert len(paper["abstract"]) == MOST_ABSTRACT
+    assert len(paper["columns"]["venue"]) == 200
+    (paper,) = _call(answers, "read_papers", ids=["long"]).structured_content["papers"]
+    assert len(paper["abstract"]) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("search_papers", {"query": "a", "task": "serch"}, "did you mean 'search'"),
+        ("search_papers", {"query": "a", "filters": {"yeer": 1}}, "did you mean 'year'"),
+        ("search_papers", {"query": "a", "k": 51}, "less than or equal to 50"),
+        ("search_papers", {}, "query"),
+        ("search_papers", {"query": "a", "filters": {"year": {"form": 1}}}, "filters"),
+        ("recommend_papers", {"ids": ["nobody"]}, "no paper has this id ('nobody')"),
+        ("recommend_papers", {}, "nothing to search for"),
+        ("read_papers", {"ids": ["nobody"]}, "Fix: use ids of the library"),
+    ],
+)
+def test_errors_say_what_to_do(
+    answers: Answers, tool: str, arguments: dict[str, Any], said: str
+) -> None:
+    found = _call(answers, tool, **arguments)
+    assert found.is_error
+    assert said in found.content[0].text
+    assert "Traceback" not in found.content[0].text
+
+
+def test_a_sync_is_seen_at_the_next_call(answers: Answers) -> None:
+    writer = Library.open(answers.served.path)
+    writer.add([{"id": "new", "title": "quite new"}])
+    found = _call(answers, "read_papers", ids=["new"]).structured_content
+    assert found["papers"][0]["title"] == "quite new"
+    writer.remove(["new"])
+
+
+@pytest.mark.ranks
+def test_over_stdio(answers: Answers, tmp_path: Path) -> None:
+    """Nothing but the protocol stands on standard output."""
+    start = "import sys; from scimult.cli.main import app; app(sys.argv[1:])"
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-c", start, "mcp", str(answers.served.path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+    async def run() -> Any:
+        async with Client(server, read_timeout_seconds=120) as client:
+            return await client.call_tool("search_papers", {"query": "graph", "words": 0.5})
+
+    found = asyncio.run(run()).structured_content
+    expected = Library.open(answers.served.path).search("graph", words=0.5)
+    assert [one["id"] for one in found["papers"]] == expected.ids

@@ -1,0 +1,319 @@
+"""Downloads against a server of our own: stopped half way, other content, without ranges."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from scimult import downloads
+from scimult.cli.main import app
+from scimult.config import apply_overrides, validate
+from scimult.downloads import RECORD, Remote, address, download
+from scimult.errors import DataError, StorageError
+from scimult.evaluation.datasets import missing_files, remote_files
+from scimult.evaluation.suites import load_suite
+from scimult.files import only_writer
+from scimult.preparation.sources import SOURCES
+
+CONTENT = bytes(range(256)) * 4096  # 1 MiB
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+@dataclass
+class Server:
+    """What the server has, how it behaves, and what it was asked for."""
+
+    base: str = ""
+    content: bytes = CONTENT
+    mark: str | None = '"one"'
+    ranges: bool = True
+    cut: list[int] = field(default_factory=list)
+    """Bytes after which the next answers break off."""
+    errors: list[int] = field(default_factory=list)
+    slow: bool = False
+    asked: list[str | None] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    """Contents by path; the content above at every other one."""
+
+
+def _send(state: Server, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    """Send a body, or what the server sends of it before it breaks off."""
+    if state.cut:
+        body = body[: state.cut.pop(0)]
+    for at in range(0, len(body), 1 << 16):
+        handler.wfile.write(body[at : at + (1 << 16)])
+        if state.slow:
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    state = Server()
+    monkeypatch.setattr(downloads, "_WAITS", (0.0, 0.0))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = self.headers.get("Range")
+            content = state.content
+            if state.files:
+                content = state.files[self.path].encode()
+            state.asked.append(wanted)
+            if state.errors:
+                self.send_error(state.errors.pop(0))
+                return
+            start = 0
+            if wanted and state.ranges and self.headers.get("If-Range") == state.mark:
+                found = re.fullmatch(r"bytes=(\d+)-", wanted)
+                assert found is not None
+                start = int(found[1])
+                if start >= len(content):
+                    self.send_error(416)
+                    return
+                self.send_response(206)
+                last = len(content) - 1
+                self.send_header("Content-Range", f"bytes {start}-{last}/{last + 1}")
+            else:
+                self.send_response(200)
+            self.send_header("Content-Length", str(len(content) - start))
+            if state.mark:
+                self.send_header("ETag", state.mark)
+            self.end_headers()
+            _send(state, self, content[start:])
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        state.base = f"http://127.0.0.1:{served.server_address[1]}"
+        yield state
+        served.shutdown()
+
+
+def _remote(server: Server, sha256: str | None = None) -> Remote:
+    return Remote("sub/a b.json", address(server.base, "sub/a b.json"), sha256)
+
+
+def test_a_file_comes_whole_and_is_recorded(server: Server, tmp_path: Path) -> None:
+    told: list[Path] = []
+    (path,) = download([_remote(server)], tmp_path, told.append)
+    assert path.read_bytes() == CONTENT
+    assert told == [path]
+    record = json.loads((tmp_path / RECORD).read_text())
+    assert record == {
+        "sub/a b.json": {"url": f"{server.base}/sub/a%20b.json", "sha256": DIGEST, "bytes": 1 << 20}
+    }
+    assert {found.name for found in tmp_path.rglob("*")} == {"sub", "a b.json", RECORD}
+    assert download([_remote(server)], tmp_path) == []
+    assert len(server.asked) == 1
+
+
+def test_a_broken_connection_goes_on_where_it_broke(server: Server, tmp_path: Path) -> None:
+    server.cut = [300_000, 200_000]
+    (path,) = download([_remote(server, DIGEST)], tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=300000-", "bytes=500000-"]
+
+
+def test_another_call_goes_on_after_the_first_gave_up(server: Server, tmp_path: Path) -> None:
+    server.cut, server.errors = [300_000], []
+    server.cut += [0, 0]
+    with pytest.raises(DataError, match="goes on where it stopped"):
+        download([_remote(server)], tmp_path)
+    assert not (tmp_path / "sub" / "a b.json").exists()
+    (path,) = download([_remote(server)], tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.asked[-1] == "bytes=300000-"
+
+
+def test_without_ranges_it_begins_anew(server: Server, tmp_path: Path) -> None:
+    server.ranges, server.cut = False, [300_000]
+    (path,) = download([_remote(server)], tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=300000-"]
+
+
+@pytest.mark.parametrize("mark", [None, 'W/"weak"'])
+def test_what_the_server_does_not_mark_is_not_gone_on_with(
+    server: Server, tmp_path: Path, mark: str | None
+) -> None:
+    server.mark, server.cut = mark, [300_000]
+    (path,) = download([_remote(server)], tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.asked == [None, None]
+
+
+def test_a_file_that_changed_in_between_is_not_mixed(server: Server, tmp_path: Path) -> None:
+    server.cut = [300_000, 0, 0]
+    with pytest.raises(DataError):
+        download([_remote(server)], tmp_path)
+    server.content, server.mark = CONTENT[::-1] + b"more", '"two"'
+    (path,) = download([_remote(server)], tmp_path)
+    assert path.read_bytes() == server.content
+
+
+def test_a_part_longer_than_the_file_begins_anew(server: Server, tmp_path: Path) -> None:
+    server.cut = [300_000, 0, 0]
+    with pytest.raises(DataError):
+        download([_remote(server)], tmp_path)
+    server.content = CONTENT[:1000]  # and the same mark
+    (path,) = download([_remote(server)], tmp_path)
+    assert path.read_bytes() == CONTENT[:1000]
+
+
+def test_another_checksum_is_refused_and_nothing_stays(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not the file that is known") as met:
+        download([_remote(server, "0" * 64)], tmp_path)
+    assert str(met.value).count("Fix:") == 1
+    assert [found.name for found in tmp_path.rglob("*")] == ["sub"]
+
+
+def test_the_first_download_is_trusted_and_later_ones_are_compared(
+    server: Server, tmp_path: Path
+) -> None:
+    (path,) = download([_remote(server)], tmp_path)
+    path.write_bytes(b"damaged")
+    with pytest.raises(DataError, match="is not the file that is known"):
+        download([_remote(server)], tmp_path)
+    path.unlink()
+    server.content = b"other"
+    with pytest.raises(DataError, match="is not the file that is known"):
+        download([_remote(server)], tmp_path)
+    server.content = CONTENT
+    download([_remote(server)], tmp_path)
+    assert path.read_bytes() == CONTENT
+
+
+def test_what_the_user_put_there_is_left_alone(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a b.json").write_bytes(b"mine")
+    assert download([_remote(server)], tmp_path) == []
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(("code", "tries"), [(404, 1), (403, 1), (503, 3)])
+def test_errors_of_the_server(server: Server, tmp_path: Path, code: int, tries: int) -> None:
+    server.errors = [code] * tries
+    with pytest.raises(DataError, match=f"HTTP Error {code}"):
+        download([_remote(server)], tmp_path)
+    assert len(server.asked) == tries
+
+
+def test_an_error_that_passes_is_outlived(server: Server, tmp_path: Path) -> None:
+    server.errors = [503, 429]
+    (path,) = download([_remote(server)], tmp_path)
+    assert path.read_bytes() == CONTENT
+
+
+def test_no_room_and_two_at_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with only_writer(tmp_path / ".downloading"), pytest.raises(StorageError, match="another"):
+        download([_remote(server)], tmp_path)
+    usage = type("Usage", (), {"free": 1000})()
+    monkeypatch.setattr("scimult.files.shutil.disk_usage", lambda folder: usage)
+    with pytest.raises(StorageError, match="downloads need 1.0 MB"):
+        download([_remote(server)], tmp_path)
+
+
+CALL = """
+import sys
+from pathlib import Path
+from scimult.downloads import Remote, download
+download([Remote("a.bin", sys.argv[1], sys.argv[2])], Path(sys.argv[3]))
+"""
+
+
+@pytest.mark.ranks
+def test_a_killed_process_is_gone_on_with(server: Server, tmp_path: Path) -> None:
+    """SIGKILL in the middle of the body; the second process asks for the rest alone."""
+    server.slow = True
+    command = [sys.executable, "-c", CALL, f"{server.base}/a.bin", DIGEST, str(tmp_path)]
+    with subprocess.Popen(command) as process:
+        part = tmp_path / ".a.bin.part"
+        until = time.monotonic() + 60
+        while not (part.exists() and part.stat().st_size) and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    size = part.stat().st_size
+    assert 0 < size < len(CONTENT)
+    server.slow = False
+    subprocess.run(command, check=True, timeout=120)
+    assert (tmp_path / "a.bin").read_bytes() == CONTENT
+    assert server.asked == [None, f"bytes={size}-"]
+
+
+@pytest.mark.parametrize("suite", ["scidocs", "s2and", "mdcr"])
+def test_every_file_that_a_suite_needs_has_an_address(suite: str, tmp_path: Path) -> None:
+    for benchmark in load_suite(suite).benchmarks.values():
+        files = remote_files(benchmark, tmp_path)
+        assert [(tmp_path / file.name).resolve() for file in files] == [
+            path.resolve() for path in missing_files(benchmark, tmp_path)
+        ]
+        assert all(re.fullmatch(r"https://[\w./-]+", file.url) for file in files)
+        assert not any(".." in file.url for file in files)
+
+
+def test_a_suite_is_downloaded_and_scored(server: Server, tmp_path: Path) -> None:
+    """MDCR's two files under the names that its page gives them; later they are there."""
+    texts = [{"paper_id": str(n), "title": f"word{n} paper", "abstract": ""} for n in range(4)]
+    server.files = {
+        "/mdcr_test.json": json.dumps({"Art": {"0": {"true": ["1"], "bm25": ["2", "3"]}}}),
+        "/mdcr_test_data.jsonl": "\n".join(map(json.dumps, texts)),
+    }
+    call = ["evaluate", "--suite", "mdcr", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    call += ["--bm25", "--download", f"benchmarks.mdcr.remote.base={server.base}"]
+    for asked in (2, 2):
+        found = CliRunner().invoke(app, [*call, "--resume"])
+        assert found.exit_code == 0, found.output
+        assert len(server.asked) == asked
+    assert "mdcr/test.json" in json.loads((tmp_path / RECORD).read_text())
+
+
+def test_a_source_is_downloaded_and_converted(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scimult.preparation.sources.scidocs.ADDRESS", server.base)
+    papers = {name: {"paper_id": name, "title": name, "abstract": "text"} for name in "abc"}
+    server.files = {
+        "/cite/val.qrel": "a 0 b 1\na 0 c 0\n",
+        "/paper_metadata_view_cite_read.json": json.dumps(papers),
+    }
+    call = ["prepare", "scidocs", "links=[cite]", "--download", "--raw", str(tmp_path / "raw")]
+    found = CliRunner().invoke(app, [*call, "--input", str(tmp_path / "in")])
+    assert found.exit_code == 0, found.output
+    assert (tmp_path / "raw" / "scidocs-cite").is_dir()
+    for arguments, problem in (
+        ([*call], "--download needs a source, and --input"),
+        (["prepare", "maple", "--download", "--input", str(tmp_path), "--raw", "x"], "no address"),
+    ):
+        wrong = CliRunner().invoke(app, arguments)
+        assert wrong.exit_code == 1
+        assert problem in wrong.output
+
+
+@pytest.mark.parametrize("options", [[], ["parts=[PAR]", "splits=[test]"]])
+def test_pmc_patients_are_asked_for_where_the_hub_has_them(options: list[str]) -> None:
+    source = SOURCES["pmc-patients"]
+    assert source.download is not None
+    files = source.download(validate(source.options, apply_overrides({}, options)))
+    base = "https://huggingface.co/datasets/zhengyun21/PMC-Patients-ReCDS/resolve/main/"
+    assert [file.url for file in files] == [base + file.name for file in files]
+    names = {file.name for file in files}
+    wanted = {"PAR/PAR_PMIDs.json", "PAR/qrels_test.tsv", "queries/test_queries.jsonl"}
+    if not options:
+        wanted = {"PPR/corpus.jsonl", "PPR/qrels_train.tsv", "queries/train_queries.jsonl"}
+    assert names == wanted
