@@ -74,7 +74,7 @@ def _annif(name: str) -> Any:
 
 def _without_downloads() -> None:
     """Let NLTK part sentences by its untrained model: the trained one is a download."""
-    tokenize = import_module("nltk.tokenize")
+    tokenize: Any = import_module("nltk.tokenize")
     punkt = import_module("nltk.tokenize.punkt").PunktSentenceTokenizer()
     tokenize.sent_tokenize = lambda text, *_: punkt.tokenize(text)
 

@@ -19,6 +19,7 @@ from scimult.errors import ConfigError, DataError, SciMultError
 
 if TYPE_CHECKING:
     from scimult.evaluation.benchmark import Benchmark
+    from scimult.evaluation.dev_sets import DevSet
     from scimult.evaluation.growing import Earlier
     from scimult.evaluation.harness import LoadedSet
     from scimult.evaluation.results import Result, SetResult
@@ -70,7 +71,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="NAME=SYSTEM+SYSTEM of this call, fused by reciprocal rank; with ,by=weights two, "
-            "by the weight that is best on the other half of the queries."
+            "by the weight that is best on the other half of the queries, or with ,dev=SPLIT on "
+            "that split."
         ),
     ] = None,
     rerank: Annotated[
@@ -161,12 +163,13 @@ def evaluate(
     makers = make_systems(
         bm25, lexical or [], embeddings or [], model or [], encoder or [], device, kept
     )
-    add_hybrids(makers, fuse or [], rerank or [], device)
+    dev = add_hybrids(makers, fuse or [], rerank or [], device)
     chosen = load_suite(suite, overrides or [])
     with nullcontext() if store is None else _ranks_together(), ExitStack() as held:
         if download:
             _download(chosen.select(sets or []), data, wait=store is not None)
         loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
+        _fill(dev, loaded, data, skip_bad)
         audited = audit_sets(audit, loaded) if audit and distributed.is_main() else {}
         others = [result for result in load_results(out) if result.system not in makers]
         facts = {name: entry.facts for name, entry in loaded.items()}
@@ -241,6 +244,20 @@ def _load(
         problem = f"no data of suite {suite.name!r} is there"
         raise DataError(problem, path=data, fix=suite.how_to_get)
     return load_sets(suite, data, wanted, skip_bad=skip_bad), missing
+
+
+def _fill(
+    dev: Mapping[str, dict[str, DevSet]],
+    loaded: Mapping[str, LoadedSet],
+    data: Path,
+    skip_bad: bool,
+) -> None:
+    """Read the splits that weights are chosen on, before anything is encoded."""
+    from scimult.evaluation.dev_sets import read_dev_sets
+
+    benchmarks = {name: entry.benchmark for name, entry in loaded.items()}
+    for split, found in dev.items():
+        found.update(read_dev_sets(benchmarks, data, split, skip_bad=skip_bad))
 
 
 def _tell(system: str, name: str, result: SetResult | Exception | None) -> None:

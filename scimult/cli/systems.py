@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from scimult.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
+    from scimult.evaluation.dev_sets import DevSet
     from scimult.evaluation.systems import System
     from scimult.inference.ensemble import Combination
     from scimult.inference.sentence_encoder import EncoderSpec, SentenceEncoder
@@ -100,8 +101,13 @@ def add_hybrids(
     fused: Sequence[str],
     reranked: Sequence[str],
     device: str | None,
-) -> None:
+) -> dict[str, dict[str, DevSet]]:
     """Add the systems that are made of others, which are then made once for both.
+
+    Returns
+    -------
+    dict
+        Split to the dev sets that weights are chosen on, to be filled before systems are made.
 
     Raises
     ------
@@ -110,14 +116,19 @@ def add_hybrids(
     UnknownNameError
         If a member is not among the systems.
     """
+    dev: dict[str, dict[str, DevSet]] = {}
     for spec in fused:
+        spec, split = _without_dev(spec)
         chosen = parse_system(spec, {"by": ("rank", "weights")})
         names, by = str(chosen.folder).split("+"), chosen.options.get("by", "rank")
         if len(set(names)) < 2 or (by == "weights" and len(names) > 2):
             many = "two systems" if by == "weights" else "several systems"
             raise ConfigError(f"{by} fuses {many}", value=spec, fix="write hybrid=BM25+mymodel")
         members = [_shared(makers, name) for name in names]
-        _add(makers, chosen.name, partial(_fused, chosen.name, members, by))
+        if split is not None and by != "weights":
+            raise ConfigError("dev= is for weights", value=spec, fix="write by=weights,dev=dev")
+        chosen_on = None if split is None else dev.setdefault(split, {})
+        _add(makers, chosen.name, partial(_fused, chosen.name, members, by, chosen_on, split))
     for spec in reranked:
         name, value, rest = _taken_apart(spec)
         first, plus, model = value.partition("+")
@@ -129,6 +140,16 @@ def add_hybrids(
         retrieves = _shared(makers, first)
         make = partial(_reranked, name, retrieves, model, int(top.get("top", "100")), device)
         _add(makers, name, make)
+    return dev
+
+
+def _without_dev(spec: str) -> tuple[str, str | None]:
+    """Take ``dev=SPLIT``, whose value may be any, out of a specification."""
+    rest = [item for item in spec.split(",") if not item.startswith("dev=")]
+    splits = [item.removeprefix("dev=") for item in spec.split(",") if item.startswith("dev=")]
+    if len(splits) > 1 or "" in splits:
+        raise ConfigError("dev= names one split", value=spec, fix="write by=weights,dev=dev")
+    return ",".join(rest), splits[0] if splits else None
 
 
 def _shared(makers: dict[str, Callable[[], System]], name: str) -> Callable[[], System]:
@@ -139,10 +160,17 @@ def _shared(makers: dict[str, Callable[[], System]], name: str) -> Callable[[], 
     return makers[name]
 
 
-def _fused(name: str, members: Sequence[Callable[[], System]], by: str) -> System:
+def _fused(
+    name: str,
+    members: Sequence[Callable[[], System]],
+    by: str,
+    dev: Mapping[str, DevSet] | None,
+    split: str | None,
+) -> System:
     from scimult.evaluation.hybrid import FusedSystem
 
-    return FusedSystem(name, [make() for make in members], cast("Literal['rank', 'weights']", by))
+    made = [make() for make in members]
+    return FusedSystem(name, made, cast("Literal['rank', 'weights']", by), dev, split or "")
 
 
 def _reranked(

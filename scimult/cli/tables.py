@@ -42,7 +42,8 @@ def print_sources(sources: Sequence[PublicSource]) -> None:
     """Print every public source with its terms, its address and the files it needs."""
     for source in sources:
         files = "\n".join(f"    {file}" for file in source.files)
-        echo(f"{source.name}: {source.title}\n  get it: {source.url}")
+        by_us = "" if source.download is None else " (or --download)"
+        echo(f"{source.name}: {source.title}\n  get it: {source.url}{by_us}")
         echo(f"  licence: {source.licence}\n  files below --input:\n{files}")
 
 

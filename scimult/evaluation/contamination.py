@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from scimult.config import StrictConfig
 from scimult.table import ABSENT, Cell, Table, texts
 
-ROLES = {"query": "queries", "answer": "relevant", "candidate": "other candidates"}
+TITLE = "Evaluation sets in training data"
+ROLES = {"query": "queries", "answer": "relevant", "candidate": "others"}
 WAYS = {"doi": "DOI", "title": "title", "text": "all words", "near": "near-duplicate"}
 
 
@@ -46,30 +47,35 @@ def contamination_table(audits: Iterable[tuple[str, Contamination | None]]) -> T
         Name of a set, and what was found. The same for several systems is one row.
     """
     rows: list[list[Cell]] = []
+    ways: dict[str, None] = {}
     for name, found in audits:
         if found is not None and (row := _row(name, found)) not in rows:
             rows.append(row)
+            listed = ", ".join(f"{WAYS[way]} {count:,}" for way, count in found.ways.items())
+            if listed:
+                ways[f"{name} ({found.folder}): found by {listed}."] = None
     if not rows:
         return None
-    headings = ["set", "training data", *ROLES.values(), "relevant pairs", "ids", "found by"]
+    headings = ["set", "training data", *ROLES.values(), "relevant pairs", "ids"]
     notes = [
-        "How many texts of a set equal a training text, and how many of its relevant pairs are "
-        "trained on, in either direction; behind it the share. Labels, and candidates of citation "
-        "sets, are in training data by design: what should be 0 is queries and pairs.",
+        "How many texts of a set (queries, relevant and other candidates) equal a training "
+        "text, and how many of its relevant pairs are "
+        "trained on, in either direction. Labels, and candidates of citation sets, are in "
+        "training data by design: what should be 0 is queries and pairs.",
         "ids: texts whose id a training text has, in any namespace; of numbers that says little.",
+        *ways,
     ]
-    return Table("Evaluation sets in training data", headings, 2, rows, notes)
+    return Table(TITLE, headings, 2, rows, notes)
 
 
 def _row(name: str, found: Contamination) -> list[Cell]:
     cells = [_share(found.found[role], found.texts[role]) for role in ROLES]
     pairs = Cell(ABSENT) if found.pairs is None else _share(found.pairs_found or 0, found.pairs)
     ids = sum(found.ids.values())
-    ways = ", ".join(f"{WAYS[way]} {count:,}" for way, count in found.ways.items())
-    return [*texts(name, found.folder), *cells, pairs, Cell(f"{ids:,}", ids), *texts(ways)]
+    return [*texts(name, found.folder), *cells, pairs, Cell(f"{ids:,}", ids)]
 
 
 def _share(found: int, count: int) -> Cell:
     if not count:
         return Cell(ABSENT)
-    return Cell(f"{found:,} of {count:,} ({100 * found / count:.1f}%)", found / count)
+    return Cell(f"{found:,} of {count:,}", found / count)

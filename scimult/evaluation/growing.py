@@ -10,7 +10,10 @@ import json
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from pydantic import ValidationError
+
 from scimult.errors import ConfigError
+from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.intervals import with_intervals
 from scimult.evaluation.results import (
     Result,
@@ -101,7 +104,7 @@ class GrowingResult:
         if not self._resumes or entry is None or entry.facts != facts:
             return False
         wants_intervals = self._confidence is not None and entry.resampled_metrics
-        same = self.result.suite["benchmarks"][name] == self._benchmarks[name]
+        same = _scored_alike(self.result.suite["benchmarks"][name], self._benchmarks[name])
         return same and bool(entry.intervals or not wants_intervals)
 
     def add(self, name: str, entry: SetResult) -> SetResult:
@@ -137,6 +140,18 @@ class GrowingResult:
         self.result = self.result.model_copy(update=update)
         if self.result.sets:
             save_result(self.result, self._out)
+
+
+def _scored_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether two benchmarks give the same scores: where files come from has no say.
+
+    Results of earlier versions lack keys that have come since, which then have their defaults.
+    """
+    try:
+        full = Benchmark.model_validate(before).model_dump(mode="json")
+    except (ConfigError, ValidationError):
+        return False
+    return all(full[key] == value for key, value in now.items() if key not in ("hub", "remote"))
 
 
 def _refuse_another(before: Result, now: Result, path: Path) -> None:

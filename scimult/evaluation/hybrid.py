@@ -1,13 +1,13 @@
 """Systems made of others: several fused into one list, or one list reranked by a cross-encoder.
 
-Shape legend: Q queries, K listed results, P (query, candidate) pairs.
+Shape legend: Q queries, K listed results, P (query, candidate) pairs, S shares.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +15,14 @@ import numpy as np
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
-from scimult.evaluation.metrics import compute, judge
+from scimult.evaluation.dev_sets import DevSet
+from scimult.evaluation.metrics import Scores, compute, judge
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.systems import Ranker, System
 from scimult.evaluation.task_data import Dataset
+from scimult.progress import note
 from scimult.retrieval.cross_encoder import load_cross_encoder
-from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
+from scimult.retrieval.fusion import Points, fuse, reciprocal_ranks, scaled_scores
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.types import FloatArray, IntArray
 
@@ -41,35 +43,58 @@ class FusedSystem:
     by : {"rank", "weights"}
         ``rank``: sums of reciprocal ranks (Cormack et al., 2009), with nothing to choose.
         ``weights``: sums of scores, each list's scaled from 0 to 1, with the weight that has the
-        best nDCG@10 on the other half of the queries: halves by the SHA-256 of their ids, so that
-        no query is scored with a weight that was chosen on it.
+        best nDCG@10 on the dev set or, without one, on the other half of the queries: halves by
+        the SHA-256 of their ids, so that no query is scored with a weight that was chosen on it.
+    dev : mapping, optional
+        Data set to the one that its weight is chosen on.
+    split : str
+        What the dev sets are called.
     """
 
     def __init__(
-        self, name: str, members: Sequence[System], by: Literal["rank", "weights"] = "rank"
+        self,
+        name: str,
+        members: Sequence[System],
+        by: Literal["rank", "weights"] = "rank",
+        dev: Mapping[str, DevSet] | None = None,
+        split: str = "dev",
     ) -> None:
         self.name, self.members, self.by = name, list(members), by
+        self.dev, self.split = dev, split
         self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
         """Return the rule, and what each member says of itself."""
         members = {member.name: member.describe() for member in self.members}
-        return {"kind": "fused", "by": self.by, "members": members}
+        chosen_on = {} if self.dev is None else {"dev": self.split}
+        return {"kind": "fused", "by": self.by, **chosen_on, "members": members}
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Prepare the rankers of all members."""
+        share = None if self.dev is None else self._best_share(self.dev[dataset.name])
         rankers = [member.ranker(dataset) for member in self.members]
         costs = [member.costs.get(dataset.name, {}) for member in self.members]
         kinds = {kind for cost in costs for kind in cost}
         self.costs[dataset.name] = {
             kind: sum(cost.get(kind, 0) for cost in costs) for kind in kinds
         }
-        return _FusedRanker(rankers, dataset, self.by)
+        return _FusedRanker(rankers, dataset, self.by, share)
+
+    def _best_share(self, dev: DevSet) -> float:
+        """Return the first member's share that is best on the dev set."""
+        rankings = [dev.rank(member.ranker(dev.dataset), DEPTH) for member in self.members]
+        points = [scaled_scores(ranking) for ranking in rankings]
+        scores_SQ = _scores_of_shares(rankings, points, dev.dataset)
+        share = float(_SHARES[scores_SQ.mean(axis=1).argmax()])
+        note(f"{self.name}: {dev.dataset.name}: {self.members[0].name} counts {share:.2f}")
+        return share
 
 
 class _FusedRanker:
-    def __init__(self, rankers: Sequence[Ranker], dataset: Dataset, by: str) -> None:
-        self._rankers, self._dataset, self._by = rankers, dataset, by
+    def __init__(
+        self, rankers: Sequence[Ranker], dataset: Dataset, by: str, share: float | None
+    ) -> None:
+        self._rankers, self._dataset, self._by, self._share = rankers, dataset, by, share
         self._place_C = places_of(id_order(dataset.candidate_ids))
 
     def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
@@ -84,22 +109,31 @@ class _FusedRanker:
             points = [reciprocal_ranks(ranking) for ranking in rankings]
             return fuse(rankings, points, [1.0] * len(rankings), self._place_C, k)
         points = [scaled_scores(ranking) for ranking in rankings]
-        shares_Q = self._chosen_shares(rankings, points)
+        if self._share is None:
+            shares_Q = self._chosen_shares(rankings, points)
+        else:
+            shares_Q = np.full(len(rankings[0]), self._share)
         return fuse(rankings, points, [shares_Q, 1 - shares_Q], self._place_C, k)
 
-    def _chosen_shares(
-        self, rankings: Sequence[Ranking], points: Sequence[np.ndarray[Any, Any]]
-    ) -> FloatArray:
+    def _chosen_shares(self, rankings: Sequence[Ranking], points: Sequence[Points]) -> FloatArray:
         """Return the first list's share for each query: the best one on the other half."""
         half_Q = halves(self._dataset.query_ids)
-        columns = []
-        for share in _SHARES:
-            ranking = fuse(rankings, points, [share, 1 - share], self._place_C, 10)
-            columns.append(compute("ndcg@10", judge(ranking, self._dataset.qrels)))
-        scores_SQ = np.array(columns)
+        scores_SQ = _scores_of_shares(rankings, points, self._dataset)
         best = [_SHARES[scores_SQ[:, half_Q != half].mean(axis=1).argmax()] for half in (0, 1)]
         shares_Q: FloatArray = np.array(best)[half_Q]
         return shares_Q
+
+
+def _scores_of_shares(
+    rankings: Sequence[Ranking], points: Sequence[Points], dataset: Dataset
+) -> Scores:
+    """Return nDCG@10 of every query for each share of the first list, shape ``(S, Q)``."""
+    place_C = places_of(id_order(dataset.candidate_ids))
+    columns = [
+        compute("ndcg@10", judge(fuse(rankings, points, [s, 1 - s], place_C, 10), dataset.qrels))
+        for s in _SHARES
+    ]
+    return np.array(columns)
 
 
 def halves(ids: Sequence[str]) -> IntArray:

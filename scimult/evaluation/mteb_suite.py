@@ -136,12 +136,12 @@ def score(
         The first error, if no task could be scored.
     """
     import mteb
-    from mteb.types import EncodeKwargs
 
     suite = make_suite(encoder, tasks)
     growing = GrowingResult(system, suite, out)
     kept = mteb.ResultCache(cache_path=cache)
     theirs: Any = encoder  # MTEB asks for more than is used here
+    options: Any = {"batch_size": batch_size}
     errors = []
     for task in tasks:
         name = task.metadata.name
@@ -151,11 +151,13 @@ def score(
                 task,
                 cache=kept,
                 overwrite_strategy="always" if again else "only-missing",
-                encode_kwargs=EncodeKwargs(batch_size=batch_size),
+                encode_kwargs=options,
                 show_progress_bar=False,
             )
             entry = set_result(found.task_results[0].to_dict(), suite.benchmarks[name])
-            entry = entry.model_copy(update=_measured(task, suite.benchmarks[name], encoder))
+            before = growing.result.sets.get(name)
+            measured = _measured(task, suite.benchmarks[name], encoder, before)
+            entry = entry.model_copy(update=measured)
         except Exception as error:  # of one task; data sets fail in many ways
             told = error if task.data_loaded else _no_data(task, error)
             errors.append(told)
@@ -223,10 +225,14 @@ def _mean(parts: Mapping[str, Mapping[str, Any]], name: str) -> float:
     return float(sum(part[name] for part in parts.values()) / len(parts))
 
 
-def _measured(task: Any, entry: MtebSet, encoder: Encoder) -> dict[str, Any]:
-    """Return sizes as MTEB publishes them, and what was encoded now."""
+def _measured(
+    task: Any, entry: MtebSet, encoder: Encoder, before: SetResult | None
+) -> dict[str, Any]:
+    """Return sizes as MTEB publishes them, and what was encoded now, or if nothing was before."""
     found: dict[str, Any] = {"counts": _counts(task.metadata.descriptive_stats or {}, entry)}
     work = encoder.work.get(task.metadata.name)
+    if work is None and before is not None:
+        found |= {"cost": before.cost, "remarks": before.remarks}
     if work is not None:
         kinds: tuple[CostKind, ...] = ("texts", "tokens", "encode_seconds")
         found["cost"] = {kind: float(getattr(work, kind)) for kind in kinds}

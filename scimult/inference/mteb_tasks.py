@@ -13,6 +13,7 @@ from pydantic import Field
 
 from scimult.config import StrictConfig, load_config
 from scimult.errors import ConfigError, UnknownNameError
+from scimult.progress import warn
 
 
 class ListedTask(StrictConfig):
@@ -76,16 +77,19 @@ def find_tasks(names: Sequence[str], languages: Sequence[str]) -> list[Any]:
     import mteb
 
     listed = scientific_tasks()
-    known = _all_names()
+    known = dict.fromkeys(_all_names())
     chosen: dict[str, None] = {}
     for name in names:
         if name in listed.groups:
             members = [key for key, task in listed.tasks.items() if task.group == name]
-            chosen.update(dict.fromkeys(members))
+            chosen.update(dict.fromkeys(key for key in members if key in known))
+            absent = [key for key in members if key not in known]
+            if absent:
+                warn(f"left out, as this version of MTEB does not have them: {', '.join(absent)}")
         elif name in known:
             chosen[name] = None
         else:
-            raise UnknownNameError("task of MTEB or group", name, _like(name, listed, known))
+            raise UnknownNameError("task of MTEB or group", name, _like(name, listed, list(known)))
     tasks = []
     for name in chosen:
         try:

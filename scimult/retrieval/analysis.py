@@ -25,9 +25,8 @@ PATTERNS = {
     r"(?:(?:(?<=[^\W\d_])['’.:·](?=[^\W\d_])|(?<=\d)[,;.'’](?=\d))\w+)*",
 }
 # Where Lucene's Porter departs from the paper: -logi loses its i and -bli becomes -ble, after a
-# vowel and a consonant.
-_MEASURE = "(?:.*[aeiou]|.*[^aeiou]y)[^aeiou].*"
-_LOGI, _BLI = re.compile(f"{_MEASURE}logi"), re.compile(f"{_MEASURE}bli")
+# vowel and a consonant (Porter's measure above 0).
+_MEASURED = re.compile("(?:[aeiou]|[^aeiou]y)[^aeiou]")
 Stems = Callable[[Sequence[str]], list[str]]
 _POSSESSIVE = re.compile(r"(?<=\w)['’＇][sS](?!\w)")
 
@@ -106,9 +105,9 @@ def _stemmer(name: str) -> Stems | None:
         for place, (word, stem) in enumerate(zip(words, found, strict=True)):
             if len(word) <= 2:
                 found[place] = word
-            elif _LOGI.fullmatch(stem):
+            elif stem.endswith("logi") and _MEASURED.search(stem[:-4]):
                 found[place] = stem[:-1]
-            elif _BLI.fullmatch(stem):
+            elif stem.endswith("bli") and _MEASURED.search(stem[:-3]):
                 found[place] = stems([f"{stem[:-1]}e"])[0]
         return found
 

@@ -21,7 +21,7 @@ Sparse = Any
 
 _MOST_TERMS = 100_000
 _OTHERS = 1000
-"""Papers without a concept that its model is fitted to, beside those near papers that have it."""
+"""Most papers without a concept that its model is fitted to: of those near, and of the others."""
 _INVERSE_PENALTY = 10.0
 _SMALLEST = 0.05
 """Smaller weights are left out (Babbar and Schölkopf 2017), which keeps models small."""
@@ -124,8 +124,8 @@ def fit_linear(
 ) -> LinearHead:
     """Fit one logistic regression for each concept that has papers.
 
-    A concept's negatives are the papers near those that have it, and 1,000 others drawn at random,
-    which stand for all by their weight; so log odds are those of a fit to all papers.
+    A concept's negatives are 1,000 papers near those that have it and 1,000 others, both drawn,
+    which stand for all by their weight: log odds are those of a fit to all papers.
 
     Parameters
     ----------
@@ -166,12 +166,11 @@ def _sample(
     """Return rows of papers, whether they have the concept, and what each counts."""
     left = np.ones(count, dtype=bool)
     left[having] = False
-    hard = close[left[close]]
+    rng = np.random.default_rng(seed)
+    hard = _drawn(rng, close[left[close]])
     left[hard] = False
     others = np.flatnonzero(left)
-    drawn = others
-    if len(others) > _OTHERS:
-        drawn = np.random.default_rng(seed).choice(others, _OTHERS, replace=False)
+    drawn = _drawn(rng, others)
     rows = np.concatenate([having, hard, drawn])
     right = np.zeros(len(rows), dtype=np.float32)
     right[: len(having)] = 1
@@ -180,17 +179,22 @@ def _sample(
     return rows, right, weight
 
 
+def _drawn(rng: np.random.Generator, rows: Any) -> Any:
+    return rows if len(rows) <= _OTHERS else rng.choice(rows, _OTHERS, replace=False)
+
+
 def _fit(words_NT: Sparse, right_N: FloatArray, weight_N: FloatArray) -> tuple[FloatArray, float]:
+    import scipy.sparse as sparse
     from sklearn.linear_model import LogisticRegression
 
     if right_N.all():
         return np.zeros(words_NT.shape[1], dtype=np.float32), 0.0
     # Only terms that occur: the solver keeps a number for every column.
-    columns, places = np.unique(words_NT.indices, return_inverse=True)
-    import scipy.sparse as sparse
-
+    occurs_T = np.zeros(words_NT.shape[1], dtype=bool)
+    occurs_T[words_NT.indices] = True
+    columns, place_T = np.flatnonzero(occurs_T), np.cumsum(occurs_T, dtype=np.int32) - 1
     shape = (words_NT.shape[0], max(1, len(columns)))
-    parts = (words_NT.data, places.astype(np.int32), words_NT.indptr.astype(np.int32))
+    parts = (words_NT.data, place_T[words_NT.indices], words_NT.indptr.astype(np.int32))
     packed = sparse.csr_array(parts, shape=shape)
     model = LogisticRegression(C=_INVERSE_PENALTY, solver="liblinear", tol=0.05, max_iter=50)
     model.fit(packed, right_N, sample_weight=weight_N)

@@ -102,6 +102,25 @@ def test_systems_made_of_others_stand_beside_them(suite: Path) -> None:
     assert json.loads((out / "better" / "result.json").read_text())["sets"]["search"]["scores"]
 
 
+def test_a_weight_is_tuned_on_dev_queries(suite: Path) -> None:
+    model = save_tiny_model(suite.parent / "model")
+    fuse = ("--fuse", "tuned=BM25+tiny,by=weights,dev=dev")
+    call = (suite, "--sets", "search", "--bm25", "--model", f"tiny={model}", *fuse)
+    missing = _evaluate(*call)
+    assert missing.exit_code == 1
+    assert "qrels/dev.tsv" in missing.output
+    assert not (suite.parent / "out" / "BM25").exists()
+    folder = suite.parent / "data" / "search"
+    with (folder / "queries.jsonl").open("a") as file:
+        file.write(json.dumps({"_id": "q4", "text": "drawing"}) + "\n")
+    (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq4\td4\t1\n")
+    found = _evaluate(*call)
+    assert found.exit_code == 0, found.output
+    result = json.loads((suite.parent / "out" / "tuned" / "result.json").read_text())
+    assert result["settings"]["dev"] == "dev"
+    assert result["sets"]["search"]["counts"]["queries"] == 3
+
+
 def test_static_embeddings_alone_and_fused_with_bm25(suite: Path) -> None:
     static = save_static_embeddings(suite.parent / "static")
     found = _evaluate(
@@ -156,6 +175,8 @@ def test_bm25_that_cannot_be_made(suite: Path, lexical: str, problem: str) -> No
         (("--fuse", "hybrid=BM25"), "several systems"),
         (("--fuse", "hybrid=BM25+BM25"), "several systems"),
         (("--fuse", "BM25=BM25+other"), "unknown system"),
+        (("--fuse", "hybrid=BM25+tiny,dev=dev"), "dev= is for weights"),
+        (("--fuse", "hybrid=BM25+tiny,by=weights,dev="), "dev= names one split"),
         (("--rerank", "better=BM25"), "NAME=SYSTEM+MODEL"),
         (("--rerank", "better=BM25+x,top=many"), "NAME=SYSTEM+MODEL"),
         (("--rerank", "better=BM25+x,depth=3"), "NAME=SYSTEM+MODEL"),

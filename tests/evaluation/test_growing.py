@@ -110,6 +110,23 @@ def test_resuming_scores_again_what_changed(prepared: Prepared, tmp_path: Path) 
     assert all(entry.intervals for entry in again.sets.values())
 
 
+def test_resuming_keeps_what_another_version_scored_or_another_server_had(
+    prepared: Prepared,
+) -> None:
+    """A key that has come since, and where files come from, change no score."""
+    suite, sets, out = prepared
+    evaluate(BM25System(), suite, sets, out)
+    path = out / "BM25" / "result.json"
+    tree = json.loads(path.read_text())
+    for benchmark in tree["suite"]["benchmarks"].values():
+        del benchmark["remote"]
+    tree["suite"]["benchmarks"]["links"]["mode"] = "paper"
+    path.write_text(json.dumps(tree))
+    told: dict[str, object] = {}
+    evaluate(BM25System(), suite, sets, out, earlier="resume", on_set=told.__setitem__)
+    assert [name for name, entry in told.items() if entry is None] == ["search", "coarse"]
+
+
 def test_a_set_that_fails_does_not_lose_the_others(prepared: Prepared) -> None:
     suite, sets, out = prepared
     told: dict[str, object] = {}

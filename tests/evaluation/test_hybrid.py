@@ -13,12 +13,20 @@ from hypothesis import strategies as st
 from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.dev_sets import read_dev_sets
 from scimult.evaluation.hybrid import FusedSystem, RerankedSystem, halves
 from scimult.evaluation.metrics import compute, judge
 from scimult.evaluation.systems import BM25System, DenseSystem, System
 from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
 from scimult.retrieval.runs import Ranking, places_of, ranking_of_pairs
-from tests.benchmark_sets import WordEncoder, write_search
+from tests.benchmark_sets import (
+    HEADER,
+    REQUESTS,
+    WordEncoder,
+    write_jsonl,
+    write_rows,
+    write_search,
+)
 from tests.tiny import save_cross_encoder
 
 CANDIDATES = 7
@@ -84,6 +92,38 @@ def test_a_weight_is_chosen_on_the_other_half_of_the_queries(dataset: Dataset) -
                 best, kept = score, fused
         assert kept is not None
         assert found.rows_QK[query].tolist() == kept.rows_QK[query, :3].tolist()
+
+
+def test_a_weight_is_chosen_on_a_dev_set(tmp_path: Path) -> None:
+    """By a plain loop; the queries of the test set have no say."""
+    benchmark = write_search(tmp_path)
+    further = [{"_id": "q4", "text": "large graphs"}, {"_id": "q5", "text": "folding water"}]
+    write_jsonl(tmp_path / "search/queries.jsonl", [*REQUESTS, *further])
+    write_rows(tmp_path / "search/qrels/dev.tsv", [HEADER, ("q4", "d4", 1), ("q5", "d2", 1)])
+    dataset = read_dataset("requests", benchmark, tmp_path, "write it", Rejects())
+    assert isinstance(dataset, Dataset)
+    dev = read_dev_sets({"requests": benchmark}, tmp_path, "dev")
+    assert dev["requests"].dataset.query_ids == ["q4", "q5"]
+    members: list[System] = [BM25System(), DenseSystem(WordEncoder("cosine"))]
+    system = FusedSystem("hybrid", members, "weights", dev)
+    assert system.describe()["dev"] == "dev"
+    places_C = places_of(np.argsort(dataset.candidate_ids)[::-1])
+
+    def fused(of: Dataset, share: float) -> Ranking:
+        runs = [member.ranker(of).search(1000) for member in members]
+        return fuse(runs, [scaled_scores(run) for run in runs], [share, 1 - share], places_C)
+
+    on_dev = dev["requests"].dataset
+    scores = [
+        compute("ndcg@10", judge(fused(on_dev, share), on_dev.qrels)).mean()
+        for share in np.linspace(0, 1, 21)
+    ]
+    assert len(set(scores)) > 1
+    expected = fused(dataset, float(np.linspace(0, 1, 21)[int(np.argmax(scores))]))
+    found = system.ranker(dataset).search(3)
+    np.testing.assert_array_equal(found.rows_QK, expected.rows_QK[:, :3])
+    with pytest.raises(DataError, match="fuse without dev="):
+        read_dev_sets({"requests": benchmark}, tmp_path, "val")
 
 
 def test_halves_need_two_queries() -> None:

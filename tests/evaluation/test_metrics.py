@@ -139,6 +139,14 @@ def test_f1_is_the_harmonic_mean_of_precision_and_recall() -> None:
     np.testing.assert_allclose(compute("f1@7", judged), expected, rtol=0, atol=1e-12)
 
 
+def test_f1_is_scikit_learns_of_relevant_against_listed() -> None:
+    judged, pools = _pool(4)
+    expected = [
+        f1_score(np.array(pool) > 0, np.arange(len(pool)) < 9, zero_division=0) for pool in pools
+    ]
+    np.testing.assert_allclose(compute("f1@9", judged), expected, rtol=0, atol=1e-12)
+
+
 def test_measures_of_csfcube() -> None:
     """Of its ranking_eval.py and the rank_metrics.py that it imports, written out."""
 

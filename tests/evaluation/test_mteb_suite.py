@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def _data(folder: Path, kind: str) -> tuple[Any, Dataset]:
     return made, data
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="MTEB 2.26 needs Python 3.11")
 def test_every_listed_task_is_one_of_the_installed_mteb() -> None:
     listed = scientific_tasks()
     for name, task in listed.tasks.items():
@@ -71,6 +73,7 @@ def test_every_listed_task_is_one_of_the_installed_mteb() -> None:
     assert wanted <= set(listed.tasks)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="MTEB 2.26 needs Python 3.11")
 def test_our_encoder_takes_the_listed_routes(model: SciMult) -> None:
     encoder = MtebEncoder(model)
     for name, task in scientific_tasks().tasks.items():
@@ -97,6 +100,15 @@ def test_groups_languages_and_unknown_names() -> None:
     assert len(str(found.value)) < 400  # not the 1,835 names of all tasks
     with pytest.raises(ConfigError, match="has nothing in eng.*cmn"):
         find_tasks(["MedicalRetrieval"], ["eng"])
+
+
+def test_a_group_names_what_an_older_mteb_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = ["NanoSCIDOCSRetrieval", "NanoSciFactRetrieval"]
+    monkeypatch.setattr("scimult.inference.mteb_tasks._all_names", lambda: kept)
+    assert [task.metadata.name for task in find_tasks(["small"], ["eng"])] == kept
+    assert "NanoNFCorpusRetrieval" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["search", "rerank"])
@@ -169,6 +181,30 @@ def test_files_are_mtebs_and_a_second_run_encodes_nothing(tmp_path: Path, model:
     assert model.tokens_encoded > before
     with pytest.raises(ConfigError, match="of another one: fingerprint"):
         score(MtebSystem("tiny", {"fingerprint": "x"}), MtebEncoder(model), [kind()], out, cache)
+
+
+def test_what_was_scored_before_a_kill_is_not_scored_again(tmp_path: Path, model: SciMult) -> None:
+    _, data = _data(tmp_path, "search")
+    first, second = ranking_task(data), ranking_task(data, "LocalOther")
+    system = MtebSystem("tiny", {"fingerprint": model.fingerprint})
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    loads = second.load_data
+
+    def is_killed(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    second.load_data = is_killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        score(system, MtebEncoder(model), [first(), second()], out, cache)
+    kept = load_result(out / "tiny" / "result.json")
+    assert list(kept.sets) == ["LocalSearch"]
+    second.load_data = loads  # type: ignore[method-assign]
+    encoder = MtebEncoder(model)
+    found = score(system, encoder, [first(), second()], out, cache)
+    assert list(encoder.work) == ["LocalOther"]
+    assert list(found.sets) == ["LocalSearch", "LocalOther"]
+    assert found.sets["LocalSearch"].scores == kept.sets["LocalSearch"].scores
+    assert found.sets["LocalSearch"].cost == kept.sets["LocalSearch"].cost
 
 
 def test_scores_are_means_over_splits_and_subsets() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from scimult.data.lines import Record, Rejects
 from scimult.errors import DataError
@@ -88,7 +89,7 @@ def _folds(path: Path, judgments: Judgments) -> dict[str, str]:
     return {query: found[query] for query in judgments}
 
 
-def _object(path: Path) -> Mapping[str, Mapping[str, list[object]]]:
+def _object(path: Path) -> Mapping[str, Mapping[str, list[Any]]]:
     tree = read_json(path)
     if not (isinstance(tree, dict) and all(isinstance(entry, dict) for entry in tree.values())):
         raise DataError("not an object of objects", path=path, fix="get the file again")
