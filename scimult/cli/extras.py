@@ -42,7 +42,8 @@ EXTRA_OF = {
 def not_installed(error: ImportError, verb: str | None) -> ConfigError | None:
     """Return what to say of a package that an extra brings; None for any other.
 
-    ``verb`` is the one that asked for it: for those of evaluation the extra is ``eval``.
+    ``verb`` is the one that asked for it: for those of evaluation the extra is ``eval``, for those
+    that use taggers ``tagging``.
     """
     name = (error.name or "").partition(".")[0]
     if name not in EXTRA_OF:
@@ -50,5 +51,7 @@ def not_installed(error: ImportError, verb: str | None) -> ConfigError | None:
     extra = EXTRA_OF[name]
     if extra == "train" and verb in ("compare", "correlate", "evaluate", "report"):
         extra = "eval"
+    if extra == "train" and verb in ("tagger", "serve", "mcp"):
+        extra = "tagging"
     fix = f"pip install 'scimult[{extra}]' (in a checkout '.[{extra}]')"
     return ConfigError(f"{name} is not installed", fix=fix)

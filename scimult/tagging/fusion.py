@@ -56,7 +56,7 @@ class Fusion:
         sources = SOURCES[: len(signals_SBC)]
         pairs = zip(self.seen.of(sources), self.unseen.of(sources), strict=True)
         bias_C = np.where(seen_C, self.seen.bias, self.unseen.bias).astype(np.float32)
-        found_BC = np.broadcast_to(bias_C, signals_SBC.shape[1:]).copy()
+        found_BC: FloatArray = np.broadcast_to(bias_C, signals_SBC.shape[1:]).copy()
         for signal_BC, (seen, unseen) in zip(signals_SBC, pairs, strict=True):
             found_BC += np.where(seen_C, seen, unseen) * signal_BC
         return found_BC

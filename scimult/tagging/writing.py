@@ -61,7 +61,7 @@ def write_tags(
     """
     kind = format_of(path)
     parts = path.parent / f".{path.name}.unfinished"
-    named = []
+    named: list[Path] = []
     left = iter(papers)
     while part := list(islice(left, PART)):
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())

@@ -58,5 +58,6 @@ def test_evaluation_needs_its_own_extra_and_other_packages_are_left_alone() -> N
     scipy = ModuleNotFoundError("No module named 'scipy.stats'", name="scipy.stats")
     assert "scimult[eval]" in str(not_installed(scipy, "evaluate"))
     assert "scimult[train]" in str(not_installed(scipy, "prepare"))
+    assert "scimult[tagging]" in str(not_installed(scipy, "tagger"))
     assert not_installed(ModuleNotFoundError("of the user", name="mine"), "evaluate") is None
     assert not_installed(ImportError("cannot import name"), None) is None
