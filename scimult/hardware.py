@@ -6,7 +6,7 @@ import ctypes
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ _HALF_PRECISION_TFLOPS = (
     ("L40S", 362.0),
 )
 _LONGEST_REASON = 80
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 # Where a tensor of any type may begin within a buffer of bytes.
 _ALIGNMENT = 16
 
@@ -88,14 +88,27 @@ def keep_freed_memory() -> None:
     glibc maps every large tensor anew, and the system clears each of its pages at first
     touch, in every step again. Does nothing where the C library is another.
     """
+    _tell_allocator({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1})
+
+
+def share_heaps(count: int) -> None:
+    """Let all threads allocate from so many heaps, before any other thread starts.
+
+    glibc gives up to eight heaps a core to threads, and each keeps what it once needed: memory of
+    a service with many threads would grow with every thread that meets a large request.
+    """
+    _tell_allocator({_M_ARENA_MAX: count})
+
+
+def _tell_allocator(settings: Mapping[int, int]) -> None:
     if not sys.platform.startswith("linux"):
         return
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    mallopt(_M_MMAP_MAX, 0)
-    mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+    for name, value in settings.items():
+        mallopt(name, value)
 
 
 def send(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:

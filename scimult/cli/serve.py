@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from scimult.inference import SciMult
     from scimult.serving.labels import Tags
 
+# Of the allocator: few, or each of dozens of threads keeps what its largest request needed.
+_HEAPS = 2
+
 Labels = Annotated[
     Path | None,
     typer.Option(
@@ -71,6 +74,9 @@ def serve(
     key = os.environ.get(KEY) or None
     check_key(host, key, without_key)
     sock = listen(host, port)
+    from scimult.hardware import share_heaps
+
+    share_heaps(_HEAPS)
     from scimult.serving.annif import Project
     from scimult.serving.answers import Answers
     from scimult.serving.app import Service
