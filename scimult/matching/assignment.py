@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # A reduced cost that counts as an improvement; scores are float32.
 _TOLERANCE = 1e-6
+# Of the range of scores: by how much a pair may miss an improvement and still be added.
+_NEARLY = 2e-3
 # Pairs of one submission that are added at once.
 _ADDED = 20
 
@@ -115,7 +117,7 @@ class _Programme:
         for _, block in blocks_of(scores_SR):
             found = block[np.isfinite(block)]
             low, high = min(low, found.min(initial=low)), max(high, found.max(initial=high))
-        spread = float(high - low) if high > low else 1.0
+        self._spread = spread = float(high - low) if high > low else 1.0
         # What an empty place costs. Only the last value is beyond what exchanges along any chain
         # of pairs could gain; costs so far apart are slow and inexact, and seldom needed.
         self._penalty = max(abs(low), abs(high)) + 4 * spread if np.isfinite(high) else 1.0
@@ -180,8 +182,12 @@ class _Programme:
     def better_pairs(
         self, pairs_C: IntArray, prices_S: FloatArray, prices_R: FloatArray
     ) -> IntArray:
-        """Return pairs outside of the programme that would lower its cost, the best of each row."""
-        found = []
+        """Return pairs outside of the programme that would lower its cost, the best of each row.
+
+        And with them those that nearly would: prices move a little from round to round, and a round
+        costs more than a few pairs.
+        """
+        found, helps = [], False
         wide = min(self._count, _ADDED)
         for start, block in blocks_of(self._scores):
             gain = block + prices_S[start : start + len(block), np.newaxis] + prices_R
@@ -189,10 +195,11 @@ class _Programme:
             inside = pairs_C[(pairs_C >= first) & (pairs_C < last)] - first
             gain.ravel()[inside] = -np.inf
             columns = np.argpartition(-gain, wide - 1, axis=1)[:, :wide]
-            helps = np.take_along_axis(gain, columns, 1) > _TOLERANCE
+            best = np.take_along_axis(gain, columns, 1)
+            helps = helps or bool((best > _TOLERANCE).any())
             rows = np.arange(start, start + len(block))[:, np.newaxis]
-            found.append((rows * self._count + columns)[helps])
-        return np.concatenate(found)
+            found.append((rows * self._count + columns)[best > -_NEARLY * self._spread])
+        return np.concatenate(found) if helps else np.empty(0, dtype=np.int64)
 
 
 def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> csr_array:
