@@ -12,7 +12,7 @@ demo: $(READY)
 
 # More workers than two cores overlap the waiting for processes; a file's tests stay together for its fixtures, and files
 # begin in the order of tests/conftest.py: xdist's own puts those with few tests last, which are the long ones.
-WORKERS ?= 4
+WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
