@@ -40,6 +40,25 @@ def only_server(others: Mapping[str, object]) -> None:
         raise ConfigError(f"{used[0]} and --server do not go together", fix=fix)
 
 
+def listing(
+    top: int,
+    offset: int,
+    min_score: float | None,
+    exclude: list[str] | None,
+    percentile: bool,
+    exact: bool,
+) -> dict[str, Any]:
+    """Return the fields that say which part of a list is asked for, and what of each paper."""
+    return {
+        "k": None if min_score is not None else top,
+        "offset": offset,
+        "min_score": min_score,
+        "exclude": exclude,
+        "percentile": percentile,
+        "method": "exact" if exact else "auto",
+    }
+
+
 def ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer of a service.
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from scimult.cli.at_server import Server, ask, only_server, rows_of
+from scimult.cli.at_server import Server, ask, listing, only_server, rows_of
 from scimult.cli.checks import check_use, real_text
 from scimult.cli.common import (
     AsJson,
@@ -101,13 +101,8 @@ def search(
         question = {
             "text": query,
             "task": task,
-            "k": None if min_score is not None else top,
-            "offset": offset,
-            "min_score": min_score,
-            "exclude": exclude,
             "words": share,
-            "percentile": percentile,
-            "method": "exact" if exact else "auto",
+            **listing(top, offset, min_score, exclude, percentile, exact),
         }
         answer = ask(server, "search", question)
         show_rows(rows_of(answer), answer["score"], answer["exact"], query, as_json)
