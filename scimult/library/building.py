@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scimult.errors import ConfigError, StorageError
+from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import atomic_file, only_writer
 from scimult.inference.bulk import Part
 from scimult.library.approximate import IndexFacts, Kind, faiss_library, prepared
@@ -67,10 +67,20 @@ def build(
 def extend(
     path: Path, old: Path, facts: IndexFacts, shards: Shards, live_N: BoolArray
 ) -> IndexFacts:
-    """Write the index ``old`` with the live rows that came after it, and return its facts."""
+    """Write the index ``old`` with the live rows that came after it, and return its facts.
+
+    Raises
+    ------
+    DataError
+        If the old one cannot be read.
+    """
     late_N = live_N.copy()
     late_N[: facts.rows] = False
-    index = faiss_library().read_index(str(old))
+    try:
+        index = faiss_library().read_index(str(old))
+    except RuntimeError as error:
+        fix = "make it again with scimult library index"
+        raise DataError("damaged approximate index", path=old, fix=fix) from error
     _fill(index, shards, late_N)
     _write(index, path)
     papers = facts.papers + int(late_N.sum())
@@ -140,13 +150,14 @@ class Parts:
 
     def _train(self) -> None:
         """Train the index if nobody has; wait while somebody does."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         while not self._start.is_file():
             try:
                 with only_writer(self._folder):
                     if not self._start.is_file():
                         _write(_trained(self._kind, self._shards, self._live_N), self._start)
-            except StorageError:
+            except StorageError as error:
+                if error.__cause__ is not None:
+                    raise  # nobody holds it: the disk is full, or the folder cannot be written
                 note("another process trains the index")
                 time.sleep(_WAIT_SECONDS)
 

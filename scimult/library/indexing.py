@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scimult.errors import ConfigError, StorageError
+from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import only_writer
 from scimult.inference import SciMult
 from scimult.inference.bulk import Part
@@ -77,6 +78,9 @@ def make_index(
             fix = "give every part again"
             raise StorageError("the library changed while its index was made", path=folder, fix=fix)
         state = State(folder)
+        if parts.missing():
+            # Another process saw all parts as well, and has merged them.
+            return IndexFacts(**state.manifest.indexes[task])
         path = _path(state, task)
         return _tuned(state, path, parts.merge(path), model, task, target)
 
@@ -91,17 +95,20 @@ def keep_up(state: State, before: Mapping[str, Mapping[str, Any]]) -> None:
     for task, known in before.items():
         facts = IndexFacts(**known)
         shards, path = state.shards(task), _path(state, task)
-        if task not in found:
-            if len(state.live_rows()) < LEAST:
-                continue
-            note(f"{task}: the index is made again for rows that have other numbers now")
-            made = build(path, facts.kind, shards, state.live_N)
-            facts = replace(facts, file=made.file, rows=made.rows, papers=made.papers)
-        elif int(state.live_N[facts.rows :].sum()) > _LATE * facts.papers:
-            facts = extend(path, state.folder / INDEXES / facts.file, facts, shards, state.live_N)
-        else:
+        late = int(state.live_N[facts.rows :].sum())
+        if task in found and late <= _LATE * facts.papers:
             continue
-        found[task] = asdict(facts)
+        if task in found:
+            old = state.folder / INDEXES / facts.file
+            with suppress(DataError):
+                found[task] = asdict(extend(path, old, facts, shards, state.live_N))
+                continue
+        if len(state.live_rows()) < LEAST:
+            found.pop(task, None)
+            continue
+        note(f"{task}: the index is made again, for it is damaged or rows have other numbers now")
+        made = build(path, facts.kind, shards, state.live_N)
+        found[task] = asdict(replace(facts, file=made.file, rows=made.rows, papers=made.papers))
     _publish(state, found)
 
 

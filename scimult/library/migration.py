@@ -103,6 +103,7 @@ def migrate(
         "shared": shared_sides(model, sides),
         "longest": longest,
         "indexes": {},
+        "words": {},
         "adapter": {},
     }
     write_manifest(state.folder, manifest.changed(**values))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference.bulk import Part
 from scimult.library import Library, searching
 from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tuned
@@ -196,6 +196,42 @@ def test_two_processes_make_one_index(
     assert facts.recall >= 0.9
     assert not made.search("graph").exact
     assert [path.name for path in (made.path / "indexes").iterdir()] == [facts.file]
+
+
+def test_a_damaged_index_does_not_stop_a_library_from_growing(library: Library) -> None:
+    facts = library.index(target_recall=0.9)
+    assert isinstance(facts, IndexFacts)
+    (path,) = (library.path / "indexes").iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    assert library.add([paper(number, 1) for number in range(2000, 2060)]).added == 60
+    assert IndexFacts(**library.state.manifest.indexes["search"]).papers == 1160
+    assert not library.search("graph").exact
+
+
+def test_parts_that_another_process_merged_are_not_merged_again(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert library.index(kind="pq", part=Part(0, 2)) == [1]
+    whole, merged = Parts.fill, []
+
+    def fill(self: Parts, part: Part) -> bool:
+        done = whole(self, part)
+        if not merged:
+            merged.append(library.state.manifest)
+            Library.open(library.path, model=library.model).index(kind="pq", part=part)
+        return done
+
+    monkeypatch.setattr(Parts, "fill", fill)
+    facts = library.index(kind="pq", part=Part(1, 2))
+    assert facts == IndexFacts(**library.state.manifest.indexes["search"])
+    assert [path.name for path in (library.path / "indexes").iterdir()] == [facts.file]
+
+
+def test_a_disk_that_is_full_ends_the_training(tmp_path: Path) -> None:
+    shards, live_N = _space(tmp_path / "space", "cosine"), np.ones(8000, bool)
+    (tmp_path / "taken").write_text("a file where the folder would be")
+    with pytest.raises(StorageError):
+        Parts(tmp_path / "taken" / "parts", "pq", shards, live_N, 2).fill(Part(0, 2))
 
 
 def test_a_library_that_changed_takes_no_parts_from_before(library: Library) -> None:

@@ -223,6 +223,11 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
     assert (found.ids, found.scores, found.score) == (wanted.ids, wanted.scores, wanted.score)
     with pytest.raises(DataError, match="too few queries with papers of the library"):
         library.tune_words([Question("graph", ["elsewhere"])] * 30)
+    # What was chosen beside other vectors says nothing of a new model's.
+    newer = save_tiny_model(library.path.parent / "newer", similarity="cosine", seed=4)
+    library.migrate(newer, dtype="float32")
+    with pytest.raises(ConfigError, match="no share of BM25 was tuned"):
+        library.search("graph", words="tuned")
 
 
 def _ndcg(library: Library, questions: list[Question], share: float | str) -> float:
