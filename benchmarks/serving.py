@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timing import Ratio, ratio
+from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.types import FloatArray
 
-# Sums in another order, by what else is in a pass, may round a bfloat16 the other way: 3e-4 of a
+# Sums in another order, by what else is in a pass. A bfloat16 may round the other way: 3e-4 of a
 # unit vector of width 384, once in some hundred texts. Those of 640 papers are 0.1 apart or more.
-TOLERANCE = 1e-3
+TOLERANCE = {"float32": 1e-4, "bfloat16": 1e-3}
 _EACH = 5
 Asked = tuple[str, dict[str, Any]]
 
@@ -84,7 +85,7 @@ class Soak:
     per_second : float
         Over the whole run.
     megabytes : list of float
-        Resident memory after each tenth of the requests.
+        Memory of its own, without mapped files, after each tenth of the requests.
     """
 
     requests: int
@@ -157,6 +158,7 @@ def measure_serving(
 
     torch.set_num_threads(threads)
     model = Library.open(library).model
+    tolerance = _tolerance(model)
     task = next(task for task in model.tasks.names if model.kind(task, "query") == "paper")
     asked: list[Asked] = [
         ("/encode", {"texts": [paper], "task": task, "format": "base64"}) for paper in papers
@@ -178,7 +180,7 @@ def measure_serving(
             times["served cpu"].append(_cpu_of(process) - cpu)
             times["served"].append(took)
             waits.append(seconds)
-            wrong += _wrong_vectors(answers, expected)
+            wrong += _wrong_vectors(answers, expected, tolerance)
     p50, p99 = np.percentile(np.concatenate(waits), [50, 99]) * 1e3
     return ServingCost(
         clients=clients,
@@ -198,6 +200,7 @@ def measure_serving(
 def measure_soak(library: Path, requests: int, clients: int, threads: int) -> Soak:
     """Ask a service many times for vectors and papers, and compare every answer."""
     opened = Library.open(library)
+    tolerance = _tolerance(opened.model)
     words = [text.title for text in opened.state.papers.texts_of(opened.state.live_rows()[:200])]
     searches: list[Asked] = [("/search", {"text": text, "k": 5}) for text in words]
     encodings: list[Asked] = [("/encode", {"texts": [text], "format": "base64"}) for text in words]
@@ -219,13 +222,18 @@ def measure_soak(library: Path, requests: int, clients: int, threads: int) -> So
             for answer, (search, place) in zip(answers, chosen, strict=True):
                 number = place % len(words)
                 if search:
-                    wrong += not _close(answer, scores[number])
+                    wrong += not _close(answer, scores[number], tolerance)
                 else:
-                    wrong += _wrong_vectors([answer], vectors_ND[number : number + 1])
+                    expected = vectors_ND[number : number + 1]
+                    wrong += _wrong_vectors([answer], expected, tolerance)
     return Soak(10 * part, wrong, 10 * part / total, megabytes)
 
 
-def _wrong_vectors(answers: Sequence[Any], expected_ND: FloatArray) -> int:
+def _tolerance(model: SciMult) -> float:
+    return TOLERANCE[str(model.dtype).removeprefix("torch.")]
+
+
+def _wrong_vectors(answers: Sequence[Any], expected_ND: FloatArray, tolerance: float) -> int:
     """Count answers that are not the vector of their text."""
     wrong = 0
     for answer, expected_D in zip(answers, expected_ND, strict=True):
@@ -233,14 +241,15 @@ def _wrong_vectors(answers: Sequence[Any], expected_ND: FloatArray) -> int:
             wrong += 1
             continue
         found_D = np.frombuffer(base64.b64decode(answer["vectors"]), "<f4")
-        wrong += not np.allclose(found_D, expected_D, atol=TOLERANCE)
+        wrong += not np.allclose(found_D, expected_D, atol=tolerance)
     return wrong
 
 
-def _close(answer: Any, scores: list[float]) -> bool:
+def _close(answer: Any, scores: list[float], tolerance: float) -> bool:
     if not isinstance(answer, dict):
         return False
-    return bool(np.allclose([one["score"] for one in answer["papers"]], scores, atol=TOLERANCE))
+    found = [one["score"] for one in answer["papers"]]
+    return bool(np.allclose(found, scores, atol=tolerance))
 
 
 def _cpu_of(process: int) -> float:
@@ -250,6 +259,6 @@ def _cpu_of(process: int) -> float:
 
 
 def _memory_of(process: int) -> float:
-    """Return the resident megabytes of a process."""
+    """Return the megabytes of a process of its own: without mapped files."""
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
-    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+    return int(re.findall(r"RssAnon:\s+(\d+)", status)[0]) / 1024

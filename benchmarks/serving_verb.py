@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,6 +21,9 @@ def serve(
     titles: Annotated[
         bool, typer.Option("--titles", help="Titles alone: short texts, where requests weigh most.")
     ] = False,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"], typer.Option(help="What the model computes in.")
+    ] = "auto",
     soak: Annotated[int, typer.Option(min=0, help="Then ask so often, and watch the memory.")] = 0,
 ) -> None:
     """Load a service beside one call of its model; the last line is one JSON object."""
@@ -45,7 +48,7 @@ def serve(
     report: dict[str, object] = {"benchmark": "serve", "machine": machine(torch.device("cpu"))}
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "library"
-        Library.create(library, named, model=model.resolve())
+        Library.create(library, named, model=model.resolve(), dtype=dtype)
         cost = measure_serving(library, rows, clients, rounds, threads)
         print_table(serving_table(cost))
         report["serving"] = cost.as_json()

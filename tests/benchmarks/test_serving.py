@@ -18,9 +18,9 @@ from tests.tiny import save_tiny_model
 def test_a_mixed_up_answer_is_counted() -> None:
     vectors = np.eye(3, dtype=np.float32)
     answers = [{"vectors": base64.b64encode(row.tobytes()).decode()} for row in vectors]
-    assert _wrong_vectors(answers, vectors) == 0
-    assert _wrong_vectors([answers[1], answers[0], answers[2]], vectors) == 2
-    assert _wrong_vectors([429, *answers[1:]], vectors) == 1
+    assert _wrong_vectors(answers, vectors, 1e-4) == 0
+    assert _wrong_vectors([answers[1], answers[0], answers[2]], vectors, 1e-4) == 2
+    assert _wrong_vectors([429, *answers[1:]], vectors, 1e-4) == 1
 
 
 @pytest.mark.ranks
@@ -31,6 +31,7 @@ def test_a_service_under_load(tmp_path: Path) -> None:
     papers.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     arguments = ["serve", "--model", str(model), "--papers", str(papers), "--texts", "12"]
     sizes = ["--clients", "4", "--rounds", "1", "--threads", "1", "--soak", "50"]
+    sizes += ["--dtype", "float32"]
     done = CliRunner().invoke(app, [*arguments, *sizes])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout.splitlines()[-1])

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from scimult.cli.main import app
 from scimult.data.lines import Rejects
 from scimult.distributed import free_port
 from scimult.errors import ConfigError, DataError, StorageError
@@ -252,13 +254,13 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(
     assert running.wait(60) == -signal.SIGKILL
     whole = {path: path.stat().st_mtime_ns for path in out.glob("*.arrow")}
     assert killed_after <= len(whole) < 10
-    again = Verb([*command, str(out)], tmp_path / "again.log")
-    assert again.wait(120) == 0, again.printed()
-    assert f"{out}: 3,000 embeddings of width 16, by " in again.printed()
-    assert f", {3000 - 300 * len(whole):,} of them now" in again.printed()
-    assert "left out 1: line is not valid JSON" in again.printed()
+    again = CliRunner().invoke(app, [*command, str(out)])
+    assert again.exit_code == 0, again.output
+    assert again.stdout.startswith(f"{out}: 3,000 embeddings of width 16, by ")
+    assert f", {3000 - 300 * len(whole):,} of them now" in again.stdout
+    assert "left out 1: line is not valid JSON" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in whole} == whole
-    assert Verb([*command, "whole"], tmp_path / "whole.log").wait(120) == 0
+    assert CliRunner().invoke(app, [*command, "whole"]).exit_code == 0
     left_behind = {name for name in contents(out) if name.startswith(".")}
     assert {n: c for n, c in contents(out).items() if n not in left_behind} == contents(
         tmp_path / "whole"
