@@ -33,9 +33,8 @@ def cross_routes(
         raise DataError("folder does not exist", path=data, fix="check the path")
     from scimult.evaluation.harness import evaluate, load_sets
     from scimult.evaluation.report import check_comparable
-    from scimult.evaluation.reporting.routes import cross_tables
     from scimult.evaluation.results import folder_of, load_results
-    from scimult.evaluation.routes import FixedRoute
+    from scimult.evaluation.routes import FixedRoute, cross_tables
     from scimult.evaluation.suites import load_suite
     from scimult.evaluation.systems import DenseSystem
     from scimult.files import only_writer

@@ -19,9 +19,9 @@ from scimult.errors import ConfigError, DataError, SciMultError
 
 if TYPE_CHECKING:
     from scimult.evaluation.benchmark import Benchmark
-    from scimult.evaluation.dev_sets import DevSet
     from scimult.evaluation.growing import Earlier
     from scimult.evaluation.harness import LoadedSet
+    from scimult.evaluation.hybrid import DevSet
     from scimult.evaluation.results import Result, SetResult
     from scimult.evaluation.suites import Suite
 
@@ -253,7 +253,7 @@ def _fill(
     skip_bad: bool,
 ) -> None:
     """Read the splits that weights are chosen on, before anything is encoded."""
-    from scimult.evaluation.dev_sets import read_dev_sets
+    from scimult.evaluation.hybrid import read_dev_sets
 
     benchmarks = {name: entry.benchmark for name, entry in loaded.items()}
     for split, found in dev.items():
@@ -282,14 +282,13 @@ def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) ->
     """Get missing files, on the main rank; the others wait if they work too."""
     from scimult import distributed
     from scimult.downloads import download as download_files
-    from scimult.evaluation import hub
-    from scimult.evaluation.datasets import remote_files
+    from scimult.evaluation.datasets import download_from_hub, remote_files
 
     def tell(path: Path) -> None:
         echo(f"downloading {path}", err=True)
 
     if distributed.is_main():
-        hub.download(benchmarks, data, tell)
+        download_from_hub(benchmarks, data, tell)
         files = [file for entry in benchmarks.values() for file in remote_files(entry, data)]
         download_files(dict.fromkeys(files), data, tell)
     if wait:

@@ -32,7 +32,6 @@ from scimult.cli.import_ import import_
 from scimult.cli.interference import interference
 from scimult.cli.library import library
 from scimult.cli.match_reviewers import match_reviewers
-from scimult.cli.mcp import mcp
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
 from scimult.cli.mteb import mteb
@@ -44,7 +43,7 @@ from scimult.cli.recommend import recommend
 from scimult.cli.report import report
 from scimult.cli.runs import runs
 from scimult.cli.search import search
-from scimult.cli.serve import serve
+from scimult.cli.serve import mcp, serve
 from scimult.cli.study import study
 from scimult.cli.tag import tag
 from scimult.cli.tagger import tagger

@@ -11,9 +11,8 @@ from scimult.data.rates import SamplingMode
 from scimult.models import EncoderConfig
 from scimult.models.config import ROUTED, Pooling
 from scimult.tasks import Routing, Task, default_tasks
-from scimult.training.loss_config import LossConfig
+from scimult.training.loss_config import FORMAT_OF_HEAD, LossConfig, TripletConfig
 from scimult.training.schedules import ScheduleName
-from scimult.training.task_losses import FORMAT_OF_HEAD, TripletConfig
 from scimult.types import Similarity
 
 # Fields of an encoder that the run decides, not its base.

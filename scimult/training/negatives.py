@@ -15,8 +15,8 @@ from scimult.data.targets import TargetFile
 from scimult.errors import ConfigError
 from scimult.progress import warn
 from scimult.training.config import NegativesAcross, PretrainConfig
+from scimult.training.loss_config import TripletConfig
 from scimult.training.plan import RunPlan
-from scimult.training.task_losses import TripletConfig
 
 # From source and task to what the parts of a unit have in common that share their negatives.
 GroupOf = Callable[[str, str], Hashable]

@@ -35,10 +35,14 @@ from scimult.training.comparison import (
     queries_to_candidates,
 )
 from scimult.training.learned import Values, head_name, temperature_name
-from scimult.training.loss_config import DistillationConfig, LossConfig
+from scimult.training.loss_config import (
+    ContrastiveLoss,
+    DistillationConfig,
+    LossConfig,
+    TripletConfig,
+)
 from scimult.training.metrics import Sums, query_statistics, target_statistics
 from scimult.training.negatives import GroupOf, by_source
-from scimult.training.task_losses import ContrastiveLoss, TripletConfig
 from scimult.types import Similarity
 
 _NOTHING: Values = {}

@@ -38,7 +38,7 @@ from scimult.tasks import TaskSet
 from scimult.training import dev
 from scimult.training.config import DataConfig, PretrainConfig
 from scimult.training.embedding_teacher import EmbeddingTeacher, open_embedding_teacher
-from scimult.training.task_losses import HeadConfig
+from scimult.training.loss_config import HeadConfig
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ from scimult.progress import note
 from scimult.tasks import tells_sides
 from scimult.training import build, dev
 from scimult.training.ahead import UnitsAhead
+from scimult.training.callbacks import open_tracker
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import deepspeed_settings, resolve_precision
 from scimult.training.embedding_teacher import make_projection
 from scimult.training.engine import DeepSpeedEngine, process_group
-from scimult.training.failure import FailureFile
+from scimult.training.failure import FailureFile, Watchdog
 from scimult.training.folder import RunFolder
 from scimult.training.learned import LearnedPart, head_name, learned_parts
 from scimult.training.loop import Trainer
@@ -38,8 +39,6 @@ from scimult.training.selection import Selection
 from scimult.training.state import Checkpoint
 from scimult.training.stopping import StopRequest
 from scimult.training.taught import TaughtObjective
-from scimult.training.trackers import open_tracker
-from scimult.training.watchdog import Watchdog
 from scimult.training.weighting import Weighting
 
 

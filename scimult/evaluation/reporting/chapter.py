@@ -26,11 +26,11 @@ from scimult.evaluation.reporting.leaderboard import (
 from scimult.evaluation.reporting.maps import PaperMap
 from scimult.evaluation.reporting.parts import Options, SetPart, make_part
 from scimult.evaluation.reporting.published import beside_ours, publications
-from scimult.evaluation.reporting.routes import cross_tables
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.reporting.verdict import Verdict, verdict
 from scimult.evaluation.reporting.wins import Duel, counts
 from scimult.evaluation.results import MACRO, Result, averages, load_results
+from scimult.evaluation.routes import cross_tables
 from scimult.table import Table
 
 

@@ -20,7 +20,7 @@ from scimult.table import Table
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
 from scimult.training.folder import CONFIG_NAME, MODEL_NAME
-from scimult.training.interference.affinity import train_affinity
+from scimult.training.interference.affinity import only_tasks, train_affinity
 from scimult.training.interference.cosines import compare
 from scimult.training.interference.drift import measure_drift
 from scimult.training.interference.gradients import (
@@ -30,7 +30,6 @@ from scimult.training.interference.gradients import (
     training_rounds,
 )
 from scimult.training.interference.layout import SuggestedLayout, suggest_layout
-from scimult.training.interference.mixture import only_tasks
 from scimult.training.interference.report import (
     JSON_FILE,
     PAGE_FILE,
