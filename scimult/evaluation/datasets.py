@@ -25,6 +25,7 @@ from scimult.evaluation.formats import (
     scirepeval,
     scirepeval_training,
 )
+from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.task_data import Dataset, PaperSet, Signatures, TaskData
 from scimult.files import atomic_file
 
@@ -46,7 +47,7 @@ class Layout:
     """How one layout is read: the files it needs, and what they become."""
 
     needed: Callable[[Benchmark, Path], list[Path]]
-    read: Callable[[str, Benchmark, Path, Rejects], TaskData]
+    read: Callable[[Source], TaskData]
 
 
 FORMATS: dict[str, Layout] = {
@@ -80,7 +81,9 @@ def read_dataset(
         has_address = benchmark.hub or benchmark.remote
         fix = f"{how_to_get}; or scimult evaluate --download" if has_address else how_to_get
         raise DataError(f"data of {name} is not there: {names}", fix=fix)
-    dataset = FORMATS[benchmark.format].read(name, benchmark, root, rejects)
+    layout = FORMATS[benchmark.format]
+    paths = layout.needed(benchmark, root)
+    dataset = layout.read(Source(name, benchmark, root / benchmark.folder, paths, rejects))
     _check_counts(dataset, benchmark)
     return dataset
 
