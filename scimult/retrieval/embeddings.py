@@ -28,7 +28,7 @@ from scimult.files import (
     write_json,
     write_text,
 )
-from scimult.types import FloatArray
+from scimult.types import FloatArray, Role, Text, TextEncoder
 
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
@@ -98,6 +98,28 @@ def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
             value=f"row {int(bad_N.argmax())}",
             fix="check the model's weights; activations can overflow in float16",
         )
+
+
+def encode(
+    encoder: TextEncoder,
+    texts: Sequence[Text],
+    *,
+    task: str,
+    role: Role,
+    show_progress: bool = False,
+) -> FloatArray:
+    """Return what any encoder makes of texts, shape ``(N, D)``; what keeps vectors encodes by this.
+
+    Raises
+    ------
+    DataError
+        If the encoder returns the wrong number of rows.
+    """
+    rows_ND = encoder.encode(texts, task=task, role=role, show_progress=show_progress)
+    if rows_ND.ndim != 2 or len(rows_ND) != len(texts):
+        problem = f"{encoder.name} returned embeddings of shape {rows_ND.shape}"
+        raise DataError(f"{problem} for {len(texts)} texts", fix="return one row per text")
+    return rows_ND
 
 
 def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
