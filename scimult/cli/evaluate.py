@@ -268,7 +268,7 @@ def _tell(system: str, name: str, result: SetResult | Exception | None) -> None:
     elif isinstance(result, Exception):
         line = "failed:\n" + "".join(traceback.format_exception(result))
     else:
-        score = 100 * result.scores[result.main_metric]
+        score = 100 * result.main_score
         line = f"{result.main_metric} {score:.2f} ({result.seconds:.1f} s)"
     echo(f"{system}: {name}: {line}", err=True)
 

@@ -115,7 +115,7 @@ def _tell(system: str, name: str, result: SetResult | Exception) -> None:
     elif isinstance(result, Exception):
         line = "failed:\n" + "".join(traceback.format_exception(result))
     else:
-        line = f"{result.main_metric} {100 * result.scores[result.main_metric]:.2f}"
+        line = f"{result.main_metric} {100 * result.main_score:.2f}"
     echo(f"{system}: {name}: {line}", err=True)
 
 

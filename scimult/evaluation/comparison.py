@@ -31,7 +31,7 @@ from scimult.evaluation.resampling import (
     mean_sample,
     randomisation_test,
 )
-from scimult.evaluation.results import Result, folder_of, load_results, provenance
+from scimult.evaluation.results import Result, folder_of, provenance, require_results
 from scimult.files import sha256, write_json
 
 FEW = 30
@@ -139,10 +139,7 @@ def compare(out: Path, settings: Settings, systems: Sequence[str] = ()) -> Compa
     UnknownNameError
         If a system has no result below ``out``.
     """
-    found = load_results(out)
-    if not found:
-        raise DataError("no results in this folder", path=out, fix="run scimult evaluate first")
-    results = _chosen(found, settings.baseline, systems)
+    results = _chosen(require_results(out), settings.baseline, systems)
     baseline, *others = results
     check_comparable(others, baseline.suite["name"], baseline.facts)
     drawn: list[_Drawn] = []

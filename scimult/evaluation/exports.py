@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from scimult.errors import DataError, UnknownNameError
-from scimult.evaluation.results import Result, SetResult, folder_of, load_results
+from scimult.evaluation.results import Result, SetResult, folder_of, require_results
 from scimult.files import atomic_file, write_json, write_text
 
 MTEB_VERSION = "2.0.0"
@@ -69,9 +69,7 @@ def export_results(
 
 
 def _chosen(folder: Path, systems: Sequence[str], sets: Sequence[str]) -> list[Result]:
-    results = load_results(folder)
-    if not results:
-        raise DataError("no results in this folder", path=folder, fix="run scimult evaluate first")
+    results = require_results(folder)
     known = {result.system: result for result in results}
     for name in systems:
         if name not in known:
@@ -123,7 +121,7 @@ def _task_result(
     task: str, entry: SetResult, suite: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
     scores = {_mteb_metric(metric): score for metric, score in entry.scores.items()}
-    scores["main_score"] = entry.scores[entry.main_metric]
+    scores["main_score"] = entry.main_score
     split = suite["benchmarks"][name]["split"]
     found = {**scores, "hf_subset": "default", "languages": _LANGUAGES}
     return {

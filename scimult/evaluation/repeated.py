@@ -25,7 +25,7 @@ from scimult.evaluation.columns import (
 )
 from scimult.evaluation.report import set_order
 from scimult.evaluation.resampling import holm
-from scimult.evaluation.results import Result, load_results
+from scimult.evaluation.results import Result, require_results
 from scimult.evaluation.seeds import SeedVariance, compare_means, seed_variance
 
 SUITES = "all suites"
@@ -222,10 +222,7 @@ def compare_runs(
     DataError
         If a folder has no results, or they do not belong together.
     """
-    read = {folder: load_results(folder) for folder in folders}
-    for folder, results in read.items():
-        if not results:
-            raise DataError("no results in this folder", path=folder, fix="evaluate first")
+    read = {folder: require_results(folder) for folder in folders}
     every = list(dict.fromkeys(r.system for results in read.values() for r in results))
     runs = Runs.of_patterns(every, patterns, baseline, confidence)
     runs = _chosen(runs, systems)

@@ -7,7 +7,6 @@ specialise, the best score of a benchmark is under the route of its own task.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from scimult.evaluation.results import Result
 from scimult.table import Table, label, percent
@@ -59,7 +58,9 @@ def _cross_table(model: str, results: Sequence[Result]) -> Table:
     rows = []
     for name in dict.fromkeys(name for result in results for name in result.sets):
         facts = next(result.sets[name] for result in results if name in result.sets)
-        scores = [_main(result, name) for result in results]
+        scores = [
+            result.sets[name].main_score if name in result.sets else None for result in results
+        ]
         known = [f"{100 * score:.2f}" for score in scores if score is not None]
         best = max(known, key=float)
         cells = [
@@ -72,8 +73,3 @@ def _cross_table(model: str, results: Sequence[Result]) -> Table:
         "best of a row is bold; if routes specialise, it is under the task of the row."
     ]
     return Table(f"{model}, by route", ["task", "set", "metric", *routes], 3, rows, notes)
-
-
-def _main(result: Result, name: str) -> float | None:
-    entry: Any = result.sets.get(name)
-    return None if entry is None else float(entry.scores[entry.main_metric])

@@ -9,11 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from scimult.evaluation.repeated import SuiteFindings
-from scimult.evaluation.reporting.page import PACKAGE, asset
+from scimult.evaluation.reporting.page import asset, template
 from scimult.evaluation.reporting.repeated import difference_table, score_table
 from scimult.evaluation.results import provenance
 from scimult.files import write_json, write_text
@@ -92,15 +91,8 @@ def _to_html(
     plan: Plan, tables: Sequence[Table], failed: Mapping[str, str], written: dict[str, Any]
 ) -> str:
     """Return the page; every text is escaped, and no script may run."""
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("scimult.studies"), PackageLoader(PACKAGE)]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     picture = draw_curves(plan)
-    return environment.get_template("study.html").render(
+    return template("study.html", "scimult.studies").render(
         study=plan.study,
         tables=tables,
         failed=failed,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scimult.errors import DataError, UnknownNameError
+from scimult.errors import UnknownNameError
 from scimult.evaluation.comparison import Settings
 from scimult.evaluation.report import audit_table, set_order
 from scimult.evaluation.reporting.costs import costs
@@ -29,7 +29,7 @@ from scimult.evaluation.reporting.published import beside_ours, publications
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.reporting.verdict import Verdict, verdict
 from scimult.evaluation.reporting.wins import Duel, counts
-from scimult.evaluation.results import MACRO, Result, averages, load_results
+from scimult.evaluation.results import MACRO, Result, averages, require_results
 from scimult.evaluation.routes import cross_tables
 from scimult.table import Table
 
@@ -85,9 +85,7 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
     UnknownNameError
         If the baseline has no result.
     """
-    results = load_results(out)
-    if not results:
-        raise DataError("no results in this folder", path=out, fix="run scimult evaluate first")
+    results = require_results(out)
     names = [result.system for result in results]
     baseline = options.baseline or names[0]
     if baseline not in names:

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from scimult.evaluation.reporting import charts
@@ -40,17 +40,10 @@ def write_page(chapters: Sequence[Chapter], out: Path) -> Path:
 
 def to_html(chapters: Sequence[Chapter], written: dict[str, Any]) -> str:
     """Return the page; every text is escaped, and only its own script may run."""
-    environment = Environment(
-        loader=PackageLoader(PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     script = asset("report.js")
     # The page allows the script with this hash alone: a text that got past escaping cannot run.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("report.html").render(
+    return template("report.html").render(
         chapters=chapters,
         written=written,
         style=Markup(asset("report.css")),
@@ -60,6 +53,18 @@ def to_html(chapters: Sequence[Chapter], written: dict[str, Any]) -> str:
         signs=SIGNS,
         colours=COLOURS,
     )
+
+
+def template(name: str, *packages: str) -> Template:
+    """Return a template of the report, or of a package that has its own beside these."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package) for package in (*packages, PACKAGE)]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
 
 
 def asset(name: str) -> str:
