@@ -136,7 +136,9 @@ class BatchConfig(StrictConfig):
     pairs_per_step: int | None = Field(None, ge=2, description="64, unless max_tokens is given")
     max_tokens: int | None = Field(None, ge=9)
     pool: int | None = Field(
-        None, ge=1, description="of max_tokens: units among which pairs are sorted by length; 32"
+        None,
+        ge=1,
+        description="of max_tokens: micro-batches among which pairs are sorted by length; 32",
     )
     accumulation: int = Field(1, ge=1)
     chunk_tokens: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"

@@ -45,7 +45,7 @@ class FailureFile(Callback):
 
 def _describe(failed: FailedStep, ids_at: Callable[[IntArray], list[str]]) -> dict[str, Any]:
     """Return what JSON can hold: numbers that are not finite become strings."""
-    batches = [batch for unit in failed.units for batch in unit.parts]
+    batches = [batch for micro_batch in failed.micro_batches for batch in micro_batch.parts]
     parts = []
     for batch, result in zip(batches, failed.results, strict=True):
         loss = str(float(result.loss.detach()) / max(result.pairs, 1))

@@ -1,6 +1,6 @@
 """One optimizer step: the encoder under its engine, and what makes a loss of its embeddings.
 
-Shape legend: U distinct texts of a unit on this rank, D width, S statistics of queries
+Shape legend: U distinct texts of a micro-batch on this rank, D width, S statistics of queries
 (`metrics.STATISTICS`), P parts of the model.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
-from scimult.data.batches import Unit
+from scimult.data.batches import MicroBatch
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.learned import LearnedParts, Values
 from scimult.training.meter import Meter, Work
@@ -25,7 +25,7 @@ from scimult.training.metrics import Sums, add_sums
 from scimult.training.objective import PartResult, PartsObjective
 from scimult.training.passes import (
     Graph,
-    UnitTexts,
+    MicroBatchTexts,
     activation_tokens,
     pass_in_chunks,
     pass_whole,
@@ -57,7 +57,7 @@ class NumbersOnTheWay:
     Parameters
     ----------
     results : sequence of PartResult
-        Of every part of the step's units.
+        Of every part of the step's micro-batches.
     gradient_norm : Tensor
         Before clipping, one number.
     squares_P : Tensor
@@ -98,7 +98,7 @@ class LaunchedStep:
     """A step that the device was told to do, with what its report needs; all else is read later."""
 
     step: int
-    units: list[Unit]
+    micro_batches: list[MicroBatch]
     results: list[PartResult]
     numbers: NumbersOnTheWay
     work: Work
@@ -120,16 +120,16 @@ class TrainModule:
     objective : callable
         Turns embeddings into losses.
     weighting : Weighting
-        Makes one number of the losses of a unit. Reports have the losses without weights.
+        Makes one number of the losses of a micro-batch. Reports have the losses without weights.
     learned : LearnedParts
         What is trained beside the encoder.
     meter : Meter
         Counts the work of every forward pass.
     accumulation : int
-        Units per step.
+        Micro-batches per step.
     chunk_tokens : int or None
         Tokens whose activations may be held at once (`activation_tokens`); ``None``: those of a
-        whole unit.
+        whole micro-batch.
     seed : int
         Of dropout.
     """
@@ -158,7 +158,7 @@ class TrainModule:
         self._weigh = partial(activation_tokens, head_width=head_width)
         self._seed = seed
 
-    def launch(self, step: int, unit_at: Callable[[int], Unit]) -> LaunchedStep:
+    def launch(self, step: int, micro_batch_at: Callable[[int], MicroBatch]) -> LaunchedStep:
         """Tell the device to do a step and to copy its numbers to the host; read none of them.
 
         Parameters
@@ -166,23 +166,23 @@ class TrainModule:
         step : int
             Steps done before.
         unit_at : callable
-            Returns what this rank does in a unit, by number.
+            Returns what this rank does in a micro-batch, by number.
         """
         started, engine = time.perf_counter(), self.engine
         lr = engine.learning_rate
-        units: list[Unit] = []
+        micro_batches: list[MicroBatch] = []
         results: list[PartResult] = []
         several = self._accumulation > 1 or self._chunk_tokens is not None
         with engine.one_reduction() if several else nullcontext():
             for number in range(step * self._accumulation, (step + 1) * self._accumulation):
-                units.append(unit_at(number))
-                results += self._pass(number, units[-1])
-        tasks = {task for unit in units for task in unit.tasks}
+                micro_batches.append(micro_batch_at(number))
+                results += self._pass(number, micro_batches[-1])
+        tasks = {task for micro_batch in micro_batches for task in micro_batch.tasks}
         routes = {route for task in tasks for route in self._routes_of_task(task)}
         engine.step(frozenset({*routes, *self.learned.names(tasks)}))
         return LaunchedStep(
             step=step + 1,
-            units=units,
+            micro_batches=micro_batches,
             results=results,
             numbers=NumbersOnTheWay(results, engine.gradient_norm, engine.take_squares()),
             work=self.meter.take(),
@@ -192,19 +192,19 @@ class TrainModule:
             started=started,
         )
 
-    def _pass(self, number: int, unit: Unit) -> list[PartResult]:
-        texts = UnitTexts.of(unit, self._routes_of_task)
+    def _pass(self, number: int, micro_batch: MicroBatch) -> list[PartResult]:
+        texts = MicroBatchTexts.of(micro_batch, self._routes_of_task)
 
         def loss_of(embeddings_UD: Tensor, learned: Values) -> tuple[Tensor, list[PartResult]]:
-            results = self._objective(unit.parts, embeddings_UD, learned)
-            loss = self.weighting(results, unit, embeddings_UD, learned)
+            results = self._objective(micro_batch.parts, embeddings_UD, learned)
+            loss = self.weighting(results, micro_batch, embeddings_UD, learned)
             return loss / self._accumulation, results
 
-        # Dropout depends on the unit, rank and chunk alone, so a resumed run draws the same.
+        # Dropout depends on the micro-batch, rank and chunk alone, so a resumed run draws the same.
         def seed_of_chunk(chunk: int) -> int:
             return _seed_of(self._seed, number, chunk)
 
-        learned = partial(self.learned.values, unit.tasks)
+        learned = partial(self.learned.values, micro_batch.tasks)
         if self._chunk_tokens is None:
             torch.manual_seed(seed_of_chunk(0))
             return pass_whole(self._graph, texts, loss_of, learned)
@@ -219,6 +219,6 @@ class TrainModule:
         )
 
 
-def _seed_of(seed: int, unit: int, chunk: int) -> int:
-    words = np.random.SeedSequence([seed, unit, distributed.rank(), chunk]).generate_state(2)
+def _seed_of(seed: int, micro_batch: int, chunk: int) -> int:
+    words = np.random.SeedSequence([seed, micro_batch, distributed.rank(), chunk]).generate_state(2)
     return int(words[0]) << 31 | int(words[1]) >> 1

@@ -117,9 +117,9 @@ def run_interference(
     encoder = pretrained.model.to(where)
     # Its dropout is 0: training differs from inference by recomputation alone, which bounds memory.
     encoder.checkpoints_activations = True
-    units = training_rounds(settings, plan, pretrained, tasks, rounds)
+    micro_batches = training_rounds(settings, plan, pretrained, tasks, rounds)
     objective = training_objective(settings, pretrained.routes, where)
-    products = list(measure(encoder.train(), objective, tasks, pretrained.routes, units))
+    products = list(measure(encoder.train(), objective, tasks, pretrained.routes, micro_batches))
     places = [
         place_of(name, encoder.config.num_blocks)
         for name, parameter in encoder.named_parameters()
@@ -137,7 +137,12 @@ def run_interference(
     if base is not None:
         theirs = load_pretrained(base, pooling=settings.model.pooling)
         theirs.model.to(where)
-        every = [unit for of_round in units for of_task in of_round for unit in of_task]
+        every = [
+            micro_batch
+            for of_round in micro_batches
+            for of_task in of_round
+            for micro_batch in of_task
+        ]
         drifts = measure_drift(theirs, pretrained, tasks, every)
     affinity = []
     tables = [interference_table(comparison)]
