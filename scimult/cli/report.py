@@ -54,10 +54,10 @@ def report(
     _check(results, map_ or [], out)
     from rich.console import Console
 
-    from scimult.evaluation.reporting.chapter import make_chapter
     from scimult.evaluation.reporting.maps import check_layout
     from scimult.evaluation.reporting.page import write_page
     from scimult.evaluation.reporting.parts import Options
+    from scimult.evaluation.reporting.suite_report import make_suite_report
     from scimult.progress import note
 
     check_layout(layout)
@@ -71,18 +71,18 @@ def report(
         seed=seed,
         confidence=confidence,
     )
-    chapters = [make_chapter(folder, options, note) for folder in results]
-    known = {system for chapter in chapters for system in chapter.systems}
+    suite_reports = [make_suite_report(folder, options, note) for folder in results]
+    known = {system for suite_report in suite_reports for system in suite_report.systems}
     for name in options.maps:
         if name not in known:
             raise UnknownNameError("system of a map", name, known)
-    for chapter in chapters:
-        for table in chapter.tables:
+    for suite_report in suite_reports:
+        for table in suite_report.tables:
             print_table(table)
-        for gap in chapter.missing:
+        for gap in suite_report.missing:
             line = f"not shown: {gap.section}: {gap.why}. Fix: {gap.fix}"
             Console().print(line, highlight=False, markup=False, soft_wrap=True)
-    path = write_page(chapters, out)
+    path = write_page(suite_reports, out)
     echo(f"page in {path}; report.md, report.tex and report.json beside it")
 
 

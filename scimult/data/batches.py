@@ -74,8 +74,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """Papers of one source with targets for a head: what one rank does of one part of a
-    micro-batch.
+    """Papers of one source with targets for a head: a rank's share of a part of a micro-batch.
 
     As in `Batch`, each distinct text is encoded once, and ``text_B`` says which of them stands in
     each row. ``targets_B`` is what `TargetFile.targets` returns.

@@ -184,8 +184,7 @@ class BalancedSampler:
 
 
 def epoch_micro_batches(streams: Sequence[MicroBatchStream], rates: RateArray) -> float:
-    """Return how many micro-batches of an `AlternatingSampler` hold as many pairs as its sources
-    have.
+    """Return how many micro-batches of an `AlternatingSampler` hold as many pairs as there are.
 
     With rates in proportion to the pairs, these are the micro-batches in which every pair comes
     once. Sources of rate 0 do not count.

@@ -16,9 +16,9 @@ from scimult.evaluation.benchmark import Benchmark, HubFile
 from scimult.evaluation.formats import (
     csfcube,
     doris_mae,
-    house,
     litsearch,
     mdcr,
+    native,
     s2and,
     scidocs,
     scimult,
@@ -51,7 +51,7 @@ class Layout:
 
 
 FORMATS: dict[str, Layout] = {
-    "house": Layout(house.needed, house.read),
+    "native": Layout(native.needed, native.read),
     "scirepeval": Layout(scirepeval.needed, scirepeval.read),
     "scirepeval_training": Layout(scirepeval_training.needed, scirepeval_training.read),
     "scidocs": Layout(scidocs.needed, scidocs.read),

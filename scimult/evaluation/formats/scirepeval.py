@@ -18,7 +18,7 @@ from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, Targets, qrels_of
-from scimult.evaluation.formats.house import labels_of
+from scimult.evaluation.formats.native import labels_of
 from scimult.evaluation.records import Judgments, read_pairs
 from scimult.evaluation.task_data import HARD, SOFT, Dataset, PaperSet, Reviewers
 from scimult.files import packed_or_plain

@@ -16,7 +16,7 @@ from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, Targets, hold_out
-from scimult.evaluation.formats.house import labels_of
+from scimult.evaluation.formats.native import labels_of
 from scimult.evaluation.formats.scirepeval import (
     add_text,
     candidate_records,

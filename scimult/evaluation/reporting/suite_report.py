@@ -28,7 +28,7 @@ from scimult.evaluation.reporting.parts import Options, SetPart, make_part
 from scimult.evaluation.reporting.published import beside_ours, publications
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.reporting.verdict import Verdict, verdict
-from scimult.evaluation.reporting.wins import Duel, counts
+from scimult.evaluation.reporting.wins import PairwiseWins, counts
 from scimult.evaluation.results import MACRO, Result, averages, require_results
 from scimult.evaluation.routes import cross_tables
 from scimult.table import Table
@@ -36,7 +36,7 @@ from scimult.table import Table
 
 @dataclass(frozen=True)
 class Group:
-    """Average main scores of one task, one per system, in the order of the chapter."""
+    """Average main scores of one task, one per system, in the order of the report."""
 
     task: str
     sets: list[str]
@@ -44,7 +44,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Chapter:
+class SuiteReport:
     """The sections of one folder of results."""
 
     suite: str
@@ -61,12 +61,12 @@ class Chapter:
     tables: list[Table]
     curves: list[RecallCurves]
     frequencies: list[Table]
-    duels: list[Duel]
+    duels: list[PairwiseWins]
     maps: list[PaperMap]
     missing: list[Missing]
 
 
-def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Chapter:
+def make_suite_report(out: Path, options: Options, tell: Callable[[str], None]) -> SuiteReport:
     """Read a folder of results and make its sections.
 
     Parameters
@@ -113,7 +113,7 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         tell(f"{out}: {name}")
         parts.append(make_part(out, results, name, baseline, options))
     groups = _groups(results, order)
-    return Chapter(
+    return SuiteReport(
         suite=results[-1].suite["name"],
         description=results[-1].suite["description"],
         folder=out.name,
