@@ -25,14 +25,13 @@ from scimult.models import Encoder, EncoderConfig
 from scimult.models.compiled import compile_blocks
 from scimult.tasks import default_tasks
 from scimult.training import build
-from scimult.training.ahead import MicroBatchesAhead
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import resolve_deepspeed
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.learned import LearnedParts
 from scimult.training.loop import Callback, StepReport, Trainer
 from scimult.training.meter import Meter
-from scimult.training.module import TrainModule
+from scimult.training.module import MicroBatchesAhead, TrainModule
 from scimult.training.objective import Objective
 from scimult.training.plan import build_sampler, plan_run
 from scimult.training.stopping import StopRequest

@@ -1,4 +1,4 @@
-"""One optimizer step: the encoder under its engine, and what makes a loss of its embeddings.
+"""One optimizer step: micro-batches made ahead, the encoder, what makes a loss of its embeddings.
 
 Shape legend: U distinct texts of a micro-batch on this rank, D width, S statistics of queries
 (`metrics.STATISTICS`), P parts of the model.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -222,3 +223,33 @@ class TrainModule:
 def _seed_of(seed: int, micro_batch: int, chunk: int) -> int:
     words = np.random.SeedSequence([seed, micro_batch, distributed.rank(), chunk]).generate_state(2)
     return int(words[0]) << 31 | int(words[1]) >> 1
+
+
+class MicroBatchesAhead:
+    """Makes micro-batches in a thread of its own, one ahead of the one that was asked for.
+
+    A GPU would otherwise wait at every step while the host reads texts and looks up known
+    positives: milliseconds, as many as a small encoder's step takes there. Everything goes
+    through the one thread, so that ``unit_at`` is never called twice at a time.
+
+    Parameters
+    ----------
+    unit_at : callable
+        Returns what this rank does in a micro-batch, purely by number.
+    micro-batches : int
+        How many micro-batches there are.
+    """
+
+    def __init__(self, micro_batch_at: Callable[[int], MicroBatch], micro_batches: int) -> None:
+        self._micro_batch_at = micro_batch_at
+        self._micro_batches = micro_batches
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="units")
+        self._made: dict[int, Future[MicroBatch]] = {}
+
+    def __call__(self, number: int) -> MicroBatch:
+        """Return a micro-batch; what was raised while it was made is raised here."""
+        asked = self._made.get(number) or self._thread.submit(self._micro_batch_at, number)
+        self._made = {}
+        if number + 1 < self._micro_batches:
+            self._made[number + 1] = self._thread.submit(self._micro_batch_at, number + 1)
+        return asked.result()

@@ -18,7 +18,6 @@ from scimult.models.compiled import compile_blocks
 from scimult.progress import note
 from scimult.tasks import tells_sides
 from scimult.training import build, dev
-from scimult.training.ahead import MicroBatchesAhead
 from scimult.training.callbacks import open_tracker
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import deepspeed_settings, resolve_precision
@@ -29,7 +28,7 @@ from scimult.training.folder import RunFolder
 from scimult.training.learned import LearnedPart, head_name, learned_parts
 from scimult.training.loop import Trainer
 from scimult.training.meter import Meter, resolve_peak
-from scimult.training.module import TrainModule
+from scimult.training.module import MicroBatchesAhead, TrainModule
 from scimult.training.negatives import check_in_batch_negatives, shared_negatives
 from scimult.training.objective import Objective, PartsObjective
 from scimult.training.passes import resolve_chunk_tokens
