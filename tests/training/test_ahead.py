@@ -6,10 +6,10 @@ import threading
 from typing import Any, cast
 
 import pytest
-from scimult.training.module import MicroBatchesAhead
 
 from scimult.data.batches import MicroBatch
 from scimult.errors import DataError
+from scimult.training.module import MicroBatchesAhead
 
 
 class Maker:
