@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scimult.cli.audit import audit_sets
-from scimult.cli.common import Device, SkipBad
-from scimult.cli.output import echo, print_table
+from scimult.cli.common import Device, Sets, SkipBad, SuiteName
+from scimult.cli.output import echo, failure, print_table
 from scimult.cli.systems import Store, add_hybrids, make_systems
 from scimult.errors import ConfigError, DataError, SciMultError
 
@@ -31,7 +30,7 @@ def evaluate(
         list[str] | None,
         typer.Argument(help="Changes to the suite: benchmarks.NAME.key=value.", show_default=False),
     ] = None,
-    suite: Annotated[str, typer.Option(help="Name of a suite, or a YAML file.")] = "first",
+    suite: SuiteName = "first",
     data: Annotated[Path, typer.Option(help="Folder that holds the suite's data sets.")] = Path(
         "."
     ),
@@ -82,10 +81,7 @@ def evaluate(
             "by a cross-encoder of sentence-transformers."
         ),
     ] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this data set (repeatable)."),
-    ] = None,
+    sets: Sets = None,
     save_runs: Annotated[
         bool, typer.Option("--save-runs", help="Write ranked lists as TREC runs.")
     ] = False,
@@ -263,10 +259,8 @@ def _fill(
 def _tell(system: str, name: str, result: SetResult | Exception | None) -> None:
     if result is None:
         line = "kept as it was scored"
-    elif isinstance(result, SciMultError):
-        line = f"failed: {result}"
     elif isinstance(result, Exception):
-        line = "failed:\n" + "".join(traceback.format_exception(result))
+        line = failure(result)
     else:
         score = 100 * result.main_score
         line = f"{result.main_metric} {score:.2f} ({result.seconds:.1f} s)"

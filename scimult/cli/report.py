@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scimult.cli.checks import named_values
 from scimult.cli.output import echo, print_table
-from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
+from scimult.errors import DataError, StorageError, UnknownNameError
 from scimult.files import check_own_file
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def report(
 
 def _check(results: list[Path], maps: list[str], out: Path) -> None:
     """Fail before torch is loaded if a folder is missing, or the page would replace other files."""
-    for folder in (*results, *_folders(maps).values()):
+    for folder in (*results, *map(Path, _maps(maps).values())):
         if not folder.is_dir():
             raise DataError("folder does not exist", path=folder, fix="check the path")
     check_own_file(out / "report.json", "a report", b'"scimult-report/')
@@ -101,16 +102,8 @@ def _check(results: list[Path], maps: list[str], out: Path) -> None:
 def _embeddings(maps: list[str]) -> dict[str, StoredEmbeddings]:
     from scimult.retrieval.embeddings import read_embeddings
 
-    return {name: read_embeddings(folder) for name, folder in _folders(maps).items()}
+    return {name: read_embeddings(folder) for name, folder in _maps(maps).items()}
 
 
-def _folders(maps: list[str]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for spec in maps:
-        name, separator, folder = spec.partition("=")
-        if not (name and separator and folder):
-            raise ConfigError("a map is NAME=FOLDER", value=spec, fix="write mymodel=embeddings")
-        if name in found:
-            raise ConfigError("two maps have the same name", value=name, fix="rename one")
-        found[name] = Path(folder)
-    return found
+def _maps(specs: list[str]) -> dict[str, str]:
+    return named_values(specs, "a map", "NAME=FOLDER", "mymodel=embeddings")

@@ -28,6 +28,7 @@ def runs(
 ) -> None:
     """List pre-training runs with state, loss, best dev scores and speed; or compare some."""
     import json
+    from dataclasses import asdict
 
     from scimult.errors import ConfigError
     from scimult.training import runs as found_runs
@@ -37,7 +38,7 @@ def runs(
         summaries = [found_runs.summarise(folder) for folder in found]
         if as_json:
             for summary in summaries:
-                typer.echo(json.dumps(found_runs.as_json(summary), ensure_ascii=False))
+                typer.echo(json.dumps(asdict(summary), ensure_ascii=False))
         else:
             print_table(runs_table(summaries))
         return
@@ -45,7 +46,7 @@ def runs(
         raise ConfigError("--compare takes two runs or more", value=[str(path) for path in found])
     comparison = found_runs.compare_runs(found)
     if as_json:
-        typer.echo(json.dumps(found_runs.as_json(comparison), ensure_ascii=False))
+        typer.echo(json.dumps(asdict(comparison), ensure_ascii=False))
         return
     for table in comparison_tables(comparison):
         print_table(table)

@@ -325,13 +325,9 @@ class PretrainConfig(StrictConfig):
         return self
 
     @model_validator(mode="after")
-    def _heads_are_there(self) -> PretrainConfig:
+    def _sections_fit(self) -> PretrainConfig:
         if self.checkpoint.keep_heads and not self.loss.heads:
             raise ValueError("checkpoint.keep_heads: loss.by_task gives no task a head")
-        return self
-
-    @model_validator(mode="after")
-    def _mix_fits(self) -> PretrainConfig:
         if self.loss.weighting == "gradnorm" and self.batch.mix != "in_batch":
             raise ValueError(
                 "loss.weighting gradnorm compares the tasks of one pass: set batch.mix to in_batch"
@@ -341,10 +337,6 @@ class PretrainConfig(StrictConfig):
                 "data.sampling sequential trains one source after the other, and batch.mix "
                 "in_batch all of them in each pass; set batch.mix to alternate"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _pairs_fit(self) -> PretrainConfig:
         texts = 3 if self.data.hard_negatives else 2
         if self.batch.max_tokens is not None and (
             self.batch.max_tokens < texts * self.data.max_length
@@ -353,10 +345,6 @@ class PretrainConfig(StrictConfig):
                 f"batch.max_tokens {self.batch.max_tokens} does not hold {texts} texts of "
                 f"data.max_length {self.data.max_length}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _selection_has_scores(self) -> PretrainConfig:
         if self.selects and not self.dev.every:
             raise ValueError("dev.patience and checkpoint.keep_best need scores: set dev.every")
         return self
