@@ -166,8 +166,8 @@ def _refuse_another(before: Result, now: Result, path: Path) -> None:
     differing = _differing(before.settings, now.settings)
     if differing:
         problem = f"the result of {now.system} is of another one: {', '.join(differing)} differ"
-        shown = {key: before.settings.get(key) for key in differing}
-        raise ConfigError(problem, path=path, value=shown, fix=fix)
+        before_values = {key: before.settings.get(key) for key in differing}
+        raise ConfigError(problem, path=path, value=before_values, fix=fix)
 
 
 def _differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -242,7 +242,7 @@ def with_intervals(
             for column, metric in enumerate(metrics)
         }
         sets[name] = entry.model_copy(update={"intervals": intervals})
-    drawn = settings.model_dump(include={"seed", "confidence", "resamples"})
+    how = settings.model_dump(include={"seed", "confidence", "resamples"})
     return result.model_copy(
-        update={"sets": sets, "provenance": {**result.provenance, **drawn}}, deep=True
+        update={"sets": sets, "provenance": {**result.provenance, **how}}, deep=True
     )

@@ -225,8 +225,8 @@ class _RerankedRanker:
         self._place_C = places_of(id_order(dataset.candidate_ids))
 
     def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
-        found = self._first.search(max(k, self._system.top), exclude_Q)
-        ranking = self._reranked(found)
+        first = self._first.search(max(k, self._system.top), exclude_Q)
+        ranking = self._reranked(first)
         return Ranking(ranking.rows_QK[:, :k], ranking.scores_QK[:, :k])
 
     def rank_listed(self, lists: Ragged) -> Ranking:
@@ -274,12 +274,12 @@ def read_dev_sets(
     DataError
         If a benchmark has no files for this split, or they are bad.
     """
-    found = {}
+    dev_sets = {}
     for name, benchmark in benchmarks.items():
         other = benchmark.model_copy(update={"split": split, "expected": None})
         how = f"write the judgments of split {split!r}, or fuse without dev="
         dataset = read_dataset(f"{name}.{split}", other, root, how, Rejects(skip_bad))
         if isinstance(dataset, Dataset):
             linked = benchmark.protocol == "link_retrieval" and benchmark.mode != "paper"
-            found[name] = DevSet(dataset, linked or benchmark.mode == "beir")
-    return found
+            dev_sets[name] = DevSet(dataset, linked or benchmark.mode == "beir")
+    return dev_sets

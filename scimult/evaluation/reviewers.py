@@ -57,8 +57,10 @@ def rank_reviewers(dataset: Dataset, papers: Ranking) -> Ranking:
     ):
         score_of = dict(zip(rows_K.tolist(), scores_K.tolist(), strict=True))
         for reviewer in judged:
-            found = sorted((score_of[row] for row in reviewers.papers[reviewer]), reverse=True)
-            scores.append(np.mean(found[:BEST]))
+            similarities = sorted(
+                (score_of[row] for row in reviewers.papers[reviewer]), reverse=True
+            )
+            scores.append(np.mean(similarities[:BEST]))
     scores_P: FloatArray = np.array(scores, dtype=np.float32)
     places = places_of(id_order(reviewers.ids))
     judged_rows = reviewers.qrels.rows

@@ -286,8 +286,8 @@ class BM25System(System):
     def describe(self) -> dict[str, Any]:
         """Return the settings of the index."""
         told = {"kind": "bm25", "variant": "lucene", "k1": self.k1, "b": self.b}
-        chosen = {key: value for key, value in asdict(self.analyser).items() if value != NONE}
-        return {**told, **chosen, "tokens": PATTERNS[self.analyser.tokens]}
+        analysis = {key: value for key, value in asdict(self.analyser).items() if value != NONE}
+        return {**told, **analysis, "tokens": PATTERNS[self.analyser.tokens]}
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Index the candidates."""

@@ -79,8 +79,8 @@ class StoredEmbeddings:
                 value=missing[:3],
                 fix="encode every text of the data set",
             )
-        chosen: FloatArray = self.embeddings_ND[[places[name] for name in wanted]]
-        return chosen
+        wanted_ND: FloatArray = self.embeddings_ND[[places[name] for name in wanted]]
+        return wanted_ND
 
 
 def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
@@ -294,9 +294,9 @@ def _checked(
     path: Path, ids: list[str], embeddings_ND: FloatArray, meta: dict[str, Any]
 ) -> StoredEmbeddings:
     if embeddings_ND.ndim != 2 or embeddings_ND.dtype.kind != "f" or len(ids) != len(embeddings_ND):
-        shown = f"{embeddings_ND.dtype} of shape {embeddings_ND.shape}"
+        matrix = f"{embeddings_ND.dtype} of shape {embeddings_ND.shape}"
         fix = "write one row of floating point numbers per id"
-        raise DataError(f"{len(ids)} ids for {shown}", path=path, fix=fix)
+        raise DataError(f"{len(ids)} ids for {matrix}", path=path, fix=fix)
     if len(set(ids)) != len(ids):
         raise DataError("an id occurs twice", path=path, fix="keep one row per id")
     return StoredEmbeddings(path, ids, embeddings_ND, meta)

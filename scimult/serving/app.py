@@ -159,9 +159,9 @@ class Service:
         @app.get("/metrics", response_class=Response, responses=schemas.refusals(401))
         async def metrics() -> Response:
             """Counters and times, for Prometheus."""
-            found = answers.served.library
-            self._metrics.papers.set(len(found))
-            self._metrics.generation.set(found.state.manifest.generation)
+            library = answers.served.library
+            self._metrics.papers.set(len(library))
+            self._metrics.generation.set(library.state.manifest.generation)
             kind = "text/plain; version=0.0.4; charset=utf-8"
             return Response(self._metrics.page(), media_type=kind)
 
@@ -185,9 +185,9 @@ class Service:
 
 
 def _respond(error: SciMultError) -> JSONResponse:
-    found = problem_of(error)
+    body = problem_of(error)
     headers = error.headers if isinstance(error, Refusal) else None
-    return JSONResponse(found, found["status"], headers=headers, media_type=PROBLEM)
+    return JSONResponse(body, body["status"], headers=headers, media_type=PROBLEM)
 
 
 async def _refused(_: Request, error: Exception) -> JSONResponse:

@@ -73,32 +73,32 @@ class Source:
         DataError
             If none is left.
         """
-        kept = []
+        sound = []
         for query in queries:
             problem = problem_of(query)
             if problem is None:
-                kept.append(query)
+                sound.append(query)
             else:
                 self.reject(problem, query, fix, path)
-        if not kept:
+        if not sound:
             fix, path = "check that the ids agree", path or self.paths[0]
             raise DataError("no query can be scored", path=path, fix=fix)
-        return kept
+        return sound
 
     def known_documents(
         self, judgments: Judgments, documents: Mapping[str, Text], path: Path | None = None
     ) -> Judgments:
         """Return the judgments of documents that are there; the others are rejected."""
-        kept: Judgments = {}
+        known: Judgments = {}
         for query, judged in judgments.items():
             for document in judged:
                 if document not in documents:
                     fix = "get its text, or leave the judgment out"
                     self.reject("judged paper has no text", (query, document), fix, path)
-            kept[query] = {
+            known[query] = {
                 document: grade for document, grade in judged.items() if document in documents
             }
-        return kept
+        return known
 
     def known_queries(
         self, judgments: Judgments, text_of: Callable[[str], Text | None]
@@ -149,12 +149,12 @@ class Source:
             If no query is left, or none has anything relevant.
         """
         judged_in = judged_in or self.paths[0]
-        kept = self._scorable(queries, judgments, judged_in)
+        asked = self._scorable(queries, judgments, judged_in)
         if listed is not None:
-            kept = self._listed_too(kept, judgments, listed, listed_in or judged_in)
+            asked = self._listed_too(asked, judgments, listed, listed_in or judged_in)
         remarks = dict(remarks or {})
-        without = sum(not _has_relevant(judgments[query]) for query in kept)
-        if without == len(kept):
+        without = sum(not _has_relevant(judgments[query]) for query in asked)
+        if without == len(asked):
             fix = "check the judgments"
             raise DataError("no query has anything relevant", path=judged_in, fix=fix)
         if without:
@@ -163,15 +163,15 @@ class Source:
         return Dataset(
             name=self.name,
             task=self.benchmark.task,
-            query_ids=kept,
-            queries=[queries[query] for query in kept],
+            query_ids=asked,
+            queries=[queries[query] for query in asked],
             candidate_ids=list(documents),
             candidates=list(documents.values()),
-            qrels=qrels_of([judgments[query] for query in kept], rows),
-            lists=None if listed is None else lists_of([listed[query] for query in kept], rows),
+            qrels=qrels_of([judgments[query] for query in asked], rows),
+            lists=None if listed is None else lists_of([listed[query] for query in asked], rows),
             files=self.paths,
             similarity=self.benchmark.similarity,
-            groups=[groups[query] for query in kept] if groups else [],
+            groups=[groups[query] for query in asked] if groups else [],
             remarks=remarks,
         )
 
@@ -204,9 +204,9 @@ class Source:
                     problem = "paper has a label that the label file does not name"
                     self.reject(problem, (identity, label), f"add it to {self.paths[1]}")
             judgments[identity] = dict.fromkeys((label for label in given if label in labels), 1)
-        kept = self._scorable(papers, judgments, self.paths[0])
+        asked = self._scorable(papers, judgments, self.paths[0])
         if self.benchmark.protocol == "classification_coarse":
-            kept = self._single_label(kept, judgments)
+            asked = self._single_label(asked, judgments)
         texts = [text for text, _ in labels.values()]
         if self.benchmark.label_text == "name":
             texts = [Text("label", text.title) for text in texts]
@@ -214,11 +214,11 @@ class Source:
         return Dataset(
             name=self.name,
             task=self.benchmark.task,
-            query_ids=kept,
-            queries=[papers[identity][0] for identity in kept],
+            query_ids=asked,
+            queries=[papers[identity][0] for identity in asked],
             candidate_ids=list(labels),
             candidates=texts,
-            qrels=qrels_of([judgments[identity] for identity in kept], rows),
+            qrels=qrels_of([judgments[identity] for identity in asked], rows),
             label_names=[names for _, names in labels.values()],
             files=list(files),
             similarity=self.benchmark.similarity,
@@ -318,5 +318,5 @@ def hold_out(targets: Targets, share: float) -> tuple[Targets, Targets]:
     """Split papers by the SHA-256 of their ids; return those kept and the share held out."""
     order = sorted(targets, key=lambda paper: hashlib.sha256(paper.encode()).digest())
     held = set(order[: max(1, round(share * len(order)))])
-    kept = {paper: target for paper, target in targets.items() if paper not in held}
-    return kept, {paper: target for paper, target in targets.items() if paper in held}
+    others = {paper: target for paper, target in targets.items() if paper not in held}
+    return others, {paper: target for paper, target in targets.items() if paper in held}

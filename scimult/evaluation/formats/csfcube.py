@@ -71,12 +71,12 @@ def _folds(path: Path, judgments: Judgments) -> dict[str, str]:
         If a query is in none.
     """
     tree = _object(path).get("all", {})
-    found = {query: fold for fold in ("fold1_test", "fold2_test") for query in tree.get(fold, ())}
-    missing = sorted(judgments.keys() - found.keys())
+    folds = {query: fold for fold in ("fold1_test", "fold2_test") for query in tree.get(fold, ())}
+    missing = sorted(judgments.keys() - folds.keys())
     if missing:
         fix = "get the file again"
         raise DataError("a query is in no fold", path=path, value=missing[0], fix=fix)
-    return {query: found[query] for query in judgments}
+    return {query: folds[query] for query in judgments}
 
 
 def _object(path: Path) -> Mapping[str, Mapping[str, list[Any]]]:

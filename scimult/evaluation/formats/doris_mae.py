@@ -57,23 +57,25 @@ def read(source: Source) -> Dataset:
         if split == "relevant":
             sums = {abstract: int(total >= len(aspects)) for abstract, total in sums.items()}
         judgments[str(place)] = sums
-    kept = {query: sums for query, sums in judgments.items() if any(sums.values())}
-    listed = {abstract for sums in kept.values() for abstract in sums}
+    answered = {query: sums for query, sums in judgments.items() if any(sums.values())}
+    listed = {abstract for sums in answered.values() for abstract in sums}
     documents = {
         str(place): Text("paper", str(entry.get("title") or ""), entry["original_abstract"])
         for place, entry in enumerate(tree["Corpus"])
         if str(place) in listed
     }
     return source.ranked_set(
-        {query: Text("query", tree["Query"][int(query)]["query_text"]) for query in kept},
+        {query: Text("query", tree["Query"][int(query)]["query_text"]) for query in answered},
         documents,
-        kept,
-        listed=kept,
-        remarks={LEFT_OUT: len(judgments) - len(kept)} if len(kept) < len(judgments) else {},
+        answered,
+        listed=answered,
+        remarks={LEFT_OUT: len(judgments) - len(answered)}
+        if len(answered) < len(judgments)
+        else {},
     )
 
 
 def _aspects(query: Mapping[str, Any]) -> set[str]:
     """Return the ids of a query's aspects and their sub-aspects."""
-    found = {str(aspect) for aspect in query["aspects"]}
-    return found | {str(part) for parts in query["aspects"].values() for part in parts}
+    aspects = {str(aspect) for aspect in query["aspects"]}
+    return aspects | {str(part) for parts in query["aspects"].values() for part in parts}

@@ -131,14 +131,14 @@ def _read_probe(source: Source) -> PaperSet:
     benchmark, paths, rejects = source.benchmark, source.paths, source.rejects
     probe = benchmark.probe
     assert probe is not None
-    found = by_id(
+    papers = by_id(
         paths[0],
         "id",
         lambda record: (paper(record, "abstract"), _target(record, benchmark)),
         rejects,
     )
-    texts = {paper: text for paper, (text, _) in found.items()}
-    targets: Targets = {paper: target for paper, (_, target) in found.items()}
+    texts = {paper: text for paper, (text, _) in papers.items()}
+    targets: Targets = {paper: target for paper, (_, target) in papers.items()}
     if probe.held_out is not None:
         return source.paper_set(texts, *hold_out(targets, probe.held_out))
     split = packed_or_plain(source.folder / "split.csv")

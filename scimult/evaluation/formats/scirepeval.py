@@ -186,7 +186,7 @@ def _reviewers(source: Source, documents: Mapping[str, Text]) -> Dataset:
         }
         for query, judged in soft.items()
     }
-    kept = source.keep(
+    asked = source.keep(
         merged,
         lambda query: None if merged[query] else "query has no judgment",
         "judge it or leave the query out",
@@ -195,21 +195,21 @@ def _reviewers(source: Source, documents: Mapping[str, Text]) -> Dataset:
     rows = {paper: row for row, paper in enumerate(documents)}
     reviewer_rows = {reviewer: row for row, reviewer in enumerate(members)}
     papers = Ragged.from_lists([rows[paper] for paper in owned] for owned in members.values())
-    lists = [sorted({rows[p] for r in merged[query] for p in members[r]}) for query in kept]
-    nothing = Ragged.empty(len(kept))
+    lists = [sorted({rows[p] for r in merged[query] for p in members[r]}) for query in asked]
+    nothing = Ragged.empty(len(asked))
     return Dataset(
         name=source.name,
         task=source.benchmark.task,
-        query_ids=kept,
-        queries=[documents[query] for query in kept],
+        query_ids=asked,
+        queries=[documents[query] for query in asked],
         candidate_ids=list(documents),
         candidates=list(documents.values()),
-        qrels=qrels_of([{} for _ in kept], rows),
+        qrels=qrels_of([{} for _ in asked], rows),
         lists=Ragged.from_lists(lists) if lists else nothing,
         files=source.paths,
         similarity=source.benchmark.similarity,
         reviewers=Reviewers(
-            list(members), papers, qrels_of([merged[query] for query in kept], reviewer_rows)
+            list(members), papers, qrels_of([merged[query] for query in asked], reviewer_rows)
         ),
         remarks={**_judged_once("hard", hard, soft), **_judged_once("soft", soft, hard)},
     )

@@ -145,9 +145,9 @@ def _tables(
     if tested and tested.comparison:
         tables.insert(0, standing(tested.comparison))
         tables.append(relative_changes(tested.comparison))
-    found = [duel for part in parts for duel in part.duels]
-    if found:
-        tables.append(counts(found))
+    wins = [duel for part in parts for duel in part.duels]
+    if wins:
+        tables.append(counts(wins))
     audited = audit_table(results)
     if audited:
         tables.append(audited)
@@ -199,9 +199,9 @@ def _dates(results: Sequence[Result]) -> tuple[str, str]:
 
 def _commits(results: Sequence[Result]) -> list[str]:
     """Return the commits of the code that wrote the results, marked where files differed."""
-    found = []
+    commits = []
     for result in results:
         git = result.provenance.get("git")
         modified = " and changes" if git and git["modified"] else ""
-        found.append(f"{git['commit'][:10]}{modified}" if git else "unknown")
-    return list(dict.fromkeys(found))
+        commits.append(f"{git['commit'][:10]}{modified}" if git else "unknown")
+    return list(dict.fromkeys(commits))

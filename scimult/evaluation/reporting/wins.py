@@ -81,13 +81,13 @@ def pairwise_wins(scored: ScoredSet, baseline: str, examples: int) -> list[Pairw
     """
     if baseline not in scored.tables:
         return []
-    found = []
+    wins = []
     for system in scored.tables:
         if system == baseline:
             continue
         difference_Q = _scores(scored, system) - _scores(scored, baseline)
         pair = (baseline, system)
-        found.append(
+        wins.append(
             PairwiseWins(
                 task=scored.facts.task,
                 name=scored.name,
@@ -101,7 +101,7 @@ def pairwise_wins(scored: ScoredSet, baseline: str, examples: int) -> list[Pairw
                 lost=_examples(scored, pair, -difference_Q, examples),
             )
         )
-    return found
+    return wins
 
 
 def counts(found: Sequence[PairwiseWins]) -> Table:
