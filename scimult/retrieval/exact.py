@@ -63,7 +63,7 @@ _QUERIES = 1 << 14
 _CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
 _FEW_SCORES, _LONGEST_BLOCK = 1 << 19, 1 << 16
 # Two passes pay where there are so many numbers for each result, and so many candidates.
-_SPARED, _LEAST, _LEAST_WIDTH = 1 << 17, 1 << 13, 64
+_FOR_INT8, _FOR_BFLOAT16, _LEAST, _LEAST_WIDTH = 1 << 18, 1 << 17, 1 << 13, 64
 
 
 class ExactIndex:
@@ -87,7 +87,8 @@ class ExactIndex:
         ``int8`` (on a CPU) and ``bfloat16`` take the first of two passes in it, and keep a copy of
         the candidates, a quarter and half as large as in float32; ``float32`` takes one pass;
         ``auto`` takes two where such products are fast, the candidates in memory and many (8,192,
-        with 131,072 numbers for each result: 17,000 of width 768 for the best 100).
+        with 262,144 numbers for each result, 34,000 of width 768 for the best 100; in bfloat16
+        half as many).
     query_rows, block_rows : int, optional
         Size of the buffer of scores; by default what suits the device.
 
@@ -207,12 +208,13 @@ class ExactIndex:
         return None if kind == "float32" else self._in_bfloat16
 
     def _cheapest(self, k: int) -> FirstPass:
-        large = len(self.ids) >= _LEAST and len(self.ids) * self._width >= _SPARED * k
-        if not large or self._width < _LEAST_WIDTH or not self._vectors.in_memory:
+        numbers = len(self.ids) * self._width
+        if len(self.ids) < _LEAST or self._width < _LEAST_WIDTH or not self._vectors.in_memory:
             return "float32"
-        if self.device.type == "cpu" and multiplies_bytes():
+        if numbers >= _FOR_INT8 * k and self.device.type == "cpu" and multiplies_bytes():
             return "int8"
-        return "bfloat16" if multiplies_bfloat16(self.device) else "float32"
+        fast = numbers >= _FOR_BFLOAT16 * k and multiplies_bfloat16(self.device)
+        return "bfloat16" if fast else "float32"
 
     @cached_property
     def _in_int8(self) -> ByteVectors:

@@ -244,7 +244,7 @@ def test_two_passes_are_taken_where_they_pay(
         return seen
 
     if multiplies_bytes():
-        assert types(candidates_CD, 4) == {torch.uint8}
+        assert types(candidates_CD, 2) == {torch.uint8}
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bytes", lambda: False)
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: True)
     assert types(candidates_CD, 4) == {torch.bfloat16}
