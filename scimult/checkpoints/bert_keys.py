@@ -6,8 +6,9 @@ sub-layer inside a bank of experts; a plain BERT fills expert 0 of each bank.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from scimult.checkpoints.hf_options import (
     HF_ACTIVATIONS,
@@ -17,8 +18,10 @@ from scimult.checkpoints.hf_options import (
     integer,
     require,
 )
-from scimult.models import EncoderConfig
-from scimult.models.config import FamilyName, Pooling
+from scimult.models.config import EncoderConfig, FamilyName, Pooling
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
 _EMBEDDINGS = {
@@ -129,7 +132,7 @@ def from_bert(
         for kind in ("weight", "bias"):
             names = [f"encoder.layer.{block}.attention.self.{part}.{kind}" for part in _QKV]
             if all(name in source for name in names):
-                joined = torch.cat([source.pop(name) for name in names])
+                joined = _joined([source.pop(name) for name in names])
                 ours[f"blocks.{block}.attention.qkv.experts.0.{kind}"] = joined
     return ours | source
 
@@ -143,7 +146,8 @@ def to_bert(weights: dict[str, Tensor], num_blocks: int) -> dict[str, Tensor]:
             for part, tensor in zip(_QKV, parts, strict=True):
                 bert[f"encoder.layer.{block}.attention.self.{part}.{kind}"] = tensor.contiguous()
     if _TOKEN_TYPES not in bert:  # ours may have none, BertModel always adds one
-        bert[_TOKEN_TYPES] = torch.zeros_like(bert["embeddings.word_embeddings.weight"][:1])
+        words = bert["embeddings.word_embeddings.weight"]
+        bert[_TOKEN_TYPES] = words.new_zeros(1, words.shape[1])
     return bert
 
 
@@ -162,3 +166,12 @@ def _modern_name(key: str) -> str:
     return key.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
         "LayerNorm.beta", "LayerNorm.bias"
     )
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Join tensors; or arrays, of a model that is opened without torch."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    import torch
+
+    return torch.cat(parts)

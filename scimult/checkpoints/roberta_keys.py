@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from scimult.checkpoints.bert_keys import bert_like_config, to_bert_config
 from scimult.checkpoints.hf_options import HFConfig, integer
-from scimult.models import EncoderConfig
-from scimult.models.config import FamilyName, Pooling
+from scimult.models.config import EncoderConfig, FamilyName, Pooling
 
 PREFIX = "roberta."
 _ARCHITECTURES: dict[FamilyName, str] = {
