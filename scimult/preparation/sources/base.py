@@ -22,13 +22,13 @@ from scimult.files import (
     write_json,
     write_text,
 )
+from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.conversion import REJECTS_FILE, Conversion
-from scimult.preparation.sources.pair_tables import Dangling, PairTable
 from scimult.preparation.steps import Steps, checksums_below
 
 MANIFEST = "conversion.json"
 SOURCES_FILE = "sources.yaml"
-VERSION = 2
+VERSION = 3
 
 
 def _is_raw(folder: Path) -> bool:

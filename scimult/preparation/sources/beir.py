@@ -7,14 +7,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from scimult.data.judgments import read_judgments
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.judgments import PAPER, QUERY, SCORE, read_judgments
+from scimult.data.lines import Record, read_jsonl
 from scimult.downloads import Archive, Remote, address
 from scimult.errors import ConfigError
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.judged import answered_queries, write_judgments
 from scimult.preparation.sources.raw import RawSource
 
 # The table of its README, which has MD5 alone.
@@ -59,13 +58,14 @@ def _convert(conversion: Conversion, options: BeirOptions) -> None:
     def fill(raw: RawSource) -> None:
         rejects = conversion.rejects
         qrels = [_qrels(conversion, split) for split in options.splits]
-        quiet = Rejects(skip_bad=True)
-        judged = (row for path in qrels for row in read_judgments(path, quiet))
-        answered = answered_queries(judged, threshold)
-        write_queries(conversion.file("queries.jsonl"), answered, raw, rejects)
-        write_corpus(conversion.file("corpus.jsonl"), raw, rejects)
-        rows = (row for path in qrels for row in read_judgments(path, rejects))
-        write_judgments(rows, answered, raw, rejects)
+
+        def query(record: Record) -> None:
+            raw.query(record, record.identifier("_id"), record.text("text"))
+
+        conversion.each(read_jsonl(conversion.file("queries.jsonl"), rejects), query)
+        write_corpus(conversion, "corpus.jsonl", raw)
+        for path in qrels:
+            conversion.each(read_judgments(path, rejects), lambda row: write_judgment(row, raw))
 
     conversion.write(options.name, fill, ["judgments"], score_threshold=threshold)
 
@@ -87,29 +87,20 @@ def _qrels(conversion: Conversion, split: str) -> Path:
     return conversion.file(name, fix)
 
 
-def write_queries(path: Path, answered: set[str], raw: RawSource, rejects: Rejects) -> None:
-    """Write the answered queries of ``queries.jsonl``; the others are counted."""
-
-    def add(record: Record) -> None:
-        identifier = record.identifier("_id")
-        if identifier in answered:
-            raw.query(record, identifier, record.text("text"))
-        else:
-            raw.counts["queries without a positive"] += 1
-
-    for _ in rejects.keep(read_jsonl(path, rejects), add):
-        pass
-
-
-def write_corpus(path: Path, raw: RawSource, rejects: Rejects) -> None:
+def write_corpus(conversion: Conversion, file: str, raw: RawSource, fix: str = "") -> None:
     """Write the documents of ``corpus.jsonl`` as papers."""
 
     def add(record: Record) -> None:
         title, text = record.text("title", ""), record.text("text", "")
         raw.paper(record, record.identifier("_id"), title, text)
 
-    for _ in rejects.keep(read_jsonl(path, rejects), add):
-        pass
+    conversion.each(read_jsonl(conversion.file(file, fix), conversion.rejects), add)
+
+
+def write_judgment(record: Record, raw: RawSource) -> None:
+    """Write a judged pair of query and paper; without a score it has score 1."""
+    score = record.number(SCORE, 1)
+    raw.judgment(record, record.identifier(QUERY), record.identifier(PAPER), score)
 
 
 def _files(options: BeirOptions) -> list[Remote]:

@@ -11,8 +11,7 @@ from scimult.data.lines import EXAMPLES_PER_REASON, Record, Rejects
 from scimult.data.members import read_members
 from scimult.errors import DataError
 from scimult.files import read_json, sha256, write_json
-from scimult.preparation.config import SourceConfig
-from scimult.preparation.sources.pair_tables import Dangling, PairTable
+from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.preparation.sources.raw import Makes, RawSource
 from scimult.preparation.sources.readers import named_files
 from scimult.preparation.steps import FILE_NAME as STEP_FILE

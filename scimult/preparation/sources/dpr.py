@@ -69,10 +69,7 @@ def _write(record: Record, options: DprOptions, raw: RawSource, rejects: Rejects
     if not positives:
         raw.counts["questions without a positive"] += 1
         return
-    question = record.text("question")
-    query = text_id(question.strip())
-    if not raw.has_query(query):
-        raw.query(record, query, question)
+    query = raw.question(record, record.text("question"))
     for passage in positives:
         raw.judgment(record, query, passage, 1)
     for name in options.negatives:

@@ -48,7 +48,7 @@ class InParsOptions(SourceOptions):
 def _convert(conversion: Conversion, options: InParsOptions) -> None:
     def fill(raw: RawSource) -> None:
         if options.corpus is not None:
-            write_corpus(conversion.file(options.corpus), raw, conversion.rejects)
+            write_corpus(conversion, options.corpus, raw)
         rows = _rows(conversion, options, raw)
         if options.keep_top is not None:
             rows = _best(conversion, rows, options.keep_top, raw)
@@ -97,10 +97,7 @@ def _write(record: Record, options: InParsOptions, raw: RawSource) -> None:
         if not raw.has_paper(document):
             fix = f"add the document to {options.corpus}"
             raise record.error("document is not in the corpus", value=document, fix=fix)
-    query = text_id(question.strip())
-    if not raw.has_query(query):
-        raw.query(record, query, question)
-    raw.judgment(record, query, document, 1)
+    raw.judgment(record, raw.question(record, question), document, 1)
 
 
 def _files(options: InParsOptions) -> list[Remote]:

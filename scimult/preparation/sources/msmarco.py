@@ -74,19 +74,19 @@ def _write(
         triples = conversion.rejects.keep(rows, _id_triple)
     else:
         triples = conversion.rejects.keep(read_jsonl(path, conversion.rejects), _mined_triple)
-    answered = _write_triples(triples, raw, options.max_negatives)
+    _write_triples(triples, raw, options.max_negatives)
     if kind != "texts":
-        _write_texts(conversion, raw, answered)
+        _write_texts(conversion, raw)
 
 
-def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int) -> set[str]:
-    """Write each different judgment once; return the queries that have a positive."""
+def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int) -> None:
+    """Write each different judgment once."""
     positives: dict[str, set[str]] = defaultdict(set)
     negatives: dict[str, set[str]] = defaultdict(set)
     for record, query, positive, negative in triples:
         raw.counts["triples"] += 1
         if not positive:
-            raw.counts["queries without a positive"] += 1
+            raw.counts["triples without a positive"] += 1
             continue
         for paper in positive:
             if paper not in positives[query]:
@@ -100,18 +100,13 @@ def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int
                 continue
             negatives[query].add(paper)
             raw.judgment(record, query, paper, 0)
-    return set(positives)
 
 
-def _write_texts(conversion: Conversion, raw: RawSource, answered: set[str]) -> None:
-    """Write the answered queries, and all passages: mining and evaluation need the others too."""
+def _write_texts(conversion: Conversion, raw: RawSource) -> None:
+    """Write queries and passages, all of them: mining and evaluation need the others too."""
 
     def add_query(record: Record) -> None:
-        identifier = record.identifier("id")
-        if identifier in answered:
-            raw.query(record, identifier, record.text("text"))
-        else:
-            raw.counts["queries without a triple"] += 1
+        raw.query(record, record.identifier("id"), record.text("text"))
 
     def add_passage(record: Record) -> None:
         raw.paper(record, record.identifier("id"), "", record.text("text"))

@@ -14,7 +14,7 @@ from scimult.data.rows import read_delimited
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import Makes, RawSource, distinct, text_id
+from scimult.preparation.sources.raw import Makes, RawSource, distinct
 
 COLLECTION = "collection.tsv"
 CONTEXTS = "contexts.jsonl"
@@ -81,11 +81,8 @@ def _write_context(record: Record, raw: RawSource) -> None:
 
 
 def write_context(record: Record, text: str, cited: Sequence[str], raw: RawSource) -> None:
-    """Write a citing sentence as a query, if one of the papers it cites is there."""
-    known = [paper for paper in cited if raw.has_paper(paper)]
-    query = text_id(text.strip())
-    if known and not raw.has_query(query):
-        raw.query(record, query, text)
+    """Write a citing sentence as a query for each paper that it cites."""
+    query = raw.question(record, text)
     for paper in cited:
         raw.judgment(record, query, paper, 1)
 

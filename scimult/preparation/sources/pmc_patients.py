@@ -49,7 +49,7 @@ def _convert_part(
     conversion: Conversion, options: PmcPatientsOptions, part: Part, raw: RawSource
 ) -> None:
     fix = BRING_ARTICLES if part == "PAR" else ""
-    write_corpus(conversion.file(f"{part}/corpus.jsonl", fix), raw, conversion.rejects)
+    write_corpus(conversion, f"{part}/corpus.jsonl", raw, fix)
     for split in options.splits:
         _write_split(conversion, part, split, raw)
 

@@ -9,9 +9,9 @@ from pydantic import Field
 from scimult.data.lines import Record
 from scimult.data.rows import read_delimited, read_rows
 from scimult.downloads import Remote, address
+from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.pair_tables import Dangling, PairTable
 from scimult.preparation.sources.raw import RawSource
 
 RESULTS = "user_study_results.tsv"

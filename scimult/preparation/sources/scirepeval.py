@@ -14,7 +14,7 @@ from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import Makes, RawSource, distinct, text_id
+from scimult.preparation.sources.raw import Makes, RawSource, distinct
 from scimult.preparation.sources.readers import read_hub
 from scimult.preparation.sources.triples import (
     paper_id,
@@ -169,10 +169,7 @@ def _write_search(record: Record, raw: RawSource, rejects: Rejects) -> None:
     if not any(score > 0 for _, score in scored):
         raw.counts["rows without a positive"] += 1
         return
-    text = record.text("query")
-    query = text_id(text.strip())
-    if not raw.has_query(query):
-        raw.query(record, query, text)
+    query = raw.question(record, record.text("query"))
     for paper, score in scored:
         raw.judgment(record, query, paper, score)
 

@@ -14,13 +14,12 @@ from scimult.data.importers import FORMATS, ImportedPaper, guess_format, read_pa
 from scimult.data.importers.columns import TABLES, Columns
 from scimult.data.importers.paper import FIELDS, year_of
 from scimult.data.importers.shapes import person
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record
 from scimult.errors import ConfigError, DataError, one_of
-from scimult.preparation.config import Name
+from scimult.preparation.config import Dangling, Name, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.beir import write_judgment
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.judged import answered_queries, write_judgments
-from scimult.preparation.sources.pair_tables import Dangling, PairTable
 from scimult.preparation.sources.raw import Makes, RawSource, distinct
 
 # Our name of each column, and whether a table must have it.
@@ -156,7 +155,7 @@ class TableOptions(SourceOptions):
 def _convert(conversion: Conversion, options: TableOptions) -> None:
     def fill(raw: RawSource) -> None:
         def rows(what: str) -> Iterator[Record]:
-            return _rows(conversion, options, what, conversion.rejects, raw.notes)
+            return _rows(conversion, options, what, raw.notes)
 
         if options.labels is not None:
             conversion.each(rows("labels"), lambda row: _label(row, raw))
@@ -168,7 +167,8 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
         if options.links is not None:
             conversion.each(rows("links"), lambda row: _link(row, raw))
         if options.queries is not None:
-            _write_queries(conversion, options, raw)
+            conversion.each(rows("queries"), lambda row: _query(row, raw))
+            conversion.each(rows("judgments"), lambda row: write_judgment(row, raw))
 
     pairs: tuple[Makes, ...] = ("citations", "links", "judgments")
     makes = [what for what in pairs if getattr(options, what) is not None]
@@ -211,29 +211,8 @@ def _as_records(papers: Iterable[ImportedPaper], raw: RawSource) -> Iterator[Rec
         yield Record(paper.place.file, paper.place.line, {n: getattr(paper, n) for n in FIELDS})
 
 
-def _write_queries(conversion: Conversion, options: TableOptions, raw: RawSource) -> None:
-    judgments = _rows(conversion, options, "judgments", Rejects(skip_bad=True), [])
-    answered = answered_queries(judgments, options.score_threshold)
-
-    def add(record: Record) -> None:
-        identifier = record.identifier("id")
-        if identifier in answered:
-            raw.query(record, identifier, record.text("text"))
-        else:
-            raw.counts["queries without a positive"] += 1
-
-    rejects = conversion.rejects
-    conversion.each(_rows(conversion, options, "queries", rejects, raw.notes), add)
-    rows = _rows(conversion, options, "judgments", rejects, raw.notes)
-    write_judgments(rows, answered, raw, rejects)
-
-
 def _rows(
-    conversion: Conversion,
-    options: TableOptions,
-    what: str,
-    rejects: Rejects,
-    notes: list[str],
+    conversion: Conversion, options: TableOptions, what: str, notes: list[str]
 ) -> Iterator[Record]:
     """Yield the rows of a table under our names; note which of its columns are not read.
 
@@ -252,7 +231,7 @@ def _rows(
     needed = [old for new, old in names.items() if COLUMNS[what][new] or new in table.columns]
     paths = conversion.matching(table.files, f"name a file below --input with {what}.file=...")
     columns = Columns(paths, names, needed)
-    yield from columns.read(rejects)
+    yield from columns.read(conversion.rejects)
     unread = columns.unread()
     _check_seen(paths[0], what, table, names, columns.seen, unread)
     if unread:
@@ -290,6 +269,10 @@ def _listed(names: Sequence[str]) -> str:
 def _label(record: Record, raw: RawSource) -> None:
     identifier, name = record.identifier("id"), record.text("name")
     raw.label(record, identifier, name, record.text("definition", ""))
+
+
+def _query(record: Record, raw: RawSource) -> None:
+    raw.query(record, record.identifier("id"), record.text("text"))
 
 
 def _edge(record: Record, write: Callable[[Record, str, str], None]) -> None:

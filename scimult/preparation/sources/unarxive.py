@@ -18,6 +18,7 @@ from scimult.data.importers.read import shaped
 from scimult.data.importers.shapes import cited_arxiv_ids
 from scimult.data.lines import Record, read_jsonl
 from scimult.downloads import Archive, Remote, address
+from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.multi_objective_contexts import (
@@ -26,7 +27,6 @@ from scimult.preparation.sources.multi_objective_contexts import (
     write_context,
     write_together,
 )
-from scimult.preparation.sources.pair_tables import Dangling, PairTable
 from scimult.preparation.sources.raw import Makes, RawSource, distinct
 
 Writer = Callable[[Record, str, Sequence[str], RawSource], None]
@@ -101,15 +101,15 @@ def _fill(
     fix = "download unarXive 2022 into this folder: its files are called arXiv_src_*.jsonl"
     paths = conversion.matching([options.files], fix)
 
-    def each(handle: Any) -> None:
-        for path in paths:
-            conversion.each(read_jsonl(path, conversion.rejects), handle)
-
-    each(partial(_paper, cites="citations" in objectives, raw=raw))
-    # A sentence is a query only if a paper that it cites is there: all papers come first.
     writers = [_WRITERS[objective] for objective in objectives if objective in _WRITERS]
-    for write in writers:
-        each(partial(_sentences, write=write, min_words=options.min_words, raw=raw))
+
+    def add(record: Record) -> None:
+        _paper(record, "citations" in objectives, raw)
+        for write in writers:
+            _sentences(record, write, options.min_words, raw)
+
+    for path in paths:
+        conversion.each(read_jsonl(path, conversion.rejects), add)
 
 
 def _paper(record: Record, cites: bool, raw: RawSource) -> None:

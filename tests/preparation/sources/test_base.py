@@ -63,7 +63,7 @@ def test_only_what_changed_is_converted_again(tmp_path: Path) -> None:
     assert _again(tmp_path) == {"fos"}, "a file more"
     assert _again(tmp_path, skip_bad=True) == {"fos", "mesh_descriptors"}
     assert _again(tmp_path, skip_bad=True, band={"pub_year": 5}) == {"fos", "mesh_descriptors"}
-    damaged = tmp_path / "raw" / "scirepeval-fos" / "papers.jsonl.gz"
+    damaged = tmp_path / "raw" / "scirepeval-fos" / "papers.parquet"
     damaged.write_bytes(b"damaged")
     assert _again(tmp_path, skip_bad=True, band={"pub_year": 5}) == {"fos"}
 

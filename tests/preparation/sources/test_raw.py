@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import tracemalloc
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +55,7 @@ def test_pairs_may_come_before_their_papers(
     assert raw.counts["links"] == len(known)
     assert raw.counts["pairs of a paper with itself"] == itself
     assert raw.counts["links without a text"] == len(links) - len(known) - itself
-    assert not list((folder / "x").glob("waiting*"))
+    assert not list((folder / "x").glob("all.*"))
 
 
 # What a record says of a paper; every value may be missing.
@@ -82,16 +81,16 @@ def test_a_repeated_paper_has_what_all_its_records_say(
         for line, (name, fields) in enumerate(records, start=1):
             raw.paper(Record(PLACE.path, line, {}), name, **fields)
         raw.finish()
-    with gzip.open(folder / "x" / "papers.jsonl.gz", "rt", encoding="utf-8") as file:
-        written = {paper["id"]: paper for paper in map(json.loads, file)}
+    rows = pq.read_table(folder / "x" / "papers.parquet").to_pylist()
+    written = {paper["id"]: paper for paper in rows}
     assert list(written) == list(dict.fromkeys(name for name, _ in records))
     conflicts = Counter[str]()
     for name, paper in written.items():
         of = [fields for other, fields in records if other == name]
         for field in ("authors", "labels"):
             every = {value for fields in of for value in fields[field]}
-            assert set(paper.get(field, ())) == every
-            assert len(paper.get(field, ())) == len(every)
+            assert set(paper[field] or ()) == every
+            assert len(paper[field] or ()) == len(every)
         for field in ("title", "abstract", "venue", "year", "doi"):
             values = [fields[field] for fields in of if fields[field] not in ("", None)]
             assert (paper.get(field) or None) == (values[0] if values else None)
@@ -102,7 +101,7 @@ def test_a_repeated_paper_has_what_all_its_records_say(
     assert raw.counts["papers"] + raw.counts["papers repeated"] == len(records)
     without = sum(not paper["abstract"] for paper in written.values())
     assert raw.counts["papers with empty abstract"] == without
-    assert [path.name for path in (folder / "x").iterdir()] == ["papers.jsonl.gz"]
+    assert [path.name for path in (folder / "x").iterdir()] == ["papers.parquet"]
 
 
 def test_another_title_and_year_are_counted_and_named(tmp_path: Path) -> None:
