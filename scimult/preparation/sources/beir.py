@@ -15,6 +15,7 @@ from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import RawSource
+from scimult.preparation.sources.readers import named_files
 
 # The table of its README, which has MD5 alone.
 ADDRESS = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets"
@@ -53,21 +54,22 @@ class BeirOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: BeirOptions) -> None:
-    threshold = options.score_threshold
+    qrels = [_qrels(conversion, split) for split in options.splits]
+    queries, corpus = conversion.file("queries.jsonl"), conversion.file("corpus.jsonl")
 
     def fill(raw: RawSource) -> None:
         rejects = conversion.rejects
-        qrels = [_qrels(conversion, split) for split in options.splits]
 
         def query(record: Record) -> None:
             raw.query(record, record.identifier("_id"), record.text("text"))
 
-        conversion.each(read_jsonl(conversion.file("queries.jsonl"), rejects), query)
-        write_corpus(conversion, "corpus.jsonl", raw)
+        conversion.each(read_jsonl(queries, rejects), query)
+        write_corpus(conversion, corpus, raw)
         for path in qrels:
             conversion.each(read_judgments(path, rejects), lambda row: write_judgment(row, raw))
 
-    conversion.write(options.name, fill, ["judgments"], score_threshold=threshold)
+    reads, threshold = [*qrels, queries, corpus], options.score_threshold
+    conversion.write(options.name, reads, fill, ["judgments"], score_threshold=threshold)
 
 
 def _qrels(conversion: Conversion, split: str) -> Path:
@@ -82,19 +84,19 @@ def _qrels(conversion: Conversion, split: str) -> Path:
     found = conversion.optional_file(name)
     if found is not None:
         return found
-    there = [path.name.partition(".tsv")[0] for path in conversion.files("", "qrels")]
+    there = [path.name.partition(".tsv")[0] for path in named_files(conversion.source, "qrels")]
     fix = f"choose from those that are there: splits=[{', '.join(there)}]" if there else ""
     return conversion.file(name, fix)
 
 
-def write_corpus(conversion: Conversion, file: str, raw: RawSource, fix: str = "") -> None:
+def write_corpus(conversion: Conversion, path: Path, raw: RawSource) -> None:
     """Write the documents of ``corpus.jsonl`` as papers."""
 
     def add(record: Record) -> None:
         title, text = record.text("title", ""), record.text("text", "")
         raw.paper(record, record.identifier("_id"), title, text)
 
-    conversion.each(read_jsonl(conversion.file(file, fix), conversion.rejects), add)
+    conversion.each(read_jsonl(path, conversion.rejects), add)
 
 
 def write_judgment(record: Record, raw: RawSource) -> None:

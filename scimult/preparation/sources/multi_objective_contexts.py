@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -49,26 +50,24 @@ def _convert(conversion: Conversion, options: ContextsOptions) -> None:
 
 def convert_contexts(conversion: Conversion, objectives: Sequence[str]) -> None:
     """Write a source for each objective."""
+    collection, contexts = (conversion.file(name, NOT_HERE) for name in (COLLECTION, CONTEXTS))
     for objective in objectives:
-        fill = partial(_convert_objective, conversion, objective)
+        fill = partial(_convert_objective, conversion, collection, contexts, objective)
         makes: Makes = "judgments" if objective == "context2doc" else "links"
-        conversion.write(f"unarxive-{objective}", fill, [makes])
+        conversion.write(f"unarxive-{objective}", [collection, contexts], fill, [makes])
 
 
-def _convert_objective(conversion: Conversion, objective: str, raw: RawSource) -> None:
-    _write_collection(conversion, raw)
-    rows = read_jsonl(conversion.file(CONTEXTS, NOT_HERE), conversion.rejects)
-    write = _write_context if objective == "context2doc" else _write_together
-    conversion.each(rows, partial(write, raw=raw))
-
-
-def _write_collection(conversion: Conversion, raw: RawSource) -> None:
+def _convert_objective(
+    conversion: Conversion, collection: Path, contexts: Path, objective: str, raw: RawSource
+) -> None:
     def add(record: Record) -> None:
         title, abstract = record.text("title"), record.text("abstract")
         raw.paper(record, record.identifier("id"), title, abstract)
 
-    path = conversion.file(COLLECTION, NOT_HERE)
-    conversion.each(read_delimited(path, "\t", conversion.rejects, header=COLUMNS), add)
+    papers = read_delimited(collection, "\t", conversion.rejects, header=COLUMNS)
+    conversion.each(papers, add)
+    write = _write_context if objective == "context2doc" else _write_together
+    conversion.each(read_jsonl(contexts, conversion.rejects), partial(write, raw=raw))
 
 
 def _cited(record: Record, raw: RawSource) -> list[str]:

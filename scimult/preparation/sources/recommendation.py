@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -44,17 +44,18 @@ class RecommendationOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: RecommendationOptions) -> None:
+    papers = conversion.file(options.papers, BRING_TEXTS)
+    study = conversion.file(RESULTS)
+
     def fill(raw: RawSource) -> None:
-        papers = conversion.file(options.papers, BRING_TEXTS)
         texts = read_rows(papers, conversion.rejects, columns=("id", "title"))
         conversion.each(texts, lambda row: _paper(row, raw))
-        path = conversion.file(RESULTS)
-        rows = read_delimited(path, "\t", conversion.rejects, columns=COLUMNS, quoted=False)
+        rows = read_delimited(study, "\t", conversion.rejects, columns=COLUMNS, quoted=False)
         conversion.each(rows, lambda row: _link(row, raw))
 
-    threshold = options.score_threshold
     usual: dict[PairTable, Dangling] = {"links": "drop"}
-    conversion.write("recommendation", fill, ["links"], dangling=usual, score_threshold=threshold)
+    choices: dict[str, Any] = {"dangling": usual, "score_threshold": options.score_threshold}
+    conversion.write("recommendation", [papers, study], fill, ["links"], **choices)
 
 
 def _paper(record: Record, raw: RawSource) -> None:

@@ -61,13 +61,15 @@ class SentenceTripleOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: SentenceTripleOptions) -> None:
+    paths = [conversion.file(name) for name in options.files]
+
     def fill(raw: RawSource) -> None:
-        for name in progress(options.files, "triples", unit="file"):
-            rows = _rows(conversion.file(name), conversion.rejects)
+        for path in progress(paths, "triples", unit="file"):
+            rows = _rows(path, conversion.rejects)
             conversion.each(rows, lambda row: _write(row, options, raw))
 
     makes: Makes = "judgments" if options.anchor == "query" else "links"
-    conversion.write(options.name, fill, [makes])
+    conversion.write(options.name, paths, fill, [makes])
 
 
 def _rows(path: Path, rejects: Rejects) -> Iterator[Record]:

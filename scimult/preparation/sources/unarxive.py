@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -76,6 +77,8 @@ def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
         new = "scimult prepare multi-objective-contexts"
         conversion.notes.append(f"these files have a source of their own by now: {new}")
         return
+    fix = "download unarXive 2022 into this folder: its files are called arXiv_src_*.jsonl"
+    paths = conversion.matching([options.files], fix)
     # Most references lead to papers that arXiv, or this part of it, does not have.
     usual: dict[PairTable, Dangling] = {
         "citations": "drop",
@@ -87,20 +90,18 @@ def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
     for name, together in (("unarxive", False), ("unarxive-doc2doc", True)):
         objectives = [objective for objective in apart if apart[objective] == together]
         if objectives:
-            fill = partial(_fill, conversion, options, objectives)
+            fill = partial(_fill, conversion, options, objectives, paths)
             makes = [_MAKES[objective] for objective in objectives]
-            conversion.write(name, fill, makes, dangling=usual, namespace="unarxive")
+            conversion.write(name, paths, fill, makes, dangling=usual, namespace="unarxive")
 
 
 def _fill(
     conversion: Conversion,
     options: UnarxiveOptions,
     objectives: Sequence[Objective],
+    paths: Sequence[Path],
     raw: RawSource,
 ) -> None:
-    fix = "download unarXive 2022 into this folder: its files are called arXiv_src_*.jsonl"
-    paths = conversion.matching([options.files], fix)
-
     writers = [_WRITERS[objective] for objective in objectives if objective in _WRITERS]
 
     def add(record: Record) -> None:
