@@ -176,6 +176,45 @@ def test_memory_grows_with_ids_and_not_with_texts(tmp_path: Path, source: str) -
     assert peaks[1] - peaks[0] < 600 * 2_000
 
 
+JUDGED: dict[str, Content] = {
+    "corpus.jsonl": [{"_id": f"d{i}", "title": f"Title {i}", "text": "words"} for i in range(3)],
+    "queries.jsonl": [{"_id": f"q{i}", "text": f"query {i}"} for i in range(3)],
+    "qrels/train.tsv": table(
+        ("query-id", "corpus-id", "score"),
+        *(("q0", "d0", 1), ("q0", "gone", 1), ("q1", "gone", 1), ("q1", "d1", 0), ("q2", "d2", 0)),
+    ),
+}
+
+
+def test_a_query_whose_only_answer_is_dropped_goes_with_its_judgments(tmp_path: Path) -> None:
+    found = run(tmp_path, "beir", JUDGED, dangling={"judgments": "drop"})
+    assert found.pairs("beir", "judgments") == [("q0", "d0", "1")]
+    assert [row["id"] for row in found.rows("beir", "queries")] == ["q0"]
+    assert found.counts("beir") == {
+        "papers": 3,
+        "queries": 1,
+        "judgments": 1,
+        "judgments without a text": 2,
+        "judgments of queries without a positive": 2,
+        "queries without a positive": 2,
+    }
+    assert found.prepare(tmp_path / "out").pairs("train")
+
+
+def test_parquet_that_no_conversion_wrote_or_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    found = run(tmp_path, "beir", JUDGED, dangling={"judgments": "drop"})
+    path = found.folder / "beir" / "papers.parquet"
+    whole = path.read_bytes()
+    for content, problem in ((whole[:-9], "cut off or damaged"), (whole, "not text but Parquet")):
+        path.write_bytes(content)
+        if content == whole:
+            pq.write_table(pq.read_table(path).replace_schema_metadata(), path)
+        with pytest.raises(DataError, match=problem) as caught:
+            found.prepare(tmp_path / "out")
+        assert caught.value.path == path
+        assert str(caught.value).count("Fix: ") == 1
+
+
 def test_from_a_download_to_a_training_batch(tmp_path: Path) -> None:
     qrels = ("query-id", "corpus-id", "score")
     files = {
