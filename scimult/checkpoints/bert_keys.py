@@ -10,8 +10,9 @@ et al., 2019; Conneau et al., 2020).
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from scimult.checkpoints.hf_options import (
     HF_ACTIVATIONS,
@@ -21,8 +22,10 @@ from scimult.checkpoints.hf_options import (
     integer,
     require,
 )
-from scimult.models import EncoderConfig
-from scimult.models.config import FamilyName, Pooling
+from scimult.models.config import EncoderConfig, FamilyName, Pooling
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
 _EMBEDDINGS = {
@@ -133,7 +136,7 @@ def from_bert(
         for kind in ("weight", "bias"):
             names = [f"encoder.layer.{block}.attention.self.{part}.{kind}" for part in _QKV]
             if all(name in source for name in names):
-                joined = torch.cat([source.pop(name) for name in names])
+                joined = _joined([source.pop(name) for name in names])
                 ours[f"blocks.{block}.attention.qkv.experts.0.{kind}"] = joined
     return ours | source
 
@@ -147,7 +150,8 @@ def to_bert(weights: dict[str, Tensor], num_blocks: int) -> dict[str, Tensor]:
             for part, tensor in zip(_QKV, parts, strict=True):
                 bert[f"encoder.layer.{block}.attention.self.{part}.{kind}"] = tensor.contiguous()
     if _TOKEN_TYPES not in bert:  # ours may have none, BertModel always adds one
-        bert[_TOKEN_TYPES] = torch.zeros_like(bert["embeddings.word_embeddings.weight"][:1])
+        words = bert["embeddings.word_embeddings.weight"]
+        bert[_TOKEN_TYPES] = words.new_zeros(1, words.shape[1])
     return bert
 
 
@@ -197,3 +201,12 @@ def to_roberta_config(config: EncoderConfig) -> HFConfig:
         "architectures": [_ROBERTA_ARCHITECTURES[config.family]],
         "pad_token_id": config.position_offset - 1,
     }
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Join tensors; or arrays, of a model that is opened without torch."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    import torch
+
+    return torch.cat(parts)

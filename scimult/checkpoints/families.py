@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeAlias
 
 from scimult.checkpoints import bert_keys, modernbert_keys
 from scimult.checkpoints.hf_options import HFConfig
 from scimult.errors import CheckpointError, suggest
-from scimult.models import EncoderConfig
-from scimult.models.config import FamilyName, Pooling
+from scimult.models.config import EncoderConfig, FamilyName, Pooling
 
-Weights = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Weights: TypeAlias = "dict[str, Tensor]"
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
 
 from scimult.errors import DataError
 from scimult.files import (
@@ -33,6 +31,8 @@ from scimult.types import FloatArray, Role, Text, TextEncoder
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
 _FILES = (MATRIX_FILE, IDS_FILE, META_FILE)
+# Vectors below this length are zeros; as in torch.nn.functional.normalize.
+_SHORTEST = 1e-12
 EMBEDDINGS = FolderKind(
     "a folder of embeddings and nothing else",
     lambda folder: (
@@ -124,8 +124,9 @@ def encode(
 
 def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
     """Return the embeddings scaled to length 1, float32; a row of zeros stays one."""
-    x_ND = torch.from_numpy(np.array(embeddings_ND, dtype=np.float32))
-    scaled_ND: FloatArray = torch.nn.functional.normalize(x_ND, dim=1).numpy()
+    x_ND = np.asarray(embeddings_ND, dtype=np.float32)
+    lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
+    scaled_ND: FloatArray = x_ND / np.maximum(lengths_N1, _SHORTEST)
     return scaled_ND
 
 
@@ -271,6 +272,9 @@ def _only_tensor(path: Path) -> FloatArray:
     if path.suffix != ".safetensors":
         problem, fix = "not a .npy or .safetensors file", "convert it to one of the two"
         raise DataError(problem, path=path, fix=fix)
+    import torch  # numpy has no bfloat16
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())

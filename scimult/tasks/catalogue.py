@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import yaml
 
 from scimult.config import StrictConfig
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.errors import ConfigError, UnknownNameError, one_of
 from scimult.types import Kind, Role
 
 Format = Literal["classification", "regression", "proximity", "adhoc_search"]
@@ -69,6 +69,17 @@ class TaskSet:
         if name not in self._tasks:
             raise UnknownNameError("task", name, self._tasks)
         return self._tasks[name]
+
+    def kind(self, name: str, role: Role) -> Kind:
+        """Return which kind of text is on one side of a task.
+
+        Raises
+        ------
+        UnknownNameError
+            If the task is not in the set, or ``role`` is not a side.
+        """
+        one_of("role", role, get_args(Role))
+        return self[name].query_kind if role == "query" else self[name].candidate_kind
 
     def expert(self, name: str) -> int:
         """Return the expert index of the task called ``name``."""
