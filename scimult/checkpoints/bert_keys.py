@@ -1,7 +1,11 @@
-"""Names and shapes of a Hugging Face BERT, to and from our encoder's.
+"""Names and shapes of a Hugging Face BERT, RoBERTa or XLM-R, to and from our encoder's.
 
 Our encoder keeps query, key and value of a block in one linear (``qkv``), and every
 sub-layer inside a bank of experts; a plain BERT fills expert 0 of each bank.
+
+RoBERTa and XLM-R have BERT's blocks, with positions that begin behind the padding id: their
+table of positions is indexed by ``pad_token_id + 1 + place``, and of 514 rows, 512 are used (Liu
+et al., 2019; Conneau et al., 2020).
 """
 
 from __future__ import annotations
@@ -175,3 +179,34 @@ def _joined(parts: list[Any]) -> Any:
     import torch
 
     return torch.cat(parts)
+
+
+ROBERTA_PREFIX = "roberta."
+_ROBERTA_ARCHITECTURES: dict[FamilyName, str] = {
+    "roberta": "RobertaModel",
+    "xlm-roberta": "XLMRobertaModel",
+}
+
+
+def roberta_config(
+    hf_config: HFConfig, pooling: Pooling, path: object, family: FamilyName = "roberta"
+) -> EncoderConfig:
+    """Translate the ``config.json`` of a RoBERTa or XLM-R checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If it uses an option that our blocks do not have.
+    """
+    offset = integer({"pad_token_id": 1, **hf_config}, "pad_token_id", path) + 1
+    return bert_like_config(hf_config, pooling, path, family=family, position_offset=offset)
+
+
+def to_roberta_config(config: EncoderConfig) -> HFConfig:
+    """Return the ``config.json`` of the RoBERTa or XLM-R that equals our encoder."""
+    return {
+        **to_bert_config(config),
+        "model_type": config.family,
+        "architectures": [_ROBERTA_ARCHITECTURES[config.family]],
+        "pad_token_id": config.position_offset - 1,
+    }

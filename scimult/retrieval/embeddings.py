@@ -26,7 +26,7 @@ from scimult.files import (
     write_json,
     write_text,
 )
-from scimult.types import FloatArray
+from scimult.types import FloatArray, Role, Text, TextEncoder
 
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
@@ -79,8 +79,8 @@ class StoredEmbeddings:
                 value=missing[:3],
                 fix="encode every text of the data set",
             )
-        chosen: FloatArray = self.embeddings_ND[[places[name] for name in wanted]]
-        return chosen
+        wanted_ND: FloatArray = self.embeddings_ND[[places[name] for name in wanted]]
+        return wanted_ND
 
 
 def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
@@ -98,6 +98,28 @@ def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
             value=f"row {int(bad_N.argmax())}",
             fix="check the model's weights; activations can overflow in float16",
         )
+
+
+def encode(
+    encoder: TextEncoder,
+    texts: Sequence[Text],
+    *,
+    task: str,
+    role: Role,
+    show_progress: bool = False,
+) -> FloatArray:
+    """Return what any encoder makes of texts, shape ``(N, D)``; what keeps vectors encodes by this.
+
+    Raises
+    ------
+    DataError
+        If the encoder returns the wrong number of rows.
+    """
+    rows_ND = encoder.encode(texts, task=task, role=role, show_progress=show_progress)
+    if rows_ND.ndim != 2 or len(rows_ND) != len(texts):
+        problem = f"{encoder.name} returned embeddings of shape {rows_ND.shape}"
+        raise DataError(f"{problem} for {len(texts)} texts", fix="return one row per text")
+    return rows_ND
 
 
 def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
@@ -276,9 +298,9 @@ def _checked(
     path: Path, ids: list[str], embeddings_ND: FloatArray, meta: dict[str, Any]
 ) -> StoredEmbeddings:
     if embeddings_ND.ndim != 2 or embeddings_ND.dtype.kind != "f" or len(ids) != len(embeddings_ND):
-        shown = f"{embeddings_ND.dtype} of shape {embeddings_ND.shape}"
+        matrix = f"{embeddings_ND.dtype} of shape {embeddings_ND.shape}"
         fix = "write one row of floating point numbers per id"
-        raise DataError(f"{len(ids)} ids for {shown}", path=path, fix=fix)
+        raise DataError(f"{len(ids)} ids for {matrix}", path=path, fix=fix)
     if len(set(ids)) != len(ids):
         raise DataError("an id occurs twice", path=path, fix="keep one row per id")
     return StoredEmbeddings(path, ids, embeddings_ND, meta)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from scimult.errors import DataError
 from scimult.files import atomic_file
+from scimult.retrieval.embeddings import encode
 from scimult.types import FloatArray, Role, Similarity, TaskChooser, Text, TextEncoder
 
 Precision = Literal["float32", "float16", "bfloat16"]
@@ -127,10 +128,9 @@ class StoringEncoder:
         """Encode missing texts and write every block."""
         for start in range(0, len(missing), self._block):
             block = missing[start : start + self._block]
-            rows_BD = self._encoder.encode(block, task=task, role=role, show_progress=show_progress)
-            if rows_BD.ndim != 2 or len(rows_BD) != len(block):
-                problem = f"{self.name} returned embeddings of shape {rows_BD.shape}"
-                raise DataError(f"{problem} for {len(block)} texts", fix="return one row per text")
+            rows_BD = encode(
+                self._encoder, block, task=task, role=role, show_progress=show_progress
+            )
             part.write(block, rows_BD)
             self.texts_encoded += len(block)
 
