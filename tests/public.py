@@ -30,14 +30,20 @@ class Converted:
     notes: list[str]
 
     def rows(self, source: str, kind: str) -> list[dict[str, Any]]:
-        """Return papers, labels or queries of a source."""
-        with gzip.open(self.folder / source / f"{kind}.jsonl.gz", "rt", encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+        """Return papers, labels or queries of a source, without what a paper has not."""
+        absent: tuple[Any, ...] = (None, [])
+        return [
+            {name: value for name, value in row.items() if value not in absent}
+            for row in pq.read_table(self.folder / source / f"{kind}.parquet").to_pylist()
+        ]
 
     def pairs(self, source: str, kind: str) -> list[tuple[str, ...]]:
         """Return citations, references, links or judgments of a source, sorted."""
-        with gzip.open(self.folder / source / f"{kind}.tsv.gz", "rt", encoding="utf-8") as file:
-            return sorted(tuple(line.rstrip("\n").split("\t")) for line in list(file)[1:])
+        rows = pq.read_table(self.folder / source / f"{kind}.parquet").to_pylist()
+        return sorted(
+            tuple(f"{value:g}" if isinstance(value, float) else value for value in row.values())
+            for row in rows
+        )
 
     def counts(self, source: str) -> dict[str, int]:
         """Return the counts of a source that are not zero."""

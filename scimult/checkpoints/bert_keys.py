@@ -172,15 +172,6 @@ def _modern_name(key: str) -> str:
     )
 
 
-def _joined(parts: list[Any]) -> Any:
-    """Join tensors; or arrays, of a model that is opened without torch."""
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    import torch
-
-    return torch.cat(parts)
-
-
 ROBERTA_PREFIX = "roberta."
 _ROBERTA_ARCHITECTURES: dict[FamilyName, str] = {
     "roberta": "RobertaModel",
@@ -210,3 +201,12 @@ def to_roberta_config(config: EncoderConfig) -> HFConfig:
         "architectures": [_ROBERTA_ARCHITECTURES[config.family]],
         "pad_token_id": config.position_offset - 1,
     }
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Join tensors; or arrays, of a model that is opened without torch."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    import torch
+
+    return torch.cat(parts)

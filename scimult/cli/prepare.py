@@ -115,7 +115,7 @@ def prepare(
             if item.startswith(DATASET_PREFIX)
         ]
         _check_choices(source, [*cleaning, *overrides])
-        choices = {"skip_bad": skip_bad, "for_training": out is not None}
+        choices = {"skip_bad": skip_bad, "for_training": out is not None, "verify": verify}
         _convert(source, source_folder or Path(), raw, options, choices)
         config = raw / SOURCES_FILE
     if out is not None:
@@ -251,7 +251,7 @@ def _build(
     verify: bool,
 ) -> None:
     """Prepare, mine and tokenise what a configuration names."""
-    from scimult.cli.encoders import open_encoder
+    from scimult.cli.mine import open_encoder
     from scimult.cli.tables import print_prepared
     from scimult.config import load_config
     from scimult.data.tokenization import TextTokenizer

@@ -118,11 +118,6 @@ class KnownPositives(Mapping[int, IntArray]):
     def __len__(self) -> int:
         return len(self._queries)
 
-    def by_row(self, count: int) -> Ragged:
-        """Return the positives of rows ``0 .. count - 1``; empty for rows that are no queries."""
-        owners = self._queries[self._positives.owners]
-        return Ragged.from_pairs(owners, self._positives.values, count)
-
 
 def known_positives(files: Sequence[PairFile]) -> KnownPositives:
     """Return the union of the positives of each query over all groups of ``files``.

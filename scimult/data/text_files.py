@@ -10,10 +10,13 @@ from scimult.errors import DataError
 from scimult.types import Kind
 
 FILE_NAMES: dict[Kind, tuple[str, ...]] = {
-    "paper": ("papers.jsonl", "corpus.jsonl"),
-    "label": ("labels.jsonl",),
-    "query": ("queries.jsonl",),
+    "paper": ("papers.jsonl", "corpus.jsonl", "papers.parquet"),
+    "label": ("labels.jsonl", "labels.parquet"),
+    "query": ("queries.jsonl", "queries.parquet"),
 }
+
+RAW_FORMAT = "scimult.raw"
+"""In the metadata of a Parquet file: a conversion wrote it, and has checked its rows."""
 
 
 def find_file(path: Path | str, kind: Kind) -> Path:
@@ -51,9 +54,33 @@ def check_texts(path: Path) -> list[Path]:
             problem = f"folder holds none of {', '.join(names)}"
             raise DataError(problem, path=path, fix="name the file itself")
     for file in files:
-        find_objects(file)
+        if raw_columns(file) is None:
+            find_objects(file)
     return files
 
 
+def raw_columns(path: Path) -> list[str] | None:
+    """Return the columns of a file that a conversion wrote; ``None`` for any other file.
+
+    Raises
+    ------
+    DataError
+        If it is damaged.
+    """
+    if path.suffix != ".parquet" or not path.is_file():
+        return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        fix = "convert its source again"
+        problem = "Parquet file is cut off or damaged"
+        raise DataError(problem, path=path, value=str(error), fix=fix) from error
+    return list(schema.names) if RAW_FORMAT.encode() in (schema.metadata or {}) else None
+
+
 def _packed_or_plain(names: tuple[str, ...]) -> list[str]:
-    return [packed for name in names for packed in (name, f"{name}.gz")]
+    packed = {name: ("",) if name.endswith(".parquet") else ("", ".gz") for name in names}
+    return [f"{name}{end}" for name, ends in packed.items() for end in ends]

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, read_jsonl
-from scimult.data.text_files import find_file
+from scimult.data.rows import read_parquet
+from scimult.data.text_files import find_file, raw_columns
 from scimult.errors import DataError, suggest
 from scimult.inference.texts import Fields, unread_text
 from scimult.types import Kind, Text
@@ -99,8 +100,13 @@ def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collectio
 def read_records(
     file: Path, kind: Kind, rejects: Rejects
 ) -> Iterator[tuple[Record, tuple[str, Text]]]:
-    """Yield the records of a JSON lines file, each with its id and text; as `read_collection`."""
-    return rejects.keep(read_jsonl(file, rejects), lambda record: (record, _parse(record, kind)))
+    """Yield the records of a JSON lines file, each with its id and text; as `read_collection`.
+
+    A file that `scimult prepare SOURCE --raw` wrote is read, too.
+    """
+    raw = raw_columns(file) is not None
+    records = read_parquet(file, (), rejects) if raw else read_jsonl(file, rejects)
+    return rejects.keep(records, lambda record: (record, _parse(record, kind)))
 
 
 def _parse(record: Record, kind: Kind) -> tuple[str, Text]:

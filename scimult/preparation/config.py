@@ -36,6 +36,8 @@ class PartTasks(StrictConfig):
 
 
 CitationTable = Literal["citations", "references"]
+PairTable = Literal["citations", "references", "links", "judgments"]
+Dangling = Literal["drop", "error"]
 
 
 class SourceConfig(StrictConfig):
@@ -88,7 +90,7 @@ class SourceConfig(StrictConfig):
     judgments: str | None = None
     clicks: str | None = None
     score_threshold: float = 1.0
-    dangling: dict[CitationTable, Literal["drop", "error"]] = {}
+    dangling: dict[CitationTable, Dangling] = {}
     tasks: PartTasks = PartTasks()
     targets: list[AnyTargetConfig] = []
     max_pairs_per_label: Annotated[int, Field(ge=1)] | Literal["all"] | None = None

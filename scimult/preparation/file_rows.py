@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scimult.data.importers.engine import run
 from scimult.data.lines import Record, Rejects, open_binary
 
 LINES = pa.schema([("line", pa.int64()), ("text", pa.string())])
@@ -65,17 +66,18 @@ class FileRows:
         The rows as a SELECT over ``lines (line, text)``; none for a file that no SELECT reads.
     schema : pyarrow.Schema
         Their columns.
-    records : callable
-        Reads the file record by record.
-    parse : callable
+    records : callable, optional
+        Reads the file record by record; none for a file that a conversion wrote, of which ``sql``
+        is a SELECT over the file itself.
+    parse : callable, optional
         The same row of a record; raises ``DataError`` at one that cannot be used.
     """
 
     path: Path
     sql: str | None
     schema: pa.Schema
-    records: Callable[[Rejects], Iterable[Record]]
-    parse: Callable[[Record], Mapping[str, Any]]
+    records: Callable[[Rejects], Iterable[Record]] | None = None
+    parse: Callable[[Record], Mapping[str, Any]] | None = None
 
 
 class FileEngine:
@@ -100,6 +102,9 @@ class FileEngine:
         DataError
             Through ``rejects``, at a record that cannot be used.
         """
+        if rows.records is None or rows.parse is None:
+            run(self.connection, statement.format(rows=rows.sql), rows.path)
+            return
         if rows.sql is not None:
             with suppress(_UnusualRowError):
                 self._stream("lines", _lines(rows.path), LINES, statement, rows.sql)

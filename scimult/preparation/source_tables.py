@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scimult.data.importers.engine import literal
+from scimult.data.importers.engine import literal, quoted
 from scimult.data.lines import Record
 from scimult.data.tables import read_header, read_table
+from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
 from scimult.preparation.corpus import Corpus, FileTexts
 from scimult.preparation.described import Columns
@@ -196,7 +197,7 @@ def read_targets(reader: TargetReader, namespace: str, corpus: Corpus) -> None:
     column = reader.config.column
     values = {
         "paper": ('filled("paper-id")', pa.string()),
-        "value": (_quoted(column), pa.string()),
+        "value": (quoted(column), pa.string()),
     }
     parse = partial(_target, column=column)
     rows = table_rows(reader.path, (PAPER_COLUMN, column), values, parse)
@@ -238,25 +239,34 @@ def table_rows(
         The same values of a record.
     """
     sql = None
-    header = read_header(path, columns)
+    schema = pa.schema([("line", pa.int64()), *((n, kind) for n, (_, kind) in values.items())])
     wanted = [column.partition("|")[0] for column in columns]
     wanted += [name for name in _OPTIONAL if name not in wanted]
+    select = ", ".join(f"{value} AS {name}" for name, (value, _) in values.items())
+    written = raw_columns(path)
+    if written is not None:
+        found = {name: f"coalesce({quoted(name)}::VARCHAR, '')" for name in written}
+        renamed = ", ".join(f"{found.get(name, _EMPTY)} AS {quoted(name)}" for name in wanted)
+        file = f"read_parquet({literal(str(path))}, file_row_number=true)"
+        rows = f"SELECT file_row_number + 1 AS line, {renamed} FROM {file}"
+        sql = f"SELECT line, {select} FROM ({rows})"
+        return FileRows(path, sql, schema)
+    header = read_header(path, columns)
     # Names that differ in case alone are one to SQL.
     if header is not None and len({name.casefold() for name in wanted}) == len(wanted):
         line, names, separator = header
         found = {name: f"v[{place}]" for place, name in enumerate(names, start=1)}
-        renamed = [f"{found.get(name, _EMPTY)} AS {_quoted(name)}" for name in wanted]
+        renamed = ", ".join(f"{found.get(name, _EMPTY)} AS {quoted(name)}" for name in wanted)
         # What quotes protect is not split by lines and commas alone.
         plain = "true" if separator == "\t" else "NOT regexp_matches(text, '[\"\\r]')"
         sql = f"""
-            SELECT line, {", ".join(f"{value} AS {name}" for name, (value, _) in values.items())}
-            FROM (SELECT line, {", ".join(renamed)}
+            SELECT line, {select}
+            FROM (SELECT line, {renamed}
                 FROM (SELECT line, text, string_split(text, {literal(separator)}) AS v
                     FROM lines WHERE line > {line} AND NOT blank(text))
                 WHERE CASE WHEN len(v) = {len(names)} AND {plain} THEN true
                     ELSE error('unusual') END)
             """
-    schema = pa.schema([("line", pa.int64()), *((n, kind) for n, (_, kind) in values.items())])
     return FileRows(path, sql, schema, partial(read_table, path, columns), parse)
 
 
@@ -347,10 +357,6 @@ def _reject(
         what, fix = problems[problem]
         error = DataError(what, path=path, line=line, value=value, fix=fix + more)
         corpus.rejects.reject(error)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _unknown_paper(namespace: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from scimult.data.importers.engine import literal
+from scimult.data.importers.engine import literal, quoted
 from scimult.data.lines import Record, read_jsonl
+from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
 from scimult.preparation.corpus import Corpus, FileTexts
 from scimult.preparation.described import Columns
@@ -43,6 +44,16 @@ _SQL = {
         stripped(json_optional(f[5])) AS venue, json_year(f[6]) AS year,
         json_list(f[7], ['["VARCHAR"]', '["UBIGINT"]', '["BIGINT"]']) AS labels,
         stripped(json_optional(f[8])) AS doi, f[10:]::VARCHAR[] AS targets""",
+}
+# The same of a file that a conversion wrote.
+_RAW = {
+    "label": "name AS title, definition AS body",
+    "query": "text AS title, '' AS body",
+    "paper": """
+        title, abstract AS body,
+        list_transform(coalesce(authors, []), lambda name: stripped(name)) AS authors,
+        stripped(coalesce(venue, '')) AS venue, year, coalesce(labels, []) AS labels,
+        stripped(coalesce(doi, '')) AS doi, {targets}::VARCHAR[] AS targets""",
 }
 _FIELDS = {
     "label": ("id", "name", "definition"),
@@ -133,6 +144,14 @@ def read_queries(path: Path, source: str, corpus: Corpus) -> tuple[FileTexts, Co
 
 def text_rows(path: Path, kind: Kind, targets: Sequence[str] = ()) -> FileRows:
     """Return how a file of papers, labels or queries is read; ``targets`` are fields of papers."""
+    schema = pa.schema(_PAPER if kind == "paper" else _TEXT)
+    written = raw_columns(path)
+    if written is not None:
+        fields = [f"to_json({quoted(n)})" if n in written else "NULL" for n in targets]
+        columns = _RAW[kind].format(targets=f"[{', '.join(fields)}]")
+        sql = f"SELECT file_row_number + 1 AS line, filled(id) AS id, {columns} "
+        sql += f"FROM read_parquet({literal(str(path))}, file_row_number=true)"
+        return FileRows(path, sql, schema)
     pointers = [f"/{name.replace('~', '~0').replace('/', '~1')}" for name in targets]
     paths = ", ".join(literal(path) for path in [*(f"/{f}" for f in _FIELDS[kind]), *pointers])
     sql = f"""
@@ -142,7 +161,6 @@ def text_rows(path: Path, kind: Kind, targets: Sequence[str] = ()) -> FileRows:
                   FROM lines WHERE NOT blank(text)))
         WHERE CASE WHEN {_FILLED[kind]} THEN true ELSE error('unusual') END
         """
-    schema = pa.schema(_PAPER if kind == "paper" else _TEXT)
     return FileRows(path, sql, schema, partial(read_jsonl, path), partial(_text, kind, targets))
 
 

@@ -88,48 +88,9 @@ class Steps:
             if not quiet:
                 note(f"{name}: inputs unchanged, kept from {folder}")
             return step
-
-        def made(temporary: Path) -> Mapping[str, Any]:
-            make(temporary)
-            return inputs
-
-        return self._make(folder, made)
-
-    def run_reading(
-        self,
-        name: str,
-        inputs: Mapping[str, Any],
-        look: Callable[[str], Any],
-        make: Callable[[Path], Mapping[str, Any]],
-    ) -> Step:
-        """Return a step of which only its making shows what it reads; see ``run``.
-
-        It is made again if ``inputs`` differ, or anything that was read looks different now.
-
-        Parameters
-        ----------
-        name, inputs
-            As in ``run``.
-        look : callable
-            From the name of something that was read to what it is now, as a JSON value; ``None``
-            if it is not there.
-        make : callable
-            Writes the files of the step, and returns what it read: name to what it was.
-        """
-        folder = self.folder / name
-        known = _described(folder).get("inputs", {}).get("read", {})
-        read = {what: look(what) for what in known}
-        step = Step(folder, fingerprint({**inputs, "read": read}))
-        if self._is_intact(step):
-            note(f"{name}: inputs unchanged, kept from {folder}")
-            return step
-        return self._make(folder, lambda temporary: {**inputs, "read": make(temporary)})
-
-    def _make(self, folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> Step:
         try:
             with atomic_folder(folder, STEP) as temporary:
-                inputs = make(temporary)
-                step = Step(folder, fingerprint(inputs))
+                make(temporary)
                 described = {"fingerprint": step.fingerprint, "inputs": inputs}
                 write_json(temporary / FILE_NAME, {**described, "files": _files_below(temporary)})
         finally:

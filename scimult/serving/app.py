@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
-from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -28,8 +27,6 @@ from scimult.serving.guards import Guards, Limits
 from scimult.serving.metrics import Metrics
 from scimult.serving.refusals import PROBLEM, Refusal, problem_of
 
-_Asked = TypeVar("_Asked", bound=BaseModel)
-Do = Callable[[Callable[[], BaseModel]], Any]
 THREADS = 32
 """Requests that are worked on at once: most of them wait for the encoder."""
 _SECONDS = 1.0
@@ -84,7 +81,6 @@ class Service:
         self._add_paths(app)
         app.include_router(annif_paths(project, self.answer))
         app.include_router(page_paths())
-        self.api = app
         self.app: ASGIApp = Guards(app, self._limits, self._metrics, key, hosts)
 
     async def answer(self, work: Callable[[], BaseModel]) -> Response:

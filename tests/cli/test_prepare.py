@@ -147,7 +147,7 @@ def test_papers_that_nothing_pairs_are_for_search(tmp_path: Path) -> None:
     code, output = _run(*place, "--raw", tmp_path / "out.raw")
     assert code == 0, output
     assert "table: p.csv: columns not read: terms" in output
-    assert (tmp_path / "out.raw" / "table" / "papers.jsonl.gz").is_file()
+    assert (tmp_path / "out.raw" / "table" / "papers.parquet").is_file()
 
 
 def test_the_cap_of_labels_can_be_taken_off_by_its_word(config: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -81,7 +82,7 @@ def test_the_command_of_the_message_reads_the_table(
     command, _, folder = str(caught.value.fix).partition(", then name ")
     result = CliRunner().invoke(app, shlex.split(command)[1:])
     assert result.exit_code == 0, result.output
-    (made,) = _read(Path(shlex.split(folder)[0]) / "papers.jsonl.gz")
+    (made,) = pq.read_table(Path(shlex.split(folder)[0]) / "papers.parquet").to_pylist()
     assert made["title"].startswith("A")
 
 

@@ -43,8 +43,8 @@ def select(
     DataError
         If an expression does not fit the files, or a file is damaged: the message is DuckDB's.
     """
-    stated = ["*"] if columns is None else [_quoted(name) for name in columns]
-    chosen = [*stated, *(f"({sql}) AS {_quoted(sql)}" for sql in dict.fromkeys(expressions))]
+    stated = ["*"] if columns is None else [quoted(name) for name in columns]
+    chosen = [*stated, *(f"({sql}) AS {quoted(sql)}" for sql in dict.fromkeys(expressions))]
     with connected() as engine:
         types = _json_types(engine, files) if container == "json" else ""
         for file in files:
@@ -126,6 +126,8 @@ def run(
     """
     try:
         return engine.execute(sql)
+    except duckdb.OutOfMemoryException:
+        raise
     except duckdb.Error as error:
         raise _failed(error, file, columns) from error
 
@@ -163,5 +165,6 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'

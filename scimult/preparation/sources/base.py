@@ -22,13 +22,13 @@ from scimult.files import (
     write_json,
     write_text,
 )
+from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.conversion import REJECTS_FILE, Conversion
-from scimult.preparation.sources.pair_tables import Dangling, PairTable
 from scimult.preparation.steps import Steps, checksums_below
 
 MANIFEST = "conversion.json"
 SOURCES_FILE = "sources.yaml"
-VERSION = 2
+VERSION = 3
 
 
 def _is_raw(folder: Path) -> bool:
@@ -100,6 +100,7 @@ def convert(
     *,
     skip_bad: bool = False,
     for_training: bool = False,
+    verify: bool = False,
 ) -> tuple[Conversion, list[str]]:
     """Turn a downloaded data set into raw files; ``out`` appears only when it is complete.
 
@@ -120,6 +121,8 @@ def convert(
         Leave bad records out and count them, instead of stopping at the first.
     for_training : bool
         Papers that nothing pairs are an error: there would be nothing to train on.
+    verify : bool
+        Compare the content of files with that of the last run, not size and time alone.
 
     Returns
     -------
@@ -142,7 +145,7 @@ def convert(
         if not folder.exists():
             fix = "name the downloaded folder (--input)"
             raise DataError("does not exist", path=folder, fix=fix)
-        steps = Steps(out.with_name(f".{out.name}.steps"))
+        steps = Steps(out.with_name(f".{out.name}.steps"), verify=verify)
         conversion = Conversion(folder, steps, inputs, options.dangling, skip_bad=skip_bad)
         source.convert(conversion, options)
         if for_training and not any(config.parts for config in conversion.configs):

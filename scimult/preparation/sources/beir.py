@@ -7,15 +7,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from scimult.data.judgments import read_judgments
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.judgments import PAPER, QUERY, SCORE, read_judgments
+from scimult.data.lines import Record, read_jsonl
 from scimult.downloads import Archive, Remote, address
 from scimult.errors import ConfigError
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.judged import answered_queries, write_judgments
 from scimult.preparation.sources.raw import RawSource
+from scimult.preparation.sources.readers import named_files
 
 # The table of its README, which has MD5 alone.
 ADDRESS = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets"
@@ -54,20 +54,22 @@ class BeirOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: BeirOptions) -> None:
-    threshold = options.score_threshold
+    qrels = [_qrels(conversion, split) for split in options.splits]
+    queries, corpus = conversion.file("queries.jsonl"), conversion.file("corpus.jsonl")
 
     def fill(raw: RawSource) -> None:
         rejects = conversion.rejects
-        qrels = [_qrels(conversion, split) for split in options.splits]
-        quiet = Rejects(skip_bad=True)
-        judged = (row for path in qrels for row in read_judgments(path, quiet))
-        answered = answered_queries(judged, threshold)
-        write_queries(conversion.file("queries.jsonl"), answered, raw, rejects)
-        write_corpus(conversion.file("corpus.jsonl"), raw, rejects)
-        rows = (row for path in qrels for row in read_judgments(path, rejects))
-        write_judgments(rows, answered, raw, rejects)
 
-    conversion.write(options.name, fill, ["judgments"], score_threshold=threshold)
+        def query(record: Record) -> None:
+            raw.query(record, record.identifier("_id"), record.text("text"))
+
+        conversion.each(read_jsonl(queries, rejects), query)
+        write_corpus(conversion, corpus, raw)
+        for path in qrels:
+            conversion.each(read_judgments(path, rejects), lambda row: write_judgment(row, raw))
+
+    reads, threshold = [*qrels, queries, corpus], options.score_threshold
+    conversion.write(options.name, reads, fill, ["judgments"], score_threshold=threshold)
 
 
 def _qrels(conversion: Conversion, split: str) -> Path:
@@ -82,34 +84,25 @@ def _qrels(conversion: Conversion, split: str) -> Path:
     found = conversion.optional_file(name)
     if found is not None:
         return found
-    there = [path.name.partition(".tsv")[0] for path in conversion.files("", "qrels")]
+    there = [path.name.partition(".tsv")[0] for path in named_files(conversion.source, "qrels")]
     fix = f"choose from those that are there: splits=[{', '.join(there)}]" if there else ""
     return conversion.file(name, fix)
 
 
-def write_queries(path: Path, answered: set[str], raw: RawSource, rejects: Rejects) -> None:
-    """Write the answered queries of ``queries.jsonl``; the others are counted."""
-
-    def add(record: Record) -> None:
-        identifier = record.identifier("_id")
-        if identifier in answered:
-            raw.query(record, identifier, record.text("text"))
-        else:
-            raw.counts["queries without a positive"] += 1
-
-    for _ in rejects.keep(read_jsonl(path, rejects), add):
-        pass
-
-
-def write_corpus(path: Path, raw: RawSource, rejects: Rejects) -> None:
+def write_corpus(conversion: Conversion, path: Path, raw: RawSource) -> None:
     """Write the documents of ``corpus.jsonl`` as papers."""
 
     def add(record: Record) -> None:
         title, text = record.text("title", ""), record.text("text", "")
         raw.paper(record, record.identifier("_id"), title, text)
 
-    for _ in rejects.keep(read_jsonl(path, rejects), add):
-        pass
+    conversion.each(read_jsonl(path, conversion.rejects), add)
+
+
+def write_judgment(record: Record, raw: RawSource) -> None:
+    """Write a judged pair of query and paper; without a score it has score 1."""
+    score = record.number(SCORE, 1)
+    raw.judgment(record, record.identifier(QUERY), record.identifier(PAPER), score)
 
 
 def _files(options: BeirOptions) -> list[Remote]:

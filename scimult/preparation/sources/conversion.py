@@ -6,25 +6,19 @@ import glob
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from scimult.data.lines import EXAMPLES_PER_REASON, Record, Rejects
 from scimult.data.members import read_members
 from scimult.errors import DataError
-from scimult.files import read_json, sha256, write_json
-from scimult.preparation.config import SourceConfig
-from scimult.preparation.sources.pair_tables import Dangling, PairTable
+from scimult.files import read_json, write_json
+from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.preparation.sources.raw import Makes, RawSource
-from scimult.preparation.sources.readers import named_files
-from scimult.preparation.steps import FILE_NAME as STEP_FILE
 from scimult.preparation.steps import Steps
 from scimult.progress import progress
 
 REJECTS_FILE = "rejects.jsonl"
 RESULT_FILE = "result.json"
-# Marks, among the names of what a source reads, of what is no file.
-LISTING = " : files named "
-MATCHING = "files that match "
-NO_CHECKSUM = "no checksum: "
 
 
 class Conversion:
@@ -59,7 +53,7 @@ class Conversion:
     folders : dict
         Where the files of each source are.
     read : dict
-        Everything that was read: name to its checksum, or the names in a folder.
+        Every file that was read, with its checksum.
     """
 
     def __init__(
@@ -79,7 +73,6 @@ class Conversion:
         self.notes: list[str] = []
         self.folders: dict[str, Path] = {}
         self.read: dict[str, Any] = {}
-        self._looked: dict[str, Any] = {}
 
     def file(self, name: str, fix: str = "") -> Path:
         """Return the path of a needed file below the source; ``.gz`` is found by itself.
@@ -109,10 +102,8 @@ class Conversion:
 
     def optional_file(self, name: str) -> Path | None:
         """Return the path of a file below the source if it is there, as it is or gzipped."""
-        for there in (name, f"{name}.gz"):
-            if self._note(there) is not None:
-                return self.source / there
-        return None
+        paths = (self.source / there for there in (name, f"{name}.gz"))
+        return next((path for path in paths if path.is_file()), None)
 
     def matching(self, names: Sequence[str], fix: str = "") -> list[Path]:
         """Return the files below the source that paths and globs name, in order.
@@ -127,34 +118,17 @@ class Conversion:
             if not glob.has_magic(name) or (self.source / name).exists():
                 found.append(self.file(name, fix))
                 continue
-            there = self._note(f"{MATCHING}{name}")
-            if not there:
+            there = sorted(glob.glob(name, root_dir=self.source, recursive=True))
+            files = [self.source / one for one in there if (self.source / one).is_file()]
+            if not files:
                 raise DataError("no file has such a name", path=self.source / name, fix=fix)
-            for one in there:
-                self._note(one)
-            found.extend(self.source / one for one in there)
+            found.extend(files)
         return found
-
-    def other_file(self, path: Path) -> Path:
-        """Return the path of a file that need not be below the source."""
-        self._note(str(path.resolve()))
-        return path
-
-    def files(self, folder: str, stem: str) -> list[Path]:
-        """Return the files below the source that ``readers.named_files`` finds."""
-        self._note(f"{folder}{LISTING}{stem}")
-        found = named_files(self.source / folder, stem)
-        for path in found:
-            self._note(path.relative_to(self.source).as_posix())
-        return found
-
-    def not_repeatable(self, what: str) -> None:
-        """Say that the source reads what has no checksum: it is never kept."""
-        self._looked[f"{NO_CHECKSUM}{what}"] = "read again each time"
 
     def write(
         self,
         name: str,
+        reads: Sequence[Path] | None,
         fill: Callable[[RawSource], None],
         makes: Sequence[Makes],
         *,
@@ -167,6 +141,8 @@ class Conversion:
         ----------
         name : str
             Name of the source.
+        reads : sequence of Path, optional
+            All files that it reads; ``None`` if it reads what has no checksum: it is never kept.
         fill : callable
             Writes everything into the ``RawSource`` it is given.
         makes : sequence of str
@@ -183,10 +159,9 @@ class Conversion:
         """
         if name in self.counts:
             return
-        before, rejects = self._looked, self.rejects
+        rejects = self.rejects
 
-        def make(folder: Path) -> dict[str, Any]:
-            self._looked = dict(before)
+        def make(folder: Path) -> None:
             self.rejects = Rejects(rejects.skip_bad, folder / REJECTS_FILE)
             chosen = {**(dangling or {}), **self._dangling}
             with RawSource(folder, name, self.rejects, chosen) as raw:
@@ -195,15 +170,21 @@ class Conversion:
             left_out = {"counts": self.rejects.counts, "examples": self.rejects.examples}
             described = config.model_dump(mode="json", exclude_unset=True)
             result = {"config": described, "counts": raw.counts, "notes": raw.notes}
-            tree = {**result, "rejects": left_out}
-            write_json(folder / RESULT_FILE, tree)
-            return self._looked
+            write_json(folder / RESULT_FILE, {**result, "rejects": left_out})
 
+        once = {} if reads is not None else {"once": uuid4().hex}
+        read = self._steps.checksums({self._named(path): path for path in reads or ()})
         try:
-            step = self._steps.run_reading(name, self._inputs, self._look, make)
+            step = self._steps.run(name, {**self._inputs, **once, "read": read}, make)
         finally:
-            self._looked, self.rejects = before, rejects
+            self.rejects = rejects
+        self.read.update(read)
         self._take(name, step.folder)
+
+    def _named(self, path: Path) -> str:
+        """Return what a file is called: by its place below the source, if it is there."""
+        below = path.is_relative_to(self.source)
+        return path.relative_to(self.source).as_posix() if below else str(path.resolve())
 
     def _take(self, name: str, folder: Path) -> None:
         """Enter a source that is written."""
@@ -212,39 +193,20 @@ class Conversion:
         self.counts[name] = tree["counts"]
         self.notes.extend(f"{name}: {note}" for note in tree["notes"])
         self.folders[name] = folder
-        self.read.update(read_json(folder / STEP_FILE)["inputs"]["read"])
         self.rejects.counts.update(tree["rejects"]["counts"])
         for reason, examples in tree["rejects"]["examples"].items():
             known = self.rejects.examples.setdefault(reason, [])
             known.extend(examples[: EXAMPLES_PER_REASON - len(known)])
-
-    def _note(self, what: str) -> Any:
-        """Return what ``what`` is now, and keep it as something that the source depends on."""
-        if what not in self._looked:
-            self._looked[what] = self._look(what)
-        return self._looked[what]
-
-    def _look(self, what: str) -> Any:
-        """Return the checksum of a file, or the names of a listing; ``None`` if it is not there."""
-        if what.startswith(MATCHING):
-            pattern = what.removeprefix(MATCHING)
-            there = glob.glob(pattern, root_dir=self.source, recursive=True)
-            return sorted(name for name in there if (self.source / name).is_file())
-        folder, is_listing, stem = what.partition(LISTING)
-        if is_listing:
-            return [path.name for path in named_files(self.source / folder, stem)]
-        path = self.source / what
-        return sha256(path) if path.is_file() else None
 
     def each(self, records: Iterable[Record], handle: Callable[[Record], object]) -> None:
         """Handle every record, showing progress; one on which it raises is rejected."""
         for _ in progress(self.rejects.keep(records, handle), "rows", unit="row"):
             pass
 
-    def each_member(self, file: str, handle: Callable[[str, Record], object]) -> None:
+    def each_member(self, path: Path, handle: Callable[[str, Record], object]) -> None:
         """Handle every member of a big JSON object by name and value, as ``each`` does."""
-        members = read_members(self.file(file), self.rejects)
-        for name, record in progress(members, file, unit="row"):
+        members = read_members(path, self.rejects)
+        for name, record in progress(members, path.name, unit="row"):
             try:
                 handle(name, record)
             except DataError as error:

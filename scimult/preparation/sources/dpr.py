@@ -54,12 +54,14 @@ class DprOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: DprOptions) -> None:
+    paths = [conversion.file(name) for name in options.files]
+
     def fill(raw: RawSource) -> None:
-        for name in progress(options.files, "DPR", unit="file"):
-            rows = read_rows(conversion.file(name), conversion.rejects)
+        for path in progress(paths, "DPR", unit="file"):
+            rows = read_rows(path, conversion.rejects)
             conversion.each(rows, lambda row: _write(row, options, raw, conversion.rejects))
 
-    conversion.write(options.name, fill, ["judgments"])
+    conversion.write(options.name, paths, fill, ["judgments"])
 
 
 def _write(record: Record, options: DprOptions, raw: RawSource, rejects: Rejects) -> None:
@@ -69,10 +71,7 @@ def _write(record: Record, options: DprOptions, raw: RawSource, rejects: Rejects
     if not positives:
         raw.counts["questions without a positive"] += 1
         return
-    question = record.text("question")
-    query = text_id(question.strip())
-    if not raw.has_query(query):
-        raw.query(record, query, question)
+    query = raw.question(record, record.text("question"))
     for passage in positives:
         raw.judgment(record, query, passage, 1)
     for name in options.negatives:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -46,20 +47,23 @@ class InParsOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: InParsOptions) -> None:
+    corpus = [] if options.corpus is None else [conversion.file(options.corpus)]
+    paths = [conversion.file(name) for name in options.files]
+
     def fill(raw: RawSource) -> None:
-        if options.corpus is not None:
-            write_corpus(conversion.file(options.corpus), raw, conversion.rejects)
-        rows = _rows(conversion, options, raw)
+        for path in corpus:
+            write_corpus(conversion, path, raw)
+        rows = _rows(conversion, paths, raw)
         if options.keep_top is not None:
             rows = _best(conversion, rows, options.keep_top, raw)
         conversion.each(rows, lambda row: _write(row, options, raw))
 
-    conversion.write(options.name, fill, ["judgments"])
+    conversion.write(options.name, [*corpus, *paths], fill, ["judgments"])
 
 
-def _rows(conversion: Conversion, options: InParsOptions, raw: RawSource) -> Iterator[Record]:
-    for name in progress(options.files, "InPars", unit="file"):
-        for record in read_rows(conversion.file(name), conversion.rejects):
+def _rows(conversion: Conversion, paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
+    for path in progress(paths, "InPars", unit="file"):
+        for record in read_rows(path, conversion.rejects):
             raw.counts["rows"] += 1
             yield record
 
@@ -97,10 +101,7 @@ def _write(record: Record, options: InParsOptions, raw: RawSource) -> None:
         if not raw.has_paper(document):
             fix = f"add the document to {options.corpus}"
             raise record.error("document is not in the corpus", value=document, fix=fix)
-    query = text_id(question.strip())
-    if not raw.has_query(query):
-        raw.query(record, query, question)
-    raw.judgment(record, query, document, 1)
+    raw.judgment(record, raw.question(record, question), document, 1)
 
 
 def _files(options: InParsOptions) -> list[Remote]:

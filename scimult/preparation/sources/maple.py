@@ -105,24 +105,26 @@ def _convert(conversion: Conversion, options: MapleOptions) -> None:
     for space in ("mag", "mesh"):
         folders = [folder for folder in options.folders if _space(folder) == space]
         if folders:
-            fill = partial(_convert_fine, conversion, options, space, folders)
-            conversion.write(f"maple-{space}", fill, ["labels"])
+            reads = [conversion.file(f"{folder}/{name}") for folder in folders for name in FILES]
+            own = [Path(path) for key, path in options.definitions.items() if key == space]
+            fill = partial(_convert_fine, conversion, options, own, folders)
+            conversion.write(f"maple-{space}", [*own, *reads], fill, ["labels"])
     if options.coarse_fields:
+        reads = [conversion.file(f"{field}/papers.json") for field in options.coarse_fields]
         fill = partial(_convert_coarse, conversion, options)
-        conversion.write("maple-coarse", fill, ["labels"], max_pairs_per_label="all")
+        conversion.write("maple-coarse", reads, fill, ["labels"], max_pairs_per_label="all")
 
 
 def _convert_fine(
     conversion: Conversion,
     options: MapleOptions,
-    space: Literal["mag", "mesh"],
+    defined_in: Sequence[Path],
     folders: Sequence[str],
     raw: RawSource,
 ) -> None:
     """Write papers with their labels, and references for mining."""
     definitions: dict[str, Definition] = {}
-    if space in options.definitions:
-        path = conversion.other_file(Path(options.definitions[space]))
+    for path in defined_in:
         definitions = read_definitions(path, conversion.rejects)
     adopted = options.label_space == "definitions"
     for folder in folders:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -52,18 +53,26 @@ def _convert(conversion: Conversion, options: MsMarcoOptions) -> None:
     kinds = [options.triples] if options.triples else list(TRIPLES)
     for kind in kinds:
         for name in TRIPLES[kind]:
-            if conversion.optional_file(name) is not None:
-                fill = partial(_write, conversion, options, kind, name)
-                conversion.write("msmarco", fill, ["judgments"])
+            triples = conversion.optional_file(name)
+            if triples is not None:
+                # Triples of texts need no others.
+                others = () if kind == "texts" else (QUERIES, COLLECTION)
+                texts = [conversion.file(other) for other in others]
+                fill = partial(_write, conversion, options, kind, triples, texts)
+                conversion.write("msmarco", [triples, *texts], fill, ["judgments"])
                 return
     names = ", ".join(name for kind in kinds for name in TRIPLES[kind])
     raise DataError("holds no triples", path=conversion.source, fix=f"download one of {names}")
 
 
 def _write(
-    conversion: Conversion, options: MsMarcoOptions, kind: str, name: str, raw: RawSource
+    conversion: Conversion,
+    options: MsMarcoOptions,
+    kind: str,
+    path: Path,
+    texts: Sequence[Path],
+    raw: RawSource,
 ) -> None:
-    path = conversion.file(name)
     if kind == "texts":
         header = ("query", "positive", "negative")
         rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
@@ -74,19 +83,18 @@ def _write(
         triples = conversion.rejects.keep(rows, _id_triple)
     else:
         triples = conversion.rejects.keep(read_jsonl(path, conversion.rejects), _mined_triple)
-    answered = _write_triples(triples, raw, options.max_negatives)
-    if kind != "texts":
-        _write_texts(conversion, raw, answered)
+    _write_triples(triples, raw, options.max_negatives)
+    _write_texts(conversion, texts, raw)
 
 
-def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int) -> set[str]:
-    """Write each different judgment once; return the queries that have a positive."""
+def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int) -> None:
+    """Write each different judgment once."""
     positives: dict[str, set[str]] = defaultdict(set)
     negatives: dict[str, set[str]] = defaultdict(set)
     for record, query, positive, negative in triples:
         raw.counts["triples"] += 1
         if not positive:
-            raw.counts["queries without a positive"] += 1
+            raw.counts["triples without a positive"] += 1
             continue
         for paper in positive:
             if paper not in positives[query]:
@@ -100,24 +108,18 @@ def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int
                 continue
             negatives[query].add(paper)
             raw.judgment(record, query, paper, 0)
-    return set(positives)
 
 
-def _write_texts(conversion: Conversion, raw: RawSource, answered: set[str]) -> None:
-    """Write the answered queries, and all passages: mining and evaluation need the others too."""
+def _write_texts(conversion: Conversion, texts: Sequence[Path], raw: RawSource) -> None:
+    """Write queries and passages, all of them: mining and evaluation need the others too."""
 
     def add_query(record: Record) -> None:
-        identifier = record.identifier("id")
-        if identifier in answered:
-            raw.query(record, identifier, record.text("text"))
-        else:
-            raw.counts["queries without a triple"] += 1
+        raw.query(record, record.identifier("id"), record.text("text"))
 
     def add_passage(record: Record) -> None:
         raw.paper(record, record.identifier("id"), "", record.text("text"))
 
-    for name, add in ((QUERIES, add_query), (COLLECTION, add_passage)):
-        path = conversion.file(name)
+    for path, add in zip(texts, (add_query, add_passage), strict=False):
         header = ("id", "text")
         rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
         conversion.each(rows, add)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,7 +15,7 @@ from scimult.data.rows import read_delimited
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import Makes, RawSource, distinct, text_id
+from scimult.preparation.sources.raw import Makes, RawSource, distinct
 
 COLLECTION = "collection.tsv"
 CONTEXTS = "contexts.jsonl"
@@ -49,26 +50,24 @@ def _convert(conversion: Conversion, options: ContextsOptions) -> None:
 
 def convert_contexts(conversion: Conversion, objectives: Sequence[str]) -> None:
     """Write a source for each objective."""
+    collection, contexts = (conversion.file(name, NOT_HERE) for name in (COLLECTION, CONTEXTS))
     for objective in objectives:
-        fill = partial(_convert_objective, conversion, objective)
+        fill = partial(_convert_objective, conversion, collection, contexts, objective)
         makes: Makes = "judgments" if objective == "context2doc" else "links"
-        conversion.write(f"unarxive-{objective}", fill, [makes])
+        conversion.write(f"unarxive-{objective}", [collection, contexts], fill, [makes])
 
 
-def _convert_objective(conversion: Conversion, objective: str, raw: RawSource) -> None:
-    _write_collection(conversion, raw)
-    rows = read_jsonl(conversion.file(CONTEXTS, NOT_HERE), conversion.rejects)
-    write = _write_context if objective == "context2doc" else _write_together
-    conversion.each(rows, partial(write, raw=raw))
-
-
-def _write_collection(conversion: Conversion, raw: RawSource) -> None:
+def _convert_objective(
+    conversion: Conversion, collection: Path, contexts: Path, objective: str, raw: RawSource
+) -> None:
     def add(record: Record) -> None:
         title, abstract = record.text("title"), record.text("abstract")
         raw.paper(record, record.identifier("id"), title, abstract)
 
-    path = conversion.file(COLLECTION, NOT_HERE)
-    conversion.each(read_delimited(path, "\t", conversion.rejects, header=COLUMNS), add)
+    papers = read_delimited(collection, "\t", conversion.rejects, header=COLUMNS)
+    conversion.each(papers, add)
+    write = _write_context if objective == "context2doc" else _write_together
+    conversion.each(read_jsonl(contexts, conversion.rejects), partial(write, raw=raw))
 
 
 def _cited(record: Record, raw: RawSource) -> list[str]:
@@ -81,11 +80,8 @@ def _write_context(record: Record, raw: RawSource) -> None:
 
 
 def write_context(record: Record, text: str, cited: Sequence[str], raw: RawSource) -> None:
-    """Write a citing sentence as a query, if one of the papers it cites is there."""
-    known = [paper for paper in cited if raw.has_paper(paper)]
-    query = text_id(text.strip())
-    if known and not raw.has_query(query):
-        raw.query(record, query, text)
+    """Write a citing sentence as a query for each paper that it cites."""
+    query = raw.question(record, text)
     for paper in cited:
         raw.judgment(record, query, paper, 1)
 

@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-import gzip
-import re
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TextIO
 
+import duckdb
+import pyarrow as pa
+
+from scimult.data.importers.engine import connected, literal
 from scimult.data.lines import Record, Rejects
-from scimult.preparation.sources.paper_file import create_packed
+from scimult.data.shards import Shard
+from scimult.data.text_files import RAW_FORMAT
+from scimult.preparation.config import Dangling, PairTable
+from scimult.preparation.sources.raw import check_id
 
-PairTable = Literal["citations", "references", "links", "judgments"]
-Dangling = Literal["drop", "error"]
-COLUMNS: Mapping[PairTable, tuple[str, ...]] = {
-    "citations": ("citing", "cited"),
-    "references": ("citing", "cited"),
-    "links": ("query-id", "paper-id", "score", "negative-id"),
-    "judgments": ("query-id", "paper-id", "score", "negative-id"),
-}
 # References of dumps leave the set nearly always, and train nothing.
 DANGLING: Mapping[PairTable, Dangling] = {"references": "drop"}
-BREAKS = re.compile(r"[\t\r\n]")
+_PAIRS = pa.schema(
+    [
+        ("origin", pa.int32()),
+        ("line", pa.int64()),
+        ("query", pa.string()),
+        ("paper", pa.string()),
+        ("score", pa.float64()),
+        ("negative", pa.string()),
+    ]
+)
+_EDGES = "query AS citing, paper AS cited"
+_JUDGED = 'query AS "query-id", paper AS "paper-id", score'
+_NO_IDS = "SELECT '' AS id WHERE false"
+_NEGATIVE = 'negative AS "negative-id"'
 
 
 class PairTables:
-    """Tables of pairs in the making; a pair whose papers are not known yet waits on disk.
+    """Tables of pairs in the making; ``finish`` keeps those whose papers and queries are there.
 
     Parameters
     ----------
     folder : Path
-        Where the tables go.
+        Where the tables go, and ``papers.parquet`` and ``queries.parquet`` are.
     counts : Counter
         Takes what was met.
     rejects : Rejects
         Takes the pairs that name a paper or query without a text, where they are errors.
     dangling : mapping
         For each table whether such pairs are errors or dropped and counted.
-    papers, queries : container of str
-        Ids of what has been written, and will be until ``finish``.
 
     Attributes
     ----------
@@ -54,125 +60,161 @@ class PairTables:
         counts: Counter[str],
         rejects: Rejects,
         dangling: Mapping[PairTable, Dangling],
-        papers: Container[str],
-        queries: Container[str],
     ) -> None:
         self.best: dict[PairTable, float] = {}
         self._folder, self._counts, self._rejects = folder, counts, rejects
         self._dangling = {**DANGLING, **dangling}
-        self._papers, self._queries = papers, queries
-        self._open = ExitStack()
-        self._files: dict[PairTable, TextIO] = {}
-        self._waiting: dict[PairTable, TextIO] = {}
+        self._shards: dict[PairTable, Shard] = {}
+        self._with_negatives: set[PairTable] = set()
         self._origins: dict[Path, int] = {}
 
-    def add(self, table: PairTable, record: Record, values: tuple[str, ...]) -> None:
-        """Write a pair, or let it wait.
+    def add(
+        self,
+        table: PairTable,
+        record: Record,
+        query: str,
+        paper: str,
+        score: float | None = None,
+        negative: str | None = None,
+    ) -> None:
+        """Write a pair; the names of its papers need not be known yet.
 
         Raises
         ------
         DataError
             If an id cannot stand in a table.
         """
-        if values[0] == values[1] and table != "judgments":
+        if query == paper and table != "judgments":
             self._counts["pairs of a paper with itself"] += 1
-        elif self._known(table, values):
-            self._write(table, values)
-        else:
-            for value in values:
+            return
+        for value in (query, paper, negative):
+            if value:
                 check_id(record, value)
-            if table not in self._waiting:
-                waiting = create_packed(self._folder / f"waiting.{table}.gz")
-                self._waiting[table] = self._open.enter_context(waiting)
-            origin = self._origins.setdefault(record.path, len(self._origins))
-            self._waiting[table].write("\t".join((str(origin), str(record.line), *values)) + "\n")
+        if table not in self._shards:
+            self._shards[table] = Shard(self._folder / f"all.{table}.parquet", _PAIRS)
+        if negative is not None:
+            self._with_negatives.add(table)
+        origin = self._origins.setdefault(record.path, len(self._origins))
+        values = (origin, record.line, query, paper, score, negative)
+        self._shards[table].add(dict(zip(_PAIRS.names, values, strict=True)))
 
-    def finish(self) -> None:
-        """Write the pairs that waited and have their papers by now; close all files.
+    def finish(self, threshold: float) -> None:
+        """Keep the pairs that have their texts, and the queries that have a positive.
+
+        Parameters
+        ----------
+        threshold : float
+            Smallest score of a positive.
 
         Raises
         ------
         DataError
             If others are errors, with their number; unless bad records are skipped.
         """
-        for table in self._waiting:
-            self._write_waiting(table)
         self.close()
+        with connected(self._folder) as engine:
+            for kind, name in (("papers", "papers"), ("queries", "all.queries")):
+                path = self._folder / f"{name}.parquet"
+                ids = f"SELECT id FROM read_parquet({literal(str(path))})"
+                engine.execute(f"CREATE TABLE {kind} AS {ids if path.exists() else _NO_IDS}")
+            for table in self._shards:
+                self._finish(engine, table, threshold)
+            self._keep_answered(engine)
 
     def close(self) -> None:
         """Close the files as they are."""
-        self._open.close()
+        for shard in self._shards.values():
+            shard.close()
 
-    def _known(self, table: PairTable, values: Sequence[str]) -> bool:
-        queries = self._queries if table == "judgments" else self._papers
-        papers = (value for value in (values[1], *values[3:]) if value)
-        return values[0] in queries and all(paper in self._papers for paper in papers)
-
-    def _write(self, table: PairTable, values: Sequence[str]) -> None:
-        if table not in self._files:
-            file = create_packed(self._folder / f"{table}.tsv.gz")
-            self._files[table] = self._open.enter_context(file)
-            # Most sources give no hard negatives of single pairs: the last column.
-            file.write("\t".join(COLUMNS[table][: len(values)]) + "\n")
-        self._files[table].write("\t".join(values) + "\n")
-        self._counts[table] += 1
-        score = float(values[2]) if len(values) > 2 else 1
-        self.best[table] = max(score, self.best.get(table, score))
-
-    def _write_waiting(self, table: PairTable) -> None:
-        """Write the waiting pairs whose papers have come; drop, reject or refuse the others."""
-        self._waiting[table].close()
-        path = self._folder / f"waiting.{table}.gz"
-        origins = list(self._origins)
-        drop = self._dangling.get(table) == "drop"
-        first: tuple[Record, str] | None = None
-        lost = 0
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
-            for line in lines:
-                origin, number, *values = line.rstrip("\n").split("\t")
-                if self._known(table, values):
-                    self._write(table, values)
-                    continue
-                lost += 1
-                if drop:
-                    continue
-                record = Record(origins[int(origin)], int(number), {})
-                what, value = self._missing(table, values)
-                if self._rejects.skip_bad:
-                    problem = f"pair names a {what} without a text"
-                    fix = f"add its text, or drop and count such pairs with dangling.{table}=drop"
-                    self._rejects.reject(record.error(problem, value=value, fix=fix))
-                elif first is None:
-                    first = record, value
-        path.unlink()
-        if first is not None:
-            record, value = first
-            raise record.error(
-                f"{lost:,} of {lost + self._counts[table]:,} {table} name a paper or query "
-                "without a text; this is the first",
-                value=value,
-                fix=f"add the texts, or leave these pairs out and count them with "
-                f"dangling.{table}=drop",
-            )
+    def _finish(
+        self, engine: duckdb.DuckDBPyConnection, table: PairTable, threshold: float
+    ) -> None:
+        """Write the pairs whose texts are there; drop, reject or refuse the others."""
+        path = self._folder / f"all.{table}.parquet"
+        every = f"read_parquet({literal(str(path))}, file_row_number=true)"
+        queries, rows, good = "papers", every, "pairs WHERE unknown IS NULL"
+        if table == "judgments":
+            # Those of other queries are counted, whatever papers they name.
+            queries, positive = "queries", f"score >= {threshold!r}"
+            rows = f"(FROM {every} SEMI JOIN (FROM {every} WHERE {positive}) USING (query))"
+            good = f"pairs SEMI JOIN (FROM {good} AND {positive}) AS a USING (query) "
+            good += "WHERE unknown IS NULL"
+        engine.execute(
+            f"""
+            CREATE OR REPLACE VIEW pairs AS
+            SELECT s.*, CASE WHEN q.id IS NULL THEN s.query WHEN p.id IS NULL THEN s.paper
+                WHEN s.negative <> '' AND n.id IS NULL THEN s.negative END AS unknown,
+                CASE WHEN q.id IS NULL THEN '{queries}' ELSE 'papers' END AS kind
+            FROM {rows} AS s
+            LEFT JOIN {queries} AS q ON q.id = s.query LEFT JOIN papers AS p ON p.id = s.paper
+            LEFT JOIN papers AS n ON n.id = s.negative
+            """
+        )
+        found = engine.execute("SELECT count(*), count(unknown) FROM pairs")
+        ((asked, lost),) = found.fetchall()
         if lost:
-            self._counts[f"{table} without a text"] += lost
+            self._refuse(engine, table, lost, asked)
+        found = engine.execute(f"SELECT count(*), max(coalesce(score, 1)) FROM {good}")
+        ((kept, best),) = found.fetchall()
+        if kept:
+            self.best[table] = best
+            self._counts[table] += kept
+            columns = _JUDGED if table in ("links", "judgments") else _EDGES
+            columns += f", {_NEGATIVE}" if table in self._with_negatives else ""
+            self._copy(engine, f"{columns} FROM {good}", table)
+        if table == "judgments":
+            left_out = self._shards[table].count - lost - kept
+            self._counts["judgments of queries without a positive"] += left_out
+        path.unlink()
 
-    def _missing(self, table: PairTable, values: Sequence[str]) -> tuple[str, str]:
-        """Return what the first unknown id of a pair should be, and the id."""
-        if table == "judgments" and values[0] not in self._queries:
-            return "query", values[0]
-        papers = values[1:2] if table == "judgments" else values[:2]
-        return "paper", next(id_ for id_ in (*papers, *values[3:]) if id_ not in self._papers)
+    def _keep_answered(self, engine: duckdb.DuckDBPyConnection) -> None:
+        """Keep the queries that have judgments; count the others."""
+        path, judgments = (self._folder / f"{n}.parquet" for n in ("all.queries", "judgments"))
+        if not path.exists():
+            return
+        answered = _NO_IDS
+        if "judgments" in self.best:
+            answered = f'SELECT "query-id" AS id FROM read_parquet({literal(str(judgments))})'
+        rows = f"read_parquet({literal(str(path))}, file_row_number=true)"
+        self._copy(engine, f"id, text FROM {rows} SEMI JOIN ({answered}) USING (id)", "queries")
+        found = engine.execute(f"SELECT count(*) FROM queries ANTI JOIN ({answered}) USING (id)")
+        ((count,),) = found.fetchall()
+        self._counts["queries"] -= count
+        self._counts["queries without a positive"] += count
+        path.unlink()
 
+    def _copy(self, engine: duckdb.DuckDBPyConnection, select: str, name: str) -> None:
+        """Write what a SELECT finds, in the order of the rows."""
+        target = literal(str(self._folder / f"{name}.parquet"))
+        engine.execute(
+            f"COPY (SELECT {select} ORDER BY file_row_number) TO {target} "
+            f"(FORMAT parquet, COMPRESSION zstd, KV_METADATA {{'{RAW_FORMAT}': '1'}})"
+        )
 
-def check_id(record: Record, identifier: str) -> None:
-    """Refuse an id that would break a table.
-
-    Raises
-    ------
-    DataError
-        If it holds a tab or a line break.
-    """
-    if BREAKS.search(identifier):
-        fix = "remove tabs and line breaks from ids"
-        raise record.error("id holds a tab or a line break", value=identifier, fix=fix)
+    def _refuse(
+        self, engine: duckdb.DuckDBPyConnection, table: PairTable, lost: int, asked: int
+    ) -> None:
+        """Drop and count pairs without a text; or reject them; or raise for the first."""
+        self._counts[f"{table} without a text"] += lost
+        if self._dangling.get(table) == "drop":
+            return
+        origins = list(self._origins)
+        bad = engine.execute(
+            "SELECT origin, line, kind, unknown FROM pairs WHERE unknown IS NOT NULL "
+            f"ORDER BY file_row_number {'' if self._rejects.skip_bad else 'LIMIT 1'}"
+        )
+        while row := bad.fetchone():
+            origin, line, kind, value = row
+            record = Record(origins[origin], line, {})
+            if not self._rejects.skip_bad:
+                raise record.error(
+                    f"{lost:,} of {asked:,} {table} name a paper or query without a text; "
+                    "this is the first",
+                    value=value,
+                    fix="add the texts, or leave these pairs out and count them with "
+                    f"dangling.{table}=drop",
+                )
+            what = {"papers": "paper", "queries": "query"}[kind]
+            problem = f"pair names a {what} without a text"
+            fix = f"add its text, or drop and count such pairs with dangling.{table}=drop"
+            self._rejects.reject(record.error(problem, value=value, fix=fix))

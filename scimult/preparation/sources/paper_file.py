@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from scimult.data.lines import Record
+from scimult.data.shards import PAPERS, Shard
 
-COMPRESSION = 1  # the files are read once or twice: speed counts more than size
+_BATCH = 1024
 UNITED = ("authors", "labels")
 SINGLE = ("title", "abstract", "venue", "year", "doi", "target")
 _LONGEST_SHOWN = 60
 
 
 class PaperFile:
-    """``papers.jsonl.gz`` in the making.
+    """``papers.parquet`` in the making.
 
     A paper may come again. Its authors and labels are united; of title, abstract, venue, year,
     DOI and target the first that is not empty stays, and another one is counted and named. Records
@@ -42,7 +44,7 @@ class PaperFile:
     def __init__(self, path: Path, counts: Counter[str]) -> None:
         self.have_labels = False
         self._path, self._counts = path, counts
-        self._file = create_packed(path)
+        self._file: Shard | None = None
         self._more = path.with_name("more.jsonl").open("w+b")
         self._first: dict[str, int] = {}
         # Where the other records of a paper start in ``more.jsonl``, by their hash.
@@ -54,12 +56,13 @@ class PaperFile:
 
     def add(self, record: Record, paper: dict[str, Any]) -> None:
         """Write a paper that is new, or keep what this record of it says besides the first."""
-        identifier, line = paper["id"], json.dumps(paper, ensure_ascii=False)
-        content = hash(line)
+        identifier, content = paper["id"], hash(repr(paper))
         self.have_labels |= "labels" in paper
         if identifier not in self._first:
             self._first[identifier] = content
-            self._file.write(line + "\n")
+            if self._file is None:
+                self._file = Shard(self._path, _schema(paper))
+            self._file.add(paper)
             self._counts["papers"] += 1
             self._counts["papers with empty abstract"] += not paper["abstract"].strip()
             return
@@ -73,20 +76,24 @@ class PaperFile:
 
     def close(self) -> None:
         """Close the files as they are."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         self._more.close()
 
     def finish(self) -> list[str]:
         """Unite what the records of each paper say; return a note on each contradiction."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         if self._others:
-            first = self._path.with_name("first.jsonl.gz")
+            first = self._path.with_name("first.parquet")
             self._path.replace(first)
-            lines = gzip.open(first, "rt", encoding="utf-8", newline="\n")  # noqa: SIM115
-            with lines, create_packed(self._path) as file:
-                for identifier, line in zip(self._first, lines, strict=True):
-                    others = self._others.get(identifier)
-                    file.write(line if others is None else self._united(line, others.values()))
+            with pq.ParquetFile(first) as papers:
+                file = Shard(self._path, papers.schema_arrow)
+                for batch in papers.iter_batches(_BATCH):
+                    for paper in batch.to_pylist():
+                        others = self._others.get(paper["id"], {})
+                        file.add(self._united(paper, others.values()) if others else paper)
+                file.close()
             first.unlink()
         self._more.close()
         Path(self._more.name).unlink()
@@ -95,15 +102,14 @@ class PaperFile:
             for what, example in self._examples.items()
         ]
 
-    def _united(self, line: str, places: Iterable[int]) -> str:
-        """Return a paper's line with what its other records say."""
-        paper: dict[str, Any] = json.loads(line)
+    def _united(self, paper: dict[str, Any], places: Iterable[int]) -> dict[str, Any]:
+        """Return a paper with what its other records say."""
         contradicted: set[str] = set()
         for place in places:
             self._more.seek(place)
             path, number, other = json.loads(self._more.readline())
             for name in UNITED:
-                known = paper.get(name, [])
+                known = paper[name] or []
                 new = [value for value in other.get(name, ()) if value not in known]
                 self._counts[f"{name} added by repeated papers"] += len(new)
                 if new:
@@ -120,13 +126,14 @@ class PaperFile:
                     self._examples.setdefault(f"papers with more than one {name}", example)
         for name in contradicted:
             self._counts[f"papers with more than one {name}"] += 1
-        return json.dumps(paper, ensure_ascii=False) + "\n"
+        return paper
 
 
-def create_packed(path: Path) -> TextIO:
-    """Open a gzip file for writing text; the same text gives the same bytes."""
-    packed = gzip.GzipFile(path, "wb", compresslevel=COMPRESSION, mtime=0)
-    return io.TextIOWrapper(cast(Any, packed), encoding="utf-8", newline="\n")
+def _schema(paper: dict[str, Any]) -> pa.Schema:
+    """Return the columns of papers like this one: its source gives targets of one type, or none."""
+    kinds = {str: pa.string(), float: pa.float64()}
+    target = paper.get("target")
+    return PAPERS if target is None else PAPERS.append(pa.field("target", kinds[type(target)]))
 
 
 def _is_empty(value: object) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -41,21 +44,24 @@ class PmcPatientsOptions(SourceOptions):
 
 def _convert(conversion: Conversion, options: PmcPatientsOptions) -> None:
     for part in options.parts:
-        fill = partial(_convert_part, conversion, options, part)
-        conversion.write(f"pmc-patients-{part.lower()}", fill, ["links"])
+        fix = BRING_ARTICLES if part == "PAR" else ""
+        corpus = conversion.file(f"{part}/corpus.jsonl", fix)
+        splits = [
+            (
+                conversion.file(f"queries/{split}_queries.jsonl"),
+                conversion.file(f"{part}/qrels_{split}.tsv"),
+            )
+            for split in options.splits
+        ]
+        fill = partial(_convert_part, conversion, corpus, splits)
+        reads = [corpus, *chain.from_iterable(splits)]
+        conversion.write(f"pmc-patients-{part.lower()}", reads, fill, ["links"])
 
 
 def _convert_part(
-    conversion: Conversion, options: PmcPatientsOptions, part: Part, raw: RawSource
+    conversion: Conversion, corpus: Path, splits: Sequence[tuple[Path, Path]], raw: RawSource
 ) -> None:
-    fix = BRING_ARTICLES if part == "PAR" else ""
-    write_corpus(conversion.file(f"{part}/corpus.jsonl", fix), raw, conversion.rejects)
-    for split in options.splits:
-        _write_split(conversion, part, split, raw)
-
-
-def _write_split(conversion: Conversion, part: Part, split: str, raw: RawSource) -> None:
-    """Write the patients of a split as papers without a title, and their links."""
+    """Write articles or patients; the patients of the splits, without a title; their links."""
 
     def add_patient(record: Record) -> None:
         raw.counts["queries"] += 1
@@ -67,10 +73,10 @@ def _write_split(conversion: Conversion, part: Part, split: str, raw: RawSource)
         query, paper = record.identifier(QUERY), record.identifier(PAPER)
         raw.link(record, query, paper, record.number(SCORE))
 
-    queries = conversion.file(f"queries/{split}_queries.jsonl")
-    conversion.each(read_jsonl(queries, conversion.rejects), add_patient)
-    qrels = conversion.file(f"{part}/qrels_{split}.tsv")
-    conversion.each(read_judgments(qrels, conversion.rejects), add_link)
+    write_corpus(conversion, corpus, raw)
+    for queries, qrels in splits:
+        conversion.each(read_jsonl(queries, conversion.rejects), add_patient)
+        conversion.each(read_judgments(qrels, conversion.rejects), add_link)
 
 
 def _files(options: PmcPatientsOptions) -> list[Remote]:

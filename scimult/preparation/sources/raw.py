@@ -1,28 +1,27 @@
 """The raw files that a converter writes: papers, labels, queries and pairs, as prepare reads them.
 
 Everything is written as it comes. Only the ids of papers, labels and answered queries are kept in
-memory (as prepare itself does); a pair whose papers are not known yet waits on disk, and so does
-what a repeated paper adds.
+memory; which pairs have their papers is a join at the end, and what a repeated paper adds waits on
+disk.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from scimult.data.lines import Record, Rejects
 from scimult.errors import DataError
-from scimult.preparation.config import SourceConfig
-from scimult.preparation.sources.pair_tables import Dangling, PairTable, PairTables, check_id
-from scimult.preparation.sources.paper_file import PaperFile, create_packed
+from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.types import Text
 
 Makes = Literal["labels", "citations", "links", "judgments"]
+_BREAKS = re.compile(r"[\t\r\n]")
 _SINGULAR = {
     "labels": "paper with a label",
     "citations": "citation",
@@ -61,6 +60,11 @@ class RawSource:
         rejects: Rejects,
         dangling: Mapping[PairTable, Dangling] | None = None,
     ) -> None:
+        # The list of sources needs neither Arrow nor an engine.
+        from scimult.data.shards import LABELS, QUERIES, Shard
+        from scimult.preparation.sources.pair_tables import PairTables
+        from scimult.preparation.sources.paper_file import PaperFile
+
         self.name = name
         self.counts: Counter[str] = Counter()
         self.notes: list[str] = []
@@ -68,14 +72,18 @@ class RawSource:
         self._folder = folder / name
         self._folder.mkdir(parents=True)
         self._open = ExitStack()
-        self._files: dict[str, TextIO] = {}
+        self._files = {
+            "labels": Shard(self._folder / "labels.parquet", LABELS),
+            "queries": Shard(self._folder / "all.queries.parquet", QUERIES),
+        }
         self._labels: set[str] = set()
         self._queries: set[str] = set()
-        self._papers = PaperFile(self._folder / "papers.jsonl.gz", self.counts)
-        self._open.callback(self._papers.close)
-        ids = self._papers, self._queries
-        self._pairs = PairTables(self._folder, self.counts, rejects, dangling or {}, *ids)
-        self._open.callback(self._pairs.close)
+        self._papers = PaperFile(self._folder / "papers.parquet", self.counts)
+        self._pairs = PairTables(self._folder, self.counts, rejects, dangling or {})
+        for close in (self._papers.close, self._pairs.close):
+            self._open.callback(close)
+        for file in self._files.values():
+            self._open.callback(file.close)
 
     def __enter__(self) -> RawSource:
         return self
@@ -90,10 +98,6 @@ class RawSource:
     def has_label(self, identifier: str) -> bool:
         """Return whether the label has been written."""
         return identifier in self._labels
-
-    def has_query(self, identifier: str) -> bool:
-        """Return whether the query has been written."""
-        return identifier in self._queries
 
     def paper(
         self,
@@ -117,9 +121,12 @@ class RawSource:
         Raises
         ------
         DataError
-            If title and abstract are both empty, or the id cannot stand in a table.
+            If title and abstract are both empty, the id cannot stand in a table, or the year
+            is none.
         """
         check_id(record, identifier)
+        if year is not None:
+            year = Record(record.path, record.line, {"year": year}).integer("year")
         if identifier not in self._papers and not (title.strip() or abstract.strip()):
             fix = "give it a text, remove it, or pass --skip-bad"
             raise record.error("title and abstract are both empty", value=identifier, fix=fix)
@@ -149,7 +156,7 @@ class RawSource:
         if not name.strip():
             fix = "give it a name, remove it, or pass --skip-bad"
             raise record.error("name of the label is empty", value=identifier, fix=fix)
-        self._write("labels", {"id": identifier, "name": name, "definition": definition})
+        self._files["labels"].add({"id": identifier, "name": name, "definition": definition})
         self._labels.add(identifier)
         self.counts["labels"] += 1
         self.counts["labels without definition"] += not definition.strip()
@@ -161,7 +168,7 @@ class RawSource:
                 self.label(record, name, name)
 
     def query(self, record: Record, identifier: str, text: str) -> None:
-        """Write a query unless its id is known. Write only queries that have a positive.
+        """Write a query unless its id is known. Those without a positive are left out at the end.
 
         Raises
         ------
@@ -175,17 +182,24 @@ class RawSource:
         if not text.strip():
             fix = "give it a text, remove it, or pass --skip-bad"
             raise record.error("query is empty", value=identifier, fix=fix)
-        self._write("queries", {"id": identifier, "text": text})
+        self._files["queries"].add({"id": identifier, "text": text})
         self._queries.add(identifier)
         self.counts["queries"] += 1
 
+    def question(self, record: Record, text: str) -> str:
+        """Write a query that is known by its text, unless it is; return its id."""
+        identifier = text_id(text.strip())
+        if identifier not in self._queries:
+            self.query(record, identifier, text)
+        return identifier
+
     def citation(self, record: Record, citing: str, cited: str) -> None:
         """Write a citation that makes a training pair."""
-        self._pairs.add("citations", record, (citing, cited))
+        self._pairs.add("citations", record, citing, cited)
 
     def reference(self, record: Record, citing: str, cited: str) -> None:
         """Write a citation that serves mining alone."""
-        self._pairs.add("references", record, (citing, cited))
+        self._pairs.add("references", record, citing, cited)
 
     def link(
         self, record: Record, query: str, paper: str, score: float, negative: str | None = None
@@ -197,7 +211,7 @@ class RawSource:
         """
         if negative in (query, paper):
             negative = self._no_negative()
-        self._pairs.add("links", record, _judged(query, paper, score, negative))
+        self._pairs.add("links", record, query, paper, score, negative)
 
     def judgment(
         self, record: Record, query: str, paper: str, score: float, negative: str | None = None
@@ -205,7 +219,7 @@ class RawSource:
         """Write a judged pair of query and paper; ``negative`` as in ``link``."""
         if negative == paper:
             negative = self._no_negative()
-        self._pairs.add("judgments", record, _judged(query, paper, score, negative))
+        self._pairs.add("judgments", record, query, paper, score, negative)
 
     def _no_negative(self) -> str:
         """Count a hard negative that is a paper of its own pair, as released data may have."""
@@ -229,13 +243,14 @@ class RawSource:
             bad records are skipped; or if nothing is left of what must come: with what was read
             and left out.
         """
-        self._pairs.finish()
         self.notes.extend(self._papers.finish())
-        self._open.close()
+        for file in self._files.values():
+            file.close()
+        threshold: float = choices.get("score_threshold", 1)
+        self._pairs.finish(threshold)
         papers = self.counts["papers"]
         if not papers:
             raise self._nothing_left("no paper is left")
-        threshold: float = choices.get("score_threshold", 1)
         for what in makes:
             if what == "labels":
                 best = threshold if self._papers.have_labels else None
@@ -251,11 +266,14 @@ class RawSource:
 
     def _described(self, choices: Mapping[str, Any]) -> SourceConfig:
         """Return the configuration of what was written."""
-        if "labels" in self._files and not self._papers.have_labels:
-            del self._files["labels"]
+        texts = [name for name, file in self._files.items() if file.count]
+        if "queries" in texts and "judgments" not in self._pairs.best:
+            texts.remove("queries")
+        if "labels" in texts and not self._papers.have_labels:
+            texts.remove("labels")
             self.notes.append("no paper has a label: the labels train nothing")
-        files = {name: f"{self.name}/{name}.jsonl.gz" for name in ("papers", *self._files)}
-        files |= {name: f"{self.name}/{name}.tsv.gz" for name in self._pairs.best}
+        written = ("papers", *texts, *self._pairs.best)
+        files = {name: f"{self.name}/{name}.parquet" for name in written}
         needed = {"max_pairs_per_label": {"labels"}, "score_threshold": {"links", "judgments"}}
         fitting = {
             name: value
@@ -275,21 +293,20 @@ class RawSource:
             f"{problem} in {self.name!r}; read: {read or 'nothing'}{left_out}", fix=fix
         )
 
-    def _write(self, name: str, fields: Mapping[str, Any]) -> None:
-        if name not in self._files:
-            file = create_packed(self._folder / f"{name}.jsonl.gz")
-            self._files[name] = self._open.enter_context(file)
-        self._files[name].write(json.dumps(fields, ensure_ascii=False) + "\n")
 
+def check_id(record: Record, identifier: str) -> None:
+    """Refuse an id that would break a table.
 
-def _judged(query: str, paper: str, score: float, negative: str | None) -> tuple[str, ...]:
-    return (query, paper, _shown(score), *(() if negative is None else (negative,)))
-
-
-def _shown(score: float) -> str:
-    """Return a score so that it is read as the same number."""
-    short = f"{score:g}"
-    return short if float(short) == score else repr(float(score))
+    Raises
+    ------
+    DataError
+        If it is empty, or holds a tab or a line break.
+    """
+    if not identifier.strip():
+        raise record.error("id is empty", value=identifier, fix="give every record an id")
+    if _BREAKS.search(identifier):
+        fix = "remove tabs and line breaks from ids"
+        raise record.error("id holds a tab or a line break", value=identifier, fix=fix)
 
 
 def text_id(*parts: str) -> str:

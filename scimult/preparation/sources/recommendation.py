@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from scimult.data.lines import Record
 from scimult.data.rows import read_delimited, read_rows
 from scimult.downloads import Remote, address
+from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.pair_tables import Dangling, PairTable
 from scimult.preparation.sources.raw import RawSource
 
 RESULTS = "user_study_results.tsv"
@@ -44,17 +44,18 @@ class RecommendationOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: RecommendationOptions) -> None:
+    papers = conversion.file(options.papers, BRING_TEXTS)
+    study = conversion.file(RESULTS)
+
     def fill(raw: RawSource) -> None:
-        papers = conversion.file(options.papers, BRING_TEXTS)
         texts = read_rows(papers, conversion.rejects, columns=("id", "title"))
         conversion.each(texts, lambda row: _paper(row, raw))
-        path = conversion.file(RESULTS)
-        rows = read_delimited(path, "\t", conversion.rejects, columns=COLUMNS, quoted=False)
+        rows = read_delimited(study, "\t", conversion.rejects, columns=COLUMNS, quoted=False)
         conversion.each(rows, lambda row: _link(row, raw))
 
-    threshold = options.score_threshold
     usual: dict[PairTable, Dangling] = {"links": "drop"}
-    conversion.write("recommendation", fill, ["links"], dangling=usual, score_threshold=threshold)
+    choices: dict[str, Any] = {"dangling": usual, "score_threshold": options.score_threshold}
+    conversion.write("recommendation", [papers, study], fill, ["links"], **choices)
 
 
 def _paper(record: Record, raw: RawSource) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -58,15 +60,22 @@ class SciDocsOptions(SourceOptions):
 
 def _convert(conversion: Conversion, options: SciDocsOptions) -> None:
     for name in options.links:
-        fill = partial(_write_links, conversion, options, name)
-        conversion.write(f"scidocs-{name}", fill, ["links"])
+        pairs = [conversion.file(f"{name}/{split}.qrel") for split in options.link_splits]
+        papers = conversion.file("paper_metadata_view_cite_read.json")
+        fill = partial(_write_links, conversion, pairs, papers)
+        conversion.write(f"scidocs-{name}", [*pairs, papers], fill, ["links"])
     for kind in options.classes:
-        fill = partial(_write_classes, conversion, options, kind)
-        conversion.write(f"scidocs-{kind}", fill, ["labels"], max_pairs_per_label="all")
+        fix = "SciDocs has numbers alone: write id and name of each class to the file of names."
+        names = conversion.file(options.names[kind], f"{fix}{kind}")
+        rows = [conversion.file(f"{kind}/{split}.csv") for split in options.class_splits]
+        papers = conversion.file("paper_metadata_mag_mesh.json")
+        reads = [names, *rows, papers]
+        fill = partial(_write_classes, conversion, kind, names, rows, papers)
+        conversion.write(f"scidocs-{kind}", reads, fill, ["labels"], max_pairs_per_label="all")
 
 
 def _write_links(
-    conversion: Conversion, options: SciDocsOptions, name: str, raw: RawSource
+    conversion: Conversion, pairs: Sequence[Path], papers: Path, raw: RawSource
 ) -> None:
     used: set[str] = set()
 
@@ -75,24 +84,26 @@ def _write_links(
         used.update((query, paper))
         raw.link(record, query, paper, record.number(SCORE))
 
-    for split in options.link_splits:
-        path = conversion.file(f"{name}/{split}.qrel")
+    for path in pairs:
         conversion.each(read_judgments(path, conversion.rejects), add)
     no_labels: list[str] = []
     wanted = dict.fromkeys(used, no_labels)
-    _write_papers(conversion, "paper_metadata_view_cite_read.json", raw, wanted)
+    _write_papers(conversion, papers, raw, wanted)
 
 
 def _write_classes(
-    conversion: Conversion, options: SciDocsOptions, kind: Classes, raw: RawSource
+    conversion: Conversion,
+    kind: Classes,
+    names: Path,
+    rows: Sequence[Path],
+    papers: Path,
+    raw: RawSource,
 ) -> None:
     def add_name(record: Record) -> None:
         raw.label(record, record.identifier("id"), record.text("name"))
 
-    fix = f"SciDocs has numbers alone: write id and name of each class to the file of names.{kind}"
-    path = conversion.file(options.names[kind], fix)
-    names = read_rows(path, conversion.rejects, columns=("id", "name"))
-    conversion.each(names, add_name)
+    named = read_rows(names, conversion.rejects, columns=("id", "name"))
+    conversion.each(named, add_name)
     labels: dict[str, list[str]] = {}
 
     def add(record: Record) -> None:
@@ -104,16 +115,15 @@ def _write_classes(
         if label not in known:
             known.append(label)
 
-    for split in options.class_splits:
-        path = conversion.file(f"{kind}/{split}.csv")
+    for path in rows:
         conversion.each(read_rows(path, conversion.rejects, columns=("pid", "class_label")), add)
-    _write_papers(conversion, "paper_metadata_mag_mesh.json", raw, labels)
+    _write_papers(conversion, papers, raw, labels)
     missing = sum(not raw.has_paper(paper) for paper in labels)
     raw.counts["classified papers without a text"] = missing
 
 
 def _write_papers(
-    conversion: Conversion, file: str, raw: RawSource, labels: dict[str, list[str]]
+    conversion: Conversion, path: Path, raw: RawSource, labels: dict[str, list[str]]
 ) -> None:
     """Write the papers that ``labels`` names with theirs, if any."""
 
@@ -123,7 +133,7 @@ def _write_papers(
         title, abstract = record.text("title", ""), record.text("abstract", "")
         raw.paper(record, identifier, title, abstract, labels=labels[identifier])
 
-    conversion.each_member(file, add)
+    conversion.each_member(path, add)
 
 
 def _files(options: SciDocsOptions) -> list[Remote]:

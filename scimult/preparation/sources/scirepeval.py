@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -14,8 +16,8 @@ from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import Makes, RawSource, distinct, text_id
-from scimult.preparation.sources.readers import read_hub
+from scimult.preparation.sources.raw import Makes, RawSource, distinct
+from scimult.preparation.sources.readers import named_files, read_hub
 from scimult.preparation.sources.triples import (
     paper_id,
     scored_papers,
@@ -78,16 +80,26 @@ def _convert(conversion: Conversion, options: SciRepEvalOptions) -> None:
         # So few labels that a cap would leave next to nothing.
         choices: dict[str, Any] = {"max_pairs_per_label": "all"} if task in LABELLED else {}
         makes: Makes = "judgments" if task == "search" else "links"
-        fill = partial(_convert_task, conversion, options, task)
+        # What is streamed from the hub has no checksum: it is never kept.
+        reads = _files(conversion.source / task, options.splits) if options.hub is None else None
+        fill = partial(_convert_task, conversion, options, task, reads)
         name = f"scirepeval-{task}"
-        conversion.write(name, fill, ["labels" if task in LABELLED else makes], **choices)
+        conversion.write(name, reads, fill, ["labels" if task in LABELLED else makes], **choices)
 
 
 def _convert_task(
-    conversion: Conversion, options: SciRepEvalOptions, task: str, raw: RawSource
+    conversion: Conversion,
+    options: SciRepEvalOptions,
+    task: str,
+    files: Sequence[Path] | None,
+    raw: RawSource,
 ) -> None:
     write = _writer(task, options, raw, conversion.rejects)
-    conversion.each(_rows(conversion, task, options), write)
+    if files is None:
+        parts = [read_hub(str(options.hub), task, split) for split in options.splits]
+    else:
+        parts = [read_rows(path, conversion.rejects) for path in files]
+    conversion.each(chain.from_iterable(parts), write)
 
 
 def _writer(
@@ -111,21 +123,22 @@ def _writer(
     )
 
 
-def _rows(conversion: Conversion, task: str, options: SciRepEvalOptions) -> Iterator[Record]:
-    for split in options.splits:
-        if options.hub is not None:
-            conversion.not_repeatable(f"{options.hub} of the hub")
-            yield from read_hub(options.hub, task, split)
-            continue
-        found = conversion.files(task, split)
-        if not found:
-            raise DataError(
-                f"no file of the split {split!r}",
-                path=conversion.source / task,
-                fix=f"download {task}/{split}-*.parquet, or name other splits (splits=[train])",
-            )
-        for path in found:
-            yield from read_rows(path, conversion.rejects)
+def _files(folder: Path, splits: Sequence[str]) -> list[Path]:
+    """Return the files of a task.
+
+    Raises
+    ------
+    DataError
+        If a split has none.
+    """
+    found = {split: named_files(folder, split) for split in splits}
+    for split in (split for split in splits if not found[split]):
+        raise DataError(
+            f"no file of the split {split!r}",
+            path=folder,
+            fix=f"download {folder.name}/{split}-*.parquet, or name other splits (splits=[train])",
+        )
+    return list(chain.from_iterable(found.values()))
 
 
 def _write_descriptor(record: Record, raw: RawSource) -> None:
@@ -169,10 +182,7 @@ def _write_search(record: Record, raw: RawSource, rejects: Rejects) -> None:
     if not any(score > 0 for _, score in scored):
         raw.counts["rows without a positive"] += 1
         return
-    text = record.text("query")
-    query = text_id(text.strip())
-    if not raw.has_query(query):
-        raw.query(record, query, text)
+    query = raw.question(record, record.text("query"))
     for paper, score in scored:
         raw.judgment(record, query, paper, score)
 

@@ -61,13 +61,15 @@ class SentenceTripleOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: SentenceTripleOptions) -> None:
+    paths = [conversion.file(name) for name in options.files]
+
     def fill(raw: RawSource) -> None:
-        for name in progress(options.files, "triples", unit="file"):
-            rows = _rows(conversion.file(name), conversion.rejects)
+        for path in progress(paths, "triples", unit="file"):
+            rows = _rows(path, conversion.rejects)
             conversion.each(rows, lambda row: _write(row, options, raw))
 
     makes: Makes = "judgments" if options.anchor == "query" else "links"
-    conversion.write(options.name, fill, [makes])
+    conversion.write(options.name, paths, fill, [makes])
 
 
 def _rows(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -81,13 +83,9 @@ def _write(record: Record, options: SentenceTripleOptions, raw: RawSource) -> No
     raw.counts["rows"] += 1
     papers = {text: _paper(record, text, options, raw) for text in example[1] + example[2]}
     if options.anchor == "query":
-        anchor = text_id(example.anchor.strip())
-        if not raw.has_query(anchor):
-            raw.query(record, anchor, example.anchor)
-        write = raw.judgment
+        anchor, write = raw.question(record, example.anchor), raw.judgment
     else:
-        anchor = _paper(record, example.anchor, options, raw)
-        write = raw.link
+        anchor, write = _paper(record, example.anchor, options, raw), raw.link
     if len(example.positives) == 1 and example.negatives:
         # A triple is trained as it came: its negatives go with its positive alone.
         for text in example.negatives:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,6 +16,7 @@ from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import RawSource
+from scimult.preparation.sources.readers import named_files
 from scimult.preparation.sources.triples import write_triple
 
 GRAPH = "data.json"
@@ -39,15 +42,15 @@ class SpecterOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: SpecterOptions) -> None:
-    if conversion.optional_file(GRAPH) is not None:
-        fill = partial(_convert_graph, conversion, options)
-        conversion.write("specter", fill, ["links"], score_threshold=options.cited_count)
-    else:
-        conversion.write("specter", partial(_convert_triples, conversion), ["links"])
-
-
-def _convert_triples(conversion: Conversion, raw: RawSource) -> None:
-    found = [path for stem in TRIPLE_STEMS for path in conversion.files("", stem)]
+    graph = conversion.optional_file(GRAPH)
+    if graph is not None:
+        splits = [conversion.file(f"{split}.txt") for split in options.splits]
+        metadata = conversion.file(METADATA)
+        fill = partial(_convert_graph, conversion, options, metadata, graph, splits)
+        reads, threshold = [metadata, graph, *splits], options.cited_count
+        conversion.write("specter", reads, fill, ["links"], score_threshold=threshold)
+        return
+    found = [path for stem in TRIPLE_STEMS for path in named_files(conversion.source, stem)]
     if not found:
         raise DataError(
             f"holds neither {GRAPH} nor triples",
@@ -55,19 +58,31 @@ def _convert_triples(conversion: Conversion, raw: RawSource) -> None:
             fix=f"download {GRAPH} and {METADATA}, or triples as train.jsonl or "
             "train-*.parquet with query, pos and neg",
         )
-    for path in found:
+    conversion.write("specter", found, partial(_convert_triples, conversion, found), ["links"])
+
+
+def _convert_triples(conversion: Conversion, paths: Sequence[Path], raw: RawSource) -> None:
+    for path in paths:
         rows = read_rows(path, conversion.rejects, columns=("query", "pos", "neg"))
         conversion.each(rows, lambda record: write_triple(record, raw))
 
 
-def _convert_graph(conversion: Conversion, options: SpecterOptions, raw: RawSource) -> None:
+def _convert_graph(
+    conversion: Conversion,
+    options: SpecterOptions,
+    metadata: Path,
+    graph: Path,
+    splits: Sequence[Path],
+    raw: RawSource,
+) -> None:
     """Write every paper of metadata.json and every judged pair of data.json."""
 
     def add_paper(identifier: str, record: Record) -> None:
         title, abstract = record.text("title", ""), record.text("abstract", "")
         raw.paper(record, identifier, title, abstract)
 
-    wanted = set(_split_ids(conversion, options))
+    lines = (read_lines(path, conversion.rejects) for path in splits)
+    wanted = {line.strip() for _, line in chain.from_iterable(lines)}
 
     def add_query(query: str, record: Record) -> None:
         if options.splits and query not in wanted:
@@ -77,15 +92,9 @@ def _convert_graph(conversion: Conversion, options: SpecterOptions, raw: RawSour
         raw.counts["queries"] += 1
         _write_links(record, query, options, raw)
 
-    conversion.each_member(METADATA, add_paper)
-    conversion.each_member(GRAPH, add_query)
+    conversion.each_member(metadata, add_paper)
+    conversion.each_member(graph, add_query)
     raw.counts[f"queries of the splits that {GRAPH} lacks"] = len(wanted)
-
-
-def _split_ids(conversion: Conversion, options: SpecterOptions) -> Iterator[str]:
-    for split in options.splits:
-        for _, line in read_lines(conversion.file(f"{split}.txt"), conversion.rejects):
-            yield line.strip()
 
 
 def _write_links(record: Record, query: str, options: SpecterOptions, raw: RawSource) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,12 +16,11 @@ from scimult.data.importers.columns import TABLES, Columns
 from scimult.data.importers.paper import FIELDS, year_of
 from scimult.data.importers.shapes import person
 from scimult.data.lines import Record, Rejects
-from scimult.errors import ConfigError, DataError, one_of
-from scimult.preparation.config import Name
+from scimult.errors import DataError, one_of
+from scimult.preparation.config import Dangling, Name, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
+from scimult.preparation.sources.beir import write_judgment
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.judged import answered_queries, write_judgments
-from scimult.preparation.sources.pair_tables import Dangling, PairTable
 from scimult.preparation.sources.raw import Makes, RawSource, distinct
 
 # Our name of each column, and whether a table must have it.
@@ -154,13 +154,22 @@ class TableOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: TableOptions) -> None:
+    tables: dict[str, TableFile] = {
+        what: getattr(options, what) for what in COLUMNS if getattr(options, what) is not None
+    }
+    paths = {
+        what: conversion.matching(table.files, f"name a file below --input with {what}.file=...")
+        for what, table in tables.items()
+    }
+
     def fill(raw: RawSource) -> None:
         def rows(what: str) -> Iterator[Record]:
-            return _rows(conversion, options, what, conversion.rejects, raw.notes)
+            return _rows(what, tables[what], paths[what], conversion.rejects, raw.notes)
 
         if options.labels is not None:
             conversion.each(rows("labels"), lambda row: _label(row, raw))
-        papers = _imported(conversion, options.papers, raw) or rows("papers")
+        imported = _imported(options.papers, paths["papers"], conversion.rejects, raw)
+        papers = imported or rows("papers")
         conversion.each(papers, lambda row: _paper(row, options, raw))
         for what, write in (("citations", raw.citation), ("references", raw.reference)):
             if getattr(options, what) is not None:
@@ -168,7 +177,8 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
         if options.links is not None:
             conversion.each(rows("links"), lambda row: _link(row, raw))
         if options.queries is not None:
-            _write_queries(conversion, options, raw)
+            conversion.each(rows("queries"), lambda row: _query(row, raw))
+            conversion.each(rows("judgments"), lambda row: write_judgment(row, raw))
 
     pairs: tuple[Makes, ...] = ("citations", "links", "judgments")
     makes = [what for what in pairs if getattr(options, what) is not None]
@@ -176,6 +186,7 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
     usual: dict[PairTable, Dangling] = {} if options.citations else {"citations": "drop"}
     conversion.write(
         options.name,
+        list(chain.from_iterable(paths.values())),
         fill,
         makes,
         dangling=usual,
@@ -185,10 +196,9 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
 
 
 def _imported(
-    conversion: Conversion, papers: PapersFile, raw: RawSource
+    papers: PapersFile, paths: Sequence[Path], rejects: Rejects, raw: RawSource
 ) -> Iterator[Record] | None:
     """Return the papers of files that others made, under our names; ``None`` for plain tables."""
-    paths = conversion.matching(papers.files, "name a file below --input with papers.file=...")
     if papers.format is None:
         container, shape = guess_format(paths[0])
         if container in TABLES and (papers.columns or shape == "plain"):
@@ -198,7 +208,7 @@ def _imported(
         format=papers.format,
         columns=papers.columns,
         separator=papers.separator,
-        rejects=conversion.rejects,
+        rejects=rejects,
     )
     return _as_records(read, raw)
 
@@ -211,29 +221,8 @@ def _as_records(papers: Iterable[ImportedPaper], raw: RawSource) -> Iterator[Rec
         yield Record(paper.place.file, paper.place.line, {n: getattr(paper, n) for n in FIELDS})
 
 
-def _write_queries(conversion: Conversion, options: TableOptions, raw: RawSource) -> None:
-    judgments = _rows(conversion, options, "judgments", Rejects(skip_bad=True), [])
-    answered = answered_queries(judgments, options.score_threshold)
-
-    def add(record: Record) -> None:
-        identifier = record.identifier("id")
-        if identifier in answered:
-            raw.query(record, identifier, record.text("text"))
-        else:
-            raw.counts["queries without a positive"] += 1
-
-    rejects = conversion.rejects
-    conversion.each(_rows(conversion, options, "queries", rejects, raw.notes), add)
-    rows = _rows(conversion, options, "judgments", rejects, raw.notes)
-    write_judgments(rows, answered, raw, rejects)
-
-
 def _rows(
-    conversion: Conversion,
-    options: TableOptions,
-    what: str,
-    rejects: Rejects,
-    notes: list[str],
+    what: str, table: TableFile, paths: Sequence[Path], rejects: Rejects, notes: list[str]
 ) -> Iterator[Record]:
     """Yield the rows of a table under our names; note which of its columns are not read.
 
@@ -243,14 +232,10 @@ def _rows(
         If the file lacks a column that is needed or mapped; in JSON, if no row has it; or if it
         has columns that are not read, and lacks one of ``TELLING``.
     """
-    table: TableFile | None = getattr(options, what)
-    if table is None:
-        raise ConfigError(f"no table of {what}", fix=f"name it: {what}.file=...")
     # What a table calls references is prose more often than ids: they are read if they are mapped.
     own = {name: None if name == "references" else name for name in COLUMNS[what]}
     names = {name: column for name, column in (own | table.columns).items() if column is not None}
     needed = [old for new, old in names.items() if COLUMNS[what][new] or new in table.columns]
-    paths = conversion.matching(table.files, f"name a file below --input with {what}.file=...")
     columns = Columns(paths, names, needed)
     yield from columns.read(rejects)
     unread = columns.unread()
@@ -290,6 +275,10 @@ def _listed(names: Sequence[str]) -> str:
 def _label(record: Record, raw: RawSource) -> None:
     identifier, name = record.identifier("id"), record.text("name")
     raw.label(record, identifier, name, record.text("definition", ""))
+
+
+def _query(record: Record, raw: RawSource) -> None:
+    raw.query(record, record.identifier("id"), record.text("text"))
 
 
 def _edge(record: Record, write: Callable[[Record, str, str], None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from scimult.data.importers.read import shaped
 from scimult.data.importers.shapes import cited_arxiv_ids
 from scimult.data.lines import Record, read_jsonl
 from scimult.downloads import Archive, Remote, address
+from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.multi_objective_contexts import (
@@ -26,7 +28,6 @@ from scimult.preparation.sources.multi_objective_contexts import (
     write_context,
     write_together,
 )
-from scimult.preparation.sources.pair_tables import Dangling, PairTable
 from scimult.preparation.sources.raw import Makes, RawSource, distinct
 
 Writer = Callable[[Record, str, Sequence[str], RawSource], None]
@@ -76,6 +77,8 @@ def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
         new = "scimult prepare multi-objective-contexts"
         conversion.notes.append(f"these files have a source of their own by now: {new}")
         return
+    fix = "download unarXive 2022 into this folder: its files are called arXiv_src_*.jsonl"
+    paths = conversion.matching([options.files], fix)
     # Most references lead to papers that arXiv, or this part of it, does not have.
     usual: dict[PairTable, Dangling] = {
         "citations": "drop",
@@ -87,29 +90,27 @@ def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
     for name, together in (("unarxive", False), ("unarxive-doc2doc", True)):
         objectives = [objective for objective in apart if apart[objective] == together]
         if objectives:
-            fill = partial(_fill, conversion, options, objectives)
+            fill = partial(_fill, conversion, options, objectives, paths)
             makes = [_MAKES[objective] for objective in objectives]
-            conversion.write(name, fill, makes, dangling=usual, namespace="unarxive")
+            conversion.write(name, paths, fill, makes, dangling=usual, namespace="unarxive")
 
 
 def _fill(
     conversion: Conversion,
     options: UnarxiveOptions,
     objectives: Sequence[Objective],
+    paths: Sequence[Path],
     raw: RawSource,
 ) -> None:
-    fix = "download unarXive 2022 into this folder: its files are called arXiv_src_*.jsonl"
-    paths = conversion.matching([options.files], fix)
-
-    def each(handle: Any) -> None:
-        for path in paths:
-            conversion.each(read_jsonl(path, conversion.rejects), handle)
-
-    each(partial(_paper, cites="citations" in objectives, raw=raw))
-    # A sentence is a query only if a paper that it cites is there: all papers come first.
     writers = [_WRITERS[objective] for objective in objectives if objective in _WRITERS]
-    for write in writers:
-        each(partial(_sentences, write=write, min_words=options.min_words, raw=raw))
+
+    def add(record: Record) -> None:
+        _paper(record, "citations" in objectives, raw)
+        for write in writers:
+            _sentences(record, write, options.min_words, raw)
+
+    for path in paths:
+        conversion.each(read_jsonl(path, conversion.rejects), add)
 
 
 def _paper(record: Record, cites: bool, raw: RawSource) -> None:

@@ -47,7 +47,7 @@ CASES: list[tuple[str, dict[str, Content], dict[str, Any], list[str]]] = [
         "beir",
         CORPUS,
         {},
-        ["no judgment is left in 'beir'; read: 1 queries without a positive, 1 papers"],
+        ["no judgment is left in 'beir'; read: 1 papers, 1 queries without a positive"],
     ),
     (
         "recommendation",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import tracemalloc
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +55,7 @@ def test_pairs_may_come_before_their_papers(
     assert raw.counts["links"] == len(known)
     assert raw.counts["pairs of a paper with itself"] == itself
     assert raw.counts["links without a text"] == len(links) - len(known) - itself
-    assert not list((folder / "x").glob("waiting*"))
+    assert not list((folder / "x").glob("all.*"))
 
 
 # What a record says of a paper; every value may be missing.
@@ -82,16 +81,16 @@ def test_a_repeated_paper_has_what_all_its_records_say(
         for line, (name, fields) in enumerate(records, start=1):
             raw.paper(Record(PLACE.path, line, {}), name, **fields)
         raw.finish()
-    with gzip.open(folder / "x" / "papers.jsonl.gz", "rt", encoding="utf-8") as file:
-        written = {paper["id"]: paper for paper in map(json.loads, file)}
+    rows = pq.read_table(folder / "x" / "papers.parquet").to_pylist()
+    written = {paper["id"]: paper for paper in rows}
     assert list(written) == list(dict.fromkeys(name for name, _ in records))
     conflicts = Counter[str]()
     for name, paper in written.items():
         of = [fields for other, fields in records if other == name]
         for field in ("authors", "labels"):
             every = {value for fields in of for value in fields[field]}
-            assert set(paper.get(field, ())) == every
-            assert len(paper.get(field, ())) == len(every)
+            assert set(paper[field] or ()) == every
+            assert len(paper[field] or ()) == len(every)
         for field in ("title", "abstract", "venue", "year", "doi"):
             values = [fields[field] for fields in of if fields[field] not in ("", None)]
             assert (paper.get(field) or None) == (values[0] if values else None)
@@ -102,7 +101,7 @@ def test_a_repeated_paper_has_what_all_its_records_say(
     assert raw.counts["papers"] + raw.counts["papers repeated"] == len(records)
     without = sum(not paper["abstract"] for paper in written.values())
     assert raw.counts["papers with empty abstract"] == without
-    assert [path.name for path in (folder / "x").iterdir()] == ["papers.jsonl.gz"]
+    assert [path.name for path in (folder / "x").iterdir()] == ["papers.parquet"]
 
 
 def test_another_title_and_year_are_counted_and_named(tmp_path: Path) -> None:
@@ -175,6 +174,45 @@ def test_memory_grows_with_ids_and_not_with_texts(tmp_path: Path, source: str) -
         tracemalloc.stop()
     # An id and its place in a set take some 150 bytes; 2 kB leave room, a text has 22 kB.
     assert peaks[1] - peaks[0] < 600 * 2_000
+
+
+JUDGED: dict[str, Content] = {
+    "corpus.jsonl": [{"_id": f"d{i}", "title": f"Title {i}", "text": "words"} for i in range(3)],
+    "queries.jsonl": [{"_id": f"q{i}", "text": f"query {i}"} for i in range(3)],
+    "qrels/train.tsv": table(
+        ("query-id", "corpus-id", "score"),
+        *(("q0", "d0", 1), ("q0", "gone", 1), ("q1", "gone", 1), ("q1", "d1", 0), ("q2", "d2", 0)),
+    ),
+}
+
+
+def test_a_query_whose_only_answer_is_dropped_goes_with_its_judgments(tmp_path: Path) -> None:
+    found = run(tmp_path, "beir", JUDGED, dangling={"judgments": "drop"})
+    assert found.pairs("beir", "judgments") == [("q0", "d0", "1")]
+    assert [row["id"] for row in found.rows("beir", "queries")] == ["q0"]
+    assert found.counts("beir") == {
+        "papers": 3,
+        "queries": 1,
+        "judgments": 1,
+        "judgments without a text": 2,
+        "judgments of queries without a positive": 2,
+        "queries without a positive": 2,
+    }
+    assert found.prepare(tmp_path / "out").pairs("train")
+
+
+def test_parquet_that_no_conversion_wrote_or_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    found = run(tmp_path, "beir", JUDGED, dangling={"judgments": "drop"})
+    path = found.folder / "beir" / "papers.parquet"
+    whole = path.read_bytes()
+    for content, problem in ((whole[:-9], "cut off or damaged"), (whole, "not text but Parquet")):
+        path.write_bytes(content)
+        if content == whole:
+            pq.write_table(pq.read_table(path).replace_schema_metadata(), path)
+        with pytest.raises(DataError, match=problem) as caught:
+            found.prepare(tmp_path / "out")
+        assert caught.value.path == path
+        assert str(caught.value).count("Fix: ") == 1
 
 
 def test_from_a_download_to_a_training_batch(tmp_path: Path) -> None:
