@@ -12,11 +12,9 @@ from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
-from torch import nn
 
-from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
+from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.checkpoints.hub import PACKAGE
-from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, one_of
 from scimult.hardware import (
     keep_freed_memory,
@@ -25,7 +23,7 @@ from scimult.hardware import (
     usable_device,
 )
 from scimult.inference.ahead import made_ahead
-from scimult.inference.fingerprint import Stored, fingerprint_of
+from scimult.inference.fingerprint import fingerprint_of, stored_tensors
 from scimult.inference.precision import AUTO, DTYPES, TF32, resolve_dtype
 from scimult.inference.texts import Texts, as_texts, in_blocks
 from scimult.models import embed_tokens_each
@@ -61,6 +59,8 @@ class SciMult:
 
     Attributes
     ----------
+    config, tokenizer
+        The model's tasks and settings, and what cuts texts into tokens.
     tokens_encoded : int
         Tokens of all texts encoded so far.
     """
@@ -77,6 +77,7 @@ class SciMult:
         asked = one_of("dtype", str(dtype).removeprefix("torch."), (*DTYPES, AUTO))
         self.name = name
         self._pretrained = pretrained
+        self.config, self.tokenizer = pretrained.config, pretrained.tokenizer
         self._max_tokens = max_tokens_per_batch
         self.tokens_encoded = 0
         self._device = where = usable_device(device)
@@ -166,16 +167,6 @@ class SciMult:
     def tasks(self) -> TaskSet:
         """Tasks that the model knows."""
         return self._pretrained.tasks
-
-    @property
-    def config(self) -> PretrainedConfig:
-        """The model's tasks and settings."""
-        return self._pretrained.config
-
-    @property
-    def tokenizer(self) -> TextTokenizer:
-        """What cuts texts into tokens."""
-        return self._pretrained.tokenizer
 
     @property
     def similarity(self) -> Similarity:
@@ -375,13 +366,7 @@ class SciMult:
         return task if task in self.tasks else fallback
 
     def kind(self, task: str, role: Role) -> Kind:
-        """Return which kind of text is on one side of a task.
-
-        Raises
-        ------
-        UnknownNameError
-            If the model does not know ``task``, or ``role`` is not a side.
-        """
+        """Return which kind of text is on one side of a task; see `TaskSet.kind`."""
         return self.tasks.kind(task, role)
 
     def paper_sides(self, role: Role) -> dict[str, Role]:
@@ -407,11 +392,5 @@ class SciMult:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all that an embedding depends on: weights, architecture, texts, length 1."""
-        stored = _stored(self._model)
+        stored = stored_tensors(self._model.state_dict())
         return fingerprint_of(self.config, self.tokenizer.fingerprint, self._dtype, stored)
-
-
-def _stored(model: nn.Module) -> Iterator[Stored]:
-    for name, tensor in sorted(model.state_dict().items()):
-        data = tensor.cpu().contiguous().view(torch.uint8).numpy().data
-        yield name, str(tensor.dtype), data

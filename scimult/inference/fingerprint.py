@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from scimult.checkpoints.config import PretrainedConfig
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Stored = tuple[str, str, memoryview]
 """A weight: its name, torch's name of its type, and its bytes."""
+
+
+def stored_tensors(weights: Mapping[str, Tensor]) -> Iterator[Stored]:
+    """Yield tensors, by name, as `fingerprint_of` reads them."""
+    import torch
+
+    for name, tensor in sorted(weights.items()):
+        data = tensor.cpu().contiguous().view(torch.uint8).numpy().data
+        yield name, str(tensor.dtype), data
 
 
 def fingerprint_of(

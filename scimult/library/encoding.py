@@ -102,12 +102,12 @@ def open_other(
     path: Path | str,
     device: str | None,
     dtype: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any] | None,
     tokenizer: Path | None = None,
 ) -> SciMult:
     """Open any model, as `SciMult.from_pretrained` does, which loads torch."""
     from scimult.inference import SciMult
 
     return SciMult.from_pretrained(
-        path, device=device, dtype=dtype, tokenizer=tokenizer, **settings
+        path, device=device, dtype=dtype, tokenizer=tokenizer, **(settings or {})
     )

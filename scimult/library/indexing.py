@@ -33,7 +33,7 @@ _LATE = 0.05
 
 
 def make_index(
-    folder: Path, model: SciMult, task: str, kind: Kind, target: float, part: Part
+    folder: Path, model: SciMult, task: str, kind: Kind, target: float, part: Part | None = None
 ) -> IndexFacts | list[int]:
     """Make and tune the index of a task, and make it the library's.
 
@@ -58,7 +58,7 @@ def make_index(
     if len(state.live_rows()) < LEAST:
         fix = f"search exactly, or add papers: {LEAST:,} at least"
         raise ConfigError("too few papers for an index", value=len(state.live_rows()), fix=fix)
-    if part.count == 1:
+    if part is None or part.count == 1:
         with only_writer(folder):
             state = State(folder)
             path = _path(state, task)

@@ -28,13 +28,13 @@ from scimult.library.request import Request
 from scimult.library.results import Hits, Tagged
 from scimult.library.state import State
 from scimult.library.tagging import as_labels, tag_rows
+from scimult.library.tuning import Question, Tuned, tune_words
 from scimult.library.writing import Changes, Writer
 from scimult.retrieval.shards import Precision
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult
     from scimult.inference.bulk import Part
-    from scimult.library.tuning import Question, Tuned
 
 Papers = Iterable[Paper | Mapping[str, Any]]
 
@@ -51,19 +51,15 @@ class Library:
     device : str, optional
         Where texts are encoded.
     light : bool
-        Encode queries by numpy, without torch, where the model's architecture is covered by
-        `scimult.models.one_text`: for a process that answers one question and ends. Scores are the
-        same to 1e-5, of a library that was not made in float32 to what its type rounds.
+        Encode queries without torch, in float32, where `scimult.models.one_text` covers the model:
+        for a process that answers one question and ends.
 
     Attributes
     ----------
     state : State
-        The library as it was when this object opened, refreshed or changed it.
+        The library as this object last saw it.
 
-    Raises
-    ------
-    DataError
-        If the folder is no library.
+    Raises a ``DataError`` if the folder is no library.
     """
 
     def __init__(
@@ -125,9 +121,8 @@ class Library:
         DataError
             If a paper is bad; a library of which nothing was kept is removed again.
         """
-        chosen = dict(settings or {})
-        encoder = open_other(model, device, dtype, chosen)
-        create_library(Path(path), encoder, Path(model), chosen, tasks, precision)
+        encoder = open_other(model, device, dtype, settings)
+        create_library(Path(path), encoder, Path(model), settings or {}, tasks, precision)
         found = cls(path, model=encoder, device=device)
         try:
             found.add(papers, vectors=vectors, show_progress=show_progress)
@@ -175,8 +170,7 @@ class Library:
         task : str
             Whose vectors are searched.
         **options
-            ``k``, ``offset``, ``min_score``, ``where``, ``only``, ``exclude``, ``ids``, ``vector``,
-            ``method``, ``words``, ``rerank``, ``percentile`` and others: the fields of
+            ``k``, ``where``, ``min_score`` and others: the fields of
             :class:`scimult.library.request.Request`, which says what they mean.
 
         Raises
@@ -314,19 +308,15 @@ class Library:
         ConfigError
             If there are too few papers, or faiss is not installed.
         """
-        from scimult.inference.bulk import Part
-
         one_of("kind of index", kind, get_args(Kind))
         self._opened.searcher(task)
         model = self._opened.own
-        made = make_index(self.path, model, task, kind, target_recall, part or Part())
+        made = make_index(self.path, model, task, kind, target_recall, part)
         self.refresh()
         return made
 
     def tune_words(self, questions: Iterable[Question], *, task: str = "search") -> Tuned:
         """Choose the share of BM25 for ``words="tuned"`` on queries whose papers are known."""
-        from scimult.library.tuning import tune_words
-
         tuned = tune_words(self.state, self._opened, task, questions)
         self.refresh()
         return tuned
@@ -345,12 +335,11 @@ class Library:
         Meanwhile the library is searched as before. The arguments are those of :meth:`create`;
         the precision is kept by default.
         """
-        chosen = dict(settings or {})
-        encoder = open_other(model, self._device, dtype, chosen)
+        encoder = open_other(model, self._device, dtype, settings)
         with only_writer(self.path):
             state = State(self.path)
             done = migrate(
-                state, encoder, Path(model), chosen, precision, show_progress=show_progress
+                state, encoder, Path(model), settings or {}, precision, show_progress=show_progress
             )
         self.__dict__.pop("_opened", None)
         self._given = encoder
@@ -369,10 +358,9 @@ class Library:
 
         ``Library.open(path, model=newer)`` searches then; the library's own model still adds.
         """
-        chosen = dict(settings or {})
-        encoder = open_other(model, self._device, dtype, chosen)
+        encoder = open_other(model, self._device, dtype, settings)
         with only_writer(self.path):
-            adapters = adapt(State(self.path), encoder, Path(model), chosen, sample)
+            adapters = adapt(State(self.path), encoder, Path(model), settings or {}, sample)
         self.refresh()
         return adapters
 
