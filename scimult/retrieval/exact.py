@@ -27,10 +27,12 @@ from torch import Tensor
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError
 from scimult.hardware import keep_freed_memory, multiplies_bfloat16
-from scimult.products import FEW, ByteMatrix, multiplies_bytes, products
+from scimult.products import FEW, multiplies_bytes, products
 from scimult.progress import bar
 from scimult.retrieval.rounded import (
     ByteVectors,
+    CodedBlock,
+    CodedQueries,
     HalfVectors,
     Operand,
     Rounded,
@@ -347,10 +349,9 @@ class _Products:
         together.
         """
         width = len(block.vectors_BD)
-        if isinstance(queries_QD, ByteMatrix):
-            scores_QB = _in_whole_groups(queries_QD.products(block.vectors_BD), width).T
-            if block.steps_B is not None:
-                scores_QB[:, :width] *= block.steps_B
+        if isinstance(queries_QD, CodedQueries):
+            assert isinstance(block, CodedBlock), "codes are multiplied with codes"
+            scores_QB = _in_whole_groups(block.products(queries_QD), width).T
         elif queries_QD.dtype == torch.float32 and self._device.type == "cpu":
             scores_QB = _in_whole_groups(products(block.vectors_BD, queries_QD), width).T
         elif queries_QD.dtype == torch.float32:

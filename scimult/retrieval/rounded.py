@@ -25,7 +25,29 @@ _DITHER = 20230912
 _SURE = 9.6
 _MOST_KEPT = 1 / 64
 
-Operand = Tensor | ByteMatrix
+
+@dataclass(frozen=True)
+class CodedQueries:
+    """Queries as whole numbers, less their part in one direction, and its size, shape ``(Q,)``."""
+
+    numbers: ByteMatrix
+    along_Q: Tensor
+
+
+@dataclass(frozen=True)
+class CodedBlock(Block):
+    """Candidates as whole numbers of their steps, and what they have in one direction."""
+
+    steps_B: Tensor
+    along_B: Tensor
+
+    def products(self, queries: CodedQueries) -> Tensor:
+        """Return float32 products, shape ``(B, Q)``."""
+        scores_BQ = queries.numbers.products(self.vectors_BD)
+        return scores_BQ.mul_(self.steps_B[:, None]).addr_(self.along_B, queries.along_Q)
+
+
+Operand = Tensor | CodedQueries
 
 
 class Rounded(Protocol):
@@ -151,24 +173,31 @@ class ByteVectors:
     sub-Gaussian number of variance ``s²‖q‖²/12 + t²‖v'‖²/4`` at most (Hoeffding's lemma; a uniform
     number is strictly sub-Gaussian); fewer than one product in 10^19 is 9.6 deviations off.
 
+    A model's embeddings have much in common, often in few dimensions, which would set the steps of
+    all others. So candidates lose their mean, and queries their part in its direction, whose
+    products are float32.
+
     Attributes
     ----------
     codes_CD : Tensor
         uint8, shape ``(C, D)``; 128 is zero.
-    steps_C : Tensor
-        float32, shape ``(C,)``: what a code of each candidate counts.
+    steps_C, along_C : Tensor
+        float32, shape ``(C,)``: what a code of each candidate counts, and what it has, less the
+        mean, in the mean's direction.
     bias_C : Tensor or None
         float32; what is added to their products.
-    centre_D, dither_D : Tensor
-        The point that was taken off, and u; shape ``(D,)``.
+    centre_D, direction_D, dither_D : Tensor
+        The mean of some, its direction, and u; shape ``(D,)``.
     length, spread : float
         Largest length of a vector, and of one less the centre as its codes tell it.
     """
 
     codes_CD: Tensor
     steps_C: Tensor
+    along_C: Tensor
     bias_C: Tensor | None
     centre_D: Tensor
+    direction_D: Tensor
     dither_D: Tensor
     length: float
     spread: float
@@ -185,7 +214,8 @@ class ByteVectors:
         count, width = vectors.shape
         codes_CD = torch.empty(count, width, dtype=torch.uint8)
         centre_D, dither_D = vectors.sample().mean(dim=0), _dither(width, 0)
-        steps, biases = [], []
+        direction_D = torch.nn.functional.normalize(centre_D, dim=0)
+        steps, along, biases = [], [], []
         length = spread = torch.zeros(())
         for rows, block in _blocks(vectors):
             x_BD = block.vectors_BD - centre_D
@@ -196,13 +226,16 @@ class ByteVectors:
             spread = torch.maximum(spread, far_B.max())
             codes_CD[rows] = _rounded(x_BD, steps_B, dither_D).add_(128)
             steps.append(steps_B)
+            along.append(x_BD @ direction_D)
             if block.bias_B is not None:
                 biases.append(block.bias_B)
         return cls(
             codes_CD,
             torch.cat(steps),
+            torch.cat(along),
             torch.cat(biases) if biases else None,
             centre_D,
+            direction_D,
             dither_D,
             float(length),
             float(spread),
@@ -218,18 +251,19 @@ class ByteVectors:
         """No share: scores are float32."""
         return 0.0
 
-    def block(self, first: int, last: int) -> Block:
+    def block(self, first: int, last: int) -> CodedBlock:
         """Return the candidates of rows ``[first, last)``."""
-        bias_B = None if self.bias_C is None else self.bias_C[first:last]
-        return Block(self.codes_CD[first:last], bias_B, self.steps_C[first:last])
+        rows = slice(first, last)
+        bias_B = None if self.bias_C is None else self.bias_C[rows]
+        return CodedBlock(self.codes_CD[rows], bias_B, self.steps_C[rows], self.along_C[rows])
 
-    def queries(self, queries_QD: Tensor) -> ByteMatrix:
+    def queries(self, queries_QD: Tensor) -> CodedQueries:
         """Return the queries as whole numbers, with what takes the candidates' dither off."""
-        steps_Q = _steps(queries_QD)
-        codes_QD = _rounded(queries_QD, steps_Q, _dither(queries_QD.shape[1], 1))
-        return ByteMatrix.of(
-            codes_QD.to(torch.int8), steps_Q, -steps_Q * (codes_QD @ self.dither_D)
-        )
+        along_Q, across_QD = self._parts_of(queries_QD)
+        steps_Q = _steps(across_QD)
+        codes_QD = _rounded(across_QD, steps_Q, _dither(queries_QD.shape[1], 1))
+        bias_Q = -steps_Q * (codes_QD @ self.dither_D)
+        return CodedQueries(ByteMatrix.of(codes_QD.to(torch.int8), steps_Q, bias_Q), along_Q)
 
     def shift_of(self, queries_QD: Tensor) -> Tensor:
         """Return the products with the centre, shape ``(Q,)``."""
@@ -239,14 +273,20 @@ class ByteVectors:
         """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``."""
         width = queries_QD.shape[1]
         lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
-        candidates_Q = self.steps_C.max() * lengths_Q / 12**0.5
-        queries_Q = _steps(queries_QD) * self.spread / 2
+        _, across_QD = self._parts_of(queries_QD)
+        candidates_Q = self.steps_C.max() * torch.linalg.vector_norm(across_QD, dim=1) / 12**0.5
+        queries_Q = _steps(across_QD) * self.spread / 2
         products_Q = lengths_Q * (self.length + self.spread)
         error_Q = _SURE * torch.hypot(candidates_Q, queries_Q) + 4 * width * _SINGLE * products_Q
         if self.bias_C is not None:
             error_Q += 4 * _SINGLE * (products_Q + self.bias_C.abs().max())
         bound_Q: Tensor = 1.001 * error_Q + width * 2.0**-120 * (1 + lengths_Q + self.length)
         return bound_Q
+
+    def _parts_of(self, queries_QD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what queries have in the mean's direction, ``(Q,)``, and across it, ``(Q, D)``."""
+        along_Q = queries_QD @ self.direction_D
+        return along_Q, torch.addr(queries_QD, along_Q, self.direction_D, alpha=-1)
 
 
 @dataclass(frozen=True)

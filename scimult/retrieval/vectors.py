@@ -26,14 +26,10 @@ _SHARE_OF_MEMORY = 0.7
 
 @dataclass(frozen=True)
 class Block:
-    """Vectors of some candidates, shape ``(B, D)``, and what is added to their products.
-
-    Vectors that are whole numbers count the ``steps_B`` of their candidates.
-    """
+    """Vectors of some candidates, shape ``(B, D)``, and what is added to their products."""
 
     vectors_BD: Tensor
     bias_B: Tensor | None
-    steps_B: Tensor | None = None
 
 
 class Vectors:

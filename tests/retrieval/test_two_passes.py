@@ -176,7 +176,8 @@ def test_errors_of_bytes_have_the_spread_that_the_bound_is_made_of(
     """
     numbers = np.full((40, 256), 0.3, dtype=np.float32)
     numbers[:, 0] = 126.5
-    numbers[1::2, 1:] = -0.3
+    # Their mean is 0, and nothing is taken off.
+    numbers[1::2] *= -1
     found = Vectors(numbers, "dot", torch.device("cpu"))
     queries = np.full((2, 256), 0.3, dtype=np.float32)
     queries[:, 0], queries[1] = 126.5, -queries[1]
@@ -192,6 +193,20 @@ def test_errors_of_bytes_have_the_spread_that_the_bound_is_made_of(
     allowed_Q = (coded.error_of(q_QD) / rounded._SURE).double()
     assert (deviation_QC <= 1.16 * allowed_Q[:, None]).all()
     assert float((deviation_QC / allowed_Q[:, None]).max()) > 0.5
+
+
+@needs_bytes
+def test_what_all_embeddings_have_in_one_dimension_costs_the_others_no_digits() -> None:
+    """As of models, whose embeddings have a few numbers ten times as large as the others."""
+    rng = np.random.default_rng(11)
+    x_CD, q_QD = rng.normal(size=(500, 128)), rng.normal(size=(4, 128))
+    errors = []
+    for common in (0, 30):
+        x_CD[:, 3] += common
+        q_QD[:, 3] += common
+        found = Vectors(x_CD.astype(np.float32), "dot", torch.device("cpu"))
+        errors.append(ByteVectors.of(found).error_of(found.queries(q_QD.astype(np.float32))))
+    assert (errors[1] < 1.1 * errors[0]).all()
 
 
 @needs_bytes
