@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ RECALL = 0.99
 # million texts share costs a million comparisons, not their square.
 NEIGHBOURS = 16
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_NOTHING = np.zeros(1, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,59 @@ class Sketches:
 
     def fill(self, start: int, texts: Sequence[Text], config: NearConfig) -> None:
         """Sketch texts into the rows from ``start`` on."""
-        sets = [text_shingles(text, config) for text in texts]
-        rows = np.array([row for row, found in enumerate(sets) if found], dtype=np.int64)
+        found = [text_words(text) for text in texts]
+        rows = np.flatnonzero([len(of_text) >= config.min_words for of_text in found])
         if len(rows):
-            digests = RMinHash.digests_from_token_sets(
-                [list(found) for found in sets if found], config.permutations, config.seed
+            hashes, offsets = shingle_hashes([found[row] for row in rows], config.shingle_words)
+            digests = RMinHash.digest_matrix_from_flat_token_hashes(
+                hashes, offsets, config.permutations, config.seed
             )
-            self.signatures_NP[start + rows] = np.array(digests, dtype=np.uint32)
+            self.signatures_NP[start + rows] = np.array(digests.to_rows(), dtype=np.uint32)
             self.usable_N[start + rows] = True
+
+
+def shingle_hashes(
+    texts: Sequence[list[str]], length: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Hash all runs of ``length`` words of texts that have so many (Karp and Rabin, 1987).
+
+    A run is hashed as the letters between two places, which a difference of two sums gives
+    wherever they are: nothing is done shingle by shingle.
+
+    Returns
+    -------
+    hashes, offsets : ndarray of uint64
+        Of all texts, one after the other, and where those of each text begin and the last end.
+    """
+    letters = np.frombuffer(" ".join(chain.from_iterable(texts)).encode() + b" ", np.uint8)
+    powers, inverses = _powers(1 << len(letters).bit_length())
+    sums = np.concatenate([_NOTHING, np.cumsum(_OF_LETTERS[letters] * powers[: len(letters)])])
+    ends = np.flatnonzero(letters == ord(" "))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    counts = np.array([len(words) for words in texts])
+    inside = np.arange(len(ends)) < np.repeat(np.cumsum(counts) - length + 1, counts)
+    first = np.flatnonzero(inside)
+    begin = starts[first]
+    spans = sums[ends[first + length - 1]] - sums[begin]
+    offsets = np.r_[0, np.cumsum(counts - length + 1)].astype(np.uint64)
+    return _mixed(spans * inverses[begin]), offsets
+
+
+@lru_cache(maxsize=1)
+def _powers(count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the powers of the multiplier and of its inverse modulo 2^64."""
+    inverse = np.uint64(pow(int(_MULTIPLIER), -1, 1 << 64))
+    return np.cumprod(np.full(count, _MULTIPLIER)), np.cumprod(np.full(count, inverse))
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread what differs over all bits, as SplitMix64 does (Steele et al., 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+_OF_LETTERS = _mixed(np.arange(1, 257, dtype=np.uint64) * _MULTIPLIER)
 
 
 def text_shingles(text: Text, config: NearConfig) -> set[str]:

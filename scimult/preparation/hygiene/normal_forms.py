@@ -9,6 +9,8 @@ import unicodedata
 from scimult.types import Text
 
 _WORD = re.compile(r"[^\W_]+")
+# Letters of ASCII in lower case, digits, and a space for all else.
+_ASCII = "".join(chr(i).lower() if chr(i).isalnum() else " " for i in range(128))
 _DOI_PREFIX = re.compile(r"^(https?://)?(dx\.)?doi\.org/|^doi:\s*")
 
 
@@ -22,6 +24,8 @@ def plain(text: str) -> str:
 
 def words(text: str) -> list[str]:
     """Return the runs of letters and digits in the plain form of ``text``."""
+    if text.isascii():  # several times as fast, and the same
+        return text.translate(_ASCII).split()
     return _WORD.findall(plain(text))
 
 

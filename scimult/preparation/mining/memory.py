@@ -9,6 +9,7 @@ page that is looked at again comes back. Other systems than Linux see to mapped 
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -93,12 +94,8 @@ def within(memory: str, folders: Sequence[Path]) -> Iterator[str]:
             value=memory,
             fix=f"give {needed / 1e9:.1f}GB or more",
         )
-    watch = _Watch(before.mapped + mapped, [folder.resolve() for folder in folders])
-    watch.start()
-    try:
+    with watched(before.mapped + mapped, [folder.resolve() for folder in folders]) as watch:
         yield f"{left >> 20}MiB"
-    finally:
-        watch.stop()
     peak = watch.peak
     note(
         f"memory at the peak: {_named(watch.together)} (limit {memory}); own {_named(peak.own)}, "
@@ -106,10 +103,21 @@ def within(memory: str, folders: Sequence[Path]) -> Iterator[str]:
     )
 
 
-class _Watch(threading.Thread):
+@contextmanager
+def watched(most_mapped: float = math.inf, folders: Sequence[Path] = ()) -> Iterator[Watch]:
+    """Look at what this process holds while the body runs, and give back what is too much."""
+    watch = Watch(most_mapped, folders)
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()
+
+
+class Watch(threading.Thread):
     """Looks at what the process holds, and gives back mapped pages beyond a number of bytes."""
 
-    def __init__(self, most_mapped: int, folders: Sequence[Path]) -> None:
+    def __init__(self, most_mapped: float, folders: Sequence[Path]) -> None:
         super().__init__(daemon=True)
         self._most, self._folders = most_mapped, folders
         self._stopped = threading.Event()
