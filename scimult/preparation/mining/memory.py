@@ -14,15 +14,16 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scimult.errors import ConfigError
+from scimult.preparation.mining.engine import Limits
 from scimult.progress import note
 
 _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
-# Of the limit: pages of mapped files, and numpy's arrays of a block and what engines overdraw.
-_MAPPED, _SPARE = 1 / 8, 1 / 8
+# Of the limit: pages of mapped files.
+_MAPPED = 1 / 8
 _LEAST_FOR_ENGINE = 256 << 20
 _SECONDS = 0.05
 # It takes pages out whoever owns them by now: a file may be unmapped, and its place taken by
@@ -64,42 +65,49 @@ def bytes_of(memory: str) -> int:
 
 
 @contextmanager
-def within(memory: str, folders: Sequence[Path]) -> Iterator[str]:
+def within(
+    limits: Limits | None, folders: Sequence[Path], arrays: float = 1 / 8
+) -> Iterator[Limits]:
     """Keep this process below a limit while the body runs, and say what it held at the peak.
 
     Parameters
     ----------
-    memory : str
-        Such as ``4GB``.
+    limits : Limits, optional
+        Without a limit of memory nothing is watched.
     folders : sequence of Path
         Of the files whose pages may be given back.
+    arrays : float
+        Share of the limit that is for arrays, and for what engines overdraw.
 
     Yields
     ------
-    str
-        What an engine may allocate.
+    Limits
+        Of an engine: what it may allocate.
 
     Raises
     ------
     ConfigError
         If it is no limit, or less than the work needs.
     """
-    limit, before = bytes_of(memory), held()
-    mapped, spare = int(_MAPPED * limit), int(_SPARE * limit)
+    if limits is None or limits.memory is None:
+        yield limits or Limits()
+        return
+    limit, before = bytes_of(limits.memory), held()
+    mapped, spare = int(_MAPPED * limit), int(arrays * limit)
     left = limit - before.own - before.mapped - mapped - spare
     if left < _LEAST_FOR_ENGINE:
-        needed = (before.own + before.mapped + _LEAST_FOR_ENGINE) / (1 - _MAPPED - _SPARE)
+        needed = (before.own + before.mapped + _LEAST_FOR_ENGINE) / (1 - _MAPPED - arrays)
         raise ConfigError(
             f"too little memory: this process holds {_named(before.own + before.mapped)} already",
-            value=memory,
+            value=limits.memory,
             fix=f"give {needed / 1e9:.1f}GB or more",
         )
     with watched(before.mapped + mapped, [folder.resolve() for folder in folders]) as watch:
-        yield f"{left >> 20}MiB"
+        yield replace(limits, memory=f"{left >> 20}MiB")
     peak = watch.peak
     note(
-        f"memory at the peak: {_named(watch.together)} (limit {memory}); own {_named(peak.own)}, "
-        f"mapped files {_named(peak.mapped)}"
+        f"memory at the peak: {_named(watch.together)} (limit {limits.memory}); "
+        f"own {_named(peak.own)}, mapped files {_named(peak.mapped)}"
     )
 
 
