@@ -29,7 +29,7 @@ from scimult.preparation.dataset import DatasetConfig
 from scimult.preparation.hygiene.config import HygieneConfig
 from scimult.preparation.mining.config import MiningConfig
 from scimult.preparation.mining.engine import Limits
-from scimult.preparation.mining.memory import watched
+from scimult.preparation.mining.memory import Watch
 from scimult.preparation.mining.mine import mine_again
 from scimult.preparation.prepare import prepare
 from scimult.preparation.steps import Steps
@@ -212,7 +212,7 @@ def _tokenise(prepared: Path, tokenizer: TextTokenizer, target: Path, workers: i
 def _run(work: Callable[[], object]) -> dict[str, float]:
     """Do the work while a thread looks at the memory that this process holds."""
     start, cpu_before = time.perf_counter(), _cpu_seconds()
-    with watched() as watch:
+    with Watch() as watch:
         work()
     wall, cpu = time.perf_counter() - start, _cpu_seconds() - cpu_before
     of_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024

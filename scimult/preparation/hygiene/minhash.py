@@ -3,7 +3,7 @@
 The library makes the signatures. Banding is a sort per band: equal keys become neighbours, so
 nothing but the signatures grows with the number of texts.
 
-Shape legend: N texts, P permutations, K bands, M pairs.
+Shape legend: N texts, P permutations, M pairs.
 """
 
 from __future__ import annotations
@@ -134,16 +134,13 @@ def rows_per_band(threshold: float, permutations: int) -> int:
     return max(good, default=1)
 
 
-def band_keys(signatures_NP: Signatures, rows: int) -> NDArray[np.uint64]:
-    """Return one key per text and band, shape ``(N, K)``; equal bands have equal keys."""
-    count, permutations = signatures_NP.shape
-    bands = permutations // rows
-    keys_NK = np.zeros((count, bands), dtype=np.uint64)
-    parts = signatures_NP[:, : bands * rows].reshape(count, bands, rows)
-    for position in range(rows):
-        keys_NK = (keys_NK ^ parts[:, :, position]) * _MULTIPLIER
-        keys_NK ^= keys_NK >> np.uint64(29)
-    return keys_NK
+def band_keys(signatures_NR: Signatures) -> NDArray[np.uint64]:
+    """Return one key per text of a band of R rows; equal bands have equal keys."""
+    keys_N = np.zeros(len(signatures_NR), dtype=np.uint64)
+    for row_N in signatures_NR.T:
+        keys_N = (keys_N ^ row_N) * _MULTIPLIER
+        keys_N ^= keys_N >> np.uint64(29)
+    return keys_N
 
 
 def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, IntArray]:
@@ -156,8 +153,8 @@ def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, I
     count = len(sketches.usable_N)
     found = np.empty(0, dtype=np.int64)
     for band in range(config.permutations // rows):
-        part = sketches.signatures_NP[:, band * rows : (band + 1) * rows]
-        keys = band_keys(part[usable], rows)[:, 0]
+        part = slice(band * rows, (band + 1) * rows)
+        keys = band_keys(sketches.signatures_NP[usable, part])
         order = np.argsort(keys, kind="stable")
         codes = [found]
         for distance in range(1, NEIGHBOURS + 1):
@@ -183,8 +180,8 @@ def cross_candidates(
     found = np.empty(0, dtype=np.int64)
     for band in range(config.permutations // rows):
         part = slice(band * rows, (band + 1) * rows)
-        keys = band_keys(sketches.signatures_NP[usable, part], rows)[:, 0]
-        other_keys = band_keys(others.signatures_NP[other_usable, part], rows)[:, 0]
+        keys = band_keys(sketches.signatures_NP[usable, part])
+        other_keys = band_keys(others.signatures_NP[other_usable, part])
         order = np.argsort(other_keys, kind="stable")
         start, stop = (np.searchsorted(other_keys[order], keys, side) for side in ("left", "right"))
         codes = [found]

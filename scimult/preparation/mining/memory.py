@@ -102,7 +102,7 @@ def within(
             value=limits.memory,
             fix=f"give {needed / 1e9:.1f}GB or more",
         )
-    with watched(before.mapped + mapped, [folder.resolve() for folder in folders]) as watch:
+    with Watch(before.mapped + mapped, [folder.resolve() for folder in folders]) as watch:
         yield replace(limits, memory=f"{left >> 20}MiB")
     peak = watch.peak
     note(
@@ -111,37 +111,34 @@ def within(
     )
 
 
-@contextmanager
-def watched(most_mapped: float = math.inf, folders: Sequence[Path] = ()) -> Iterator[Watch]:
-    """Look at what this process holds while the body runs, and give back what is too much."""
-    watch = Watch(most_mapped, folders)
-    watch.start()
-    try:
-        yield watch
-    finally:
-        watch.stop()
-
-
 class Watch(threading.Thread):
-    """Looks at what the process holds, and gives back mapped pages beyond a number of bytes."""
+    """Looks at what the process holds, and gives back mapped pages beyond a number of bytes.
 
-    def __init__(self, most_mapped: float, folders: Sequence[Path]) -> None:
+    A context manager: it looks while the body runs.
+    """
+
+    def __init__(self, most_mapped: float = math.inf, folders: Sequence[Path] = ()) -> None:
         super().__init__(daemon=True)
         self._most, self._folders = most_mapped, folders
         self._stopped = threading.Event()
         self.peak, self.together = Held(0, 0), 0
 
     def run(self) -> None:
-        """Look until told to stop."""
-        while not self._stopped.wait(_SECONDS):
+        """Look until told to stop, and once more then."""
+        stopped = False
+        while not stopped:
+            stopped = self._stopped.wait(_SECONDS)
             now = held()
             self.peak = Held(max(self.peak.own, now.own), max(self.peak.mapped, now.mapped))
             self.together = max(self.together, now.own + now.mapped)
             if now.mapped > self._most:
                 give_back(self._folders)
 
-    def stop(self) -> None:
-        """Look once more, and no further."""
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self.join()
 

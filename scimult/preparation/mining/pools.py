@@ -177,8 +177,9 @@ class BlockMiner:
         if not any(counts):
             return self._nothing(stop - start)
         select = self._united({place: finds[place] for place in np.flatnonzero(counts).tolist()})
-        firsts = range(start, stop, GROUPS_PER_FETCH)
-        parts = [self._sorted(select, at, min(at + GROUPS_PER_FETCH, stop)) for at in firsts]
+        step = GROUPS_PER_FETCH * ALL_KEYS // max(self._below, 1)
+        firsts = range(start, stop, step)
+        parts = [self._sorted(select, at, min(at + step, stop)) for at in firsts]
         negatives, found_by = zip(*parts, strict=True)
         return Pools(Ragged.concatenate(negatives), np.concatenate(found_by), found)
 
