@@ -102,7 +102,8 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Spread what differs over all bits, as SplitMix64 does (Steele et al., 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x ^= x >> np.uint64(31)
+    return x
 
 
 _OF_LETTERS = _mixed(np.arange(1, 257, dtype=np.uint64) * _MULTIPLIER)
