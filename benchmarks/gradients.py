@@ -14,7 +14,7 @@ from scimult.models import Encoder, PackedTexts
 from scimult.training.gradient_sums import GradientSums
 from scimult.training.learned import Values
 from scimult.training.objective import Objective, PartResult
-from scimult.training.passes import Graph, UnitTexts, pass_in_chunks, pass_whole
+from scimult.training.passes import Graph, MicroBatchTexts, pass_in_chunks, pass_whole
 
 # Of the float32 pass that is compared with: cutting it changes the gradient by 1e-6.
 _REFERENCE_TOKENS = 4096
@@ -72,13 +72,13 @@ def gradient_errors(setting: Setting, chunks: Sequence[int]) -> tuple[int, list[
         Tokens of the batch, and one entry for the whole pass and for each of ``chunks``.
     """
     batches = batches_of(setting)
-    unit, encoder = batches.unit(0), batches.pretrained.model
-    texts = UnitTexts.of(unit, batches.pretrained.routes)
+    micro_batch, encoder = batches.micro_batch(0), batches.pretrained.model
+    texts = MicroBatchTexts.of(micro_batch, batches.pretrained.routes)
     objective = Objective("cosine", batches.config.loss)
 
     def loss_of(embeddings_UD: Tensor, _: Values) -> tuple[Tensor, list[PartResult]]:
-        results = objective(unit.parts, embeddings_UD)
-        return torch.stack([result.loss for result in results]).sum() / unit.pairs, results
+        results = objective(micro_batch.parts, embeddings_UD)
+        return torch.stack([result.loss for result in results]).sum() / micro_batch.pairs, results
 
     def gradients(chunk_tokens: int) -> tuple[int, dict[str, Tensor]]:
         encoder.zero_grad()

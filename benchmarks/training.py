@@ -17,7 +17,7 @@ from scimult import distributed
 from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
 from scimult.checkpoints.exports import export_folded
 from scimult.config import validate
-from scimult.data.batches import Batch, BatchBuilder, Unit, all_known_positives
+from scimult.data.batches import Batch, BatchBuilder, MicroBatch, all_known_positives
 from scimult.data.token_store import TokenStore
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError
@@ -25,14 +25,13 @@ from scimult.models import Encoder, EncoderConfig
 from scimult.models.compiled import compile_blocks
 from scimult.tasks import default_tasks
 from scimult.training import build
-from scimult.training.ahead import UnitsAhead
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import resolve_deepspeed
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.learned import LearnedParts
 from scimult.training.loop import Callback, StepReport, Trainer
 from scimult.training.meter import Meter
-from scimult.training.module import TrainModule
+from scimult.training.module import MicroBatchesAhead, TrainModule
 from scimult.training.objective import Objective
 from scimult.training.plan import build_sampler, plan_run
 from scimult.training.stopping import StopRequest
@@ -80,12 +79,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Batches:
-    """What a run of ours starts from, and what it does in each unit."""
+    """What a run of ours starts from, and what it does in each micro-batch."""
 
     config: PretrainConfig
     pretrained: Pretrained
     tokens: TokenStore
-    unit: Callable[[int], Unit]
+    micro_batch: Callable[[int], MicroBatch]
     loss_weights: Mapping[str, float]
 
 
@@ -98,8 +97,8 @@ def batches_of(setting: Setting) -> Batches:
     sampler, _ = build_sampler(config, plan, tokens.lengths_N)
     known = all_known_positives(plan.data)
     builder = BatchBuilder(plan.sources, tokens, known, max_length=setting.max_length)
-    ahead = UnitsAhead(
-        lambda number: builder.unit(sampler.plan(number), distributed.rank()), len(sampler)
+    ahead = MicroBatchesAhead(
+        lambda number: builder.micro_batch(sampler.plan(number), distributed.rank()), len(sampler)
     )
     return Batches(config, pretrained, tokens, ahead, plan.loss_weights)
 
@@ -124,7 +123,7 @@ class OurSteps:
     def __init__(self, setting: Setting, device: torch.device, precision: str) -> None:
         batches = batches_of(setting)
         config, pretrained = batches.config, batches.pretrained
-        self.tokens, self._unit = batches.tokens, batches.unit
+        self.tokens, self._micro_batch = batches.tokens, batches.micro_batch
         optimizer, schedule = build.build_optimizer(config, pretrained.model, _STEPS)
         settings = resolve_deepspeed(
             config.engine.deepspeed,
@@ -152,7 +151,7 @@ class OurSteps:
             seed=config.seed,
         )
         self._trainer = Trainer(
-            module, self._unit, StopRequest(), [self.reports], device.type != "cpu"
+            module, self._micro_batch, StopRequest(), [self.reports], device.type != "cpu"
         )
 
     def step(self, number: int) -> None:
@@ -167,7 +166,7 @@ class OurSteps:
 
     def columns(self, number: int) -> list[list[TokenIds]]:
         """Return this rank's texts of a step: queries, positives, hard negatives."""
-        (part,) = self._unit(number).parts
+        (part,) = self._micro_batch(number).parts
         assert isinstance(part, Batch)
         columns = (
             part.query_ids_B,

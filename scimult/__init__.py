@@ -5,22 +5,18 @@
 ``import scimult`` alone loads no torch. Type checkers read ``__init__.pyi``.
 """
 
-from importlib import import_module
-from typing import Any
+from scimult.on_demand import on_demand
 
 __version__ = "0.2.0"
 __all__ = ["Ensemble", "Library", "SciMult", "__version__"]
-_ROOMS = {
-    "Ensemble": "scimult.inference",
-    "Library": "scimult.library",
-    "SciMult": "scimult.inference",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return getattr(import_module(_ROOMS[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = on_demand(
+    __name__,
+    {
+        "Ensemble": "scimult.inference",
+        "Library": "scimult.library",
+        "SciMult": "scimult.inference",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ Shape legend: N, M rows, D width, P listed pairs.
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 
 import torch
@@ -18,6 +19,8 @@ FEW = 3
 
 # Rows for which weights are laid out; any number may come.
 _USUAL_ROWS = 4096
+# The byte that stands for zero.
+_ZERO = 128
 
 
 def products(x_ND: Tensor, y_MD: Tensor) -> Tensor:
@@ -56,6 +59,63 @@ def products_at(x_ND: Tensor, y_MD: Tensor, starts: Tensor, columns_P: Tensor) -
     pairs = torch.sparse_csr_tensor(starts, columns_P, zeros_P, shape, check_invariants=False)
     found_P: Tensor = torch.sparse.sampled_addmm(pairs, x_ND, y_MD.T, beta=0.0).values()
     return found_P
+
+
+@dataclass(frozen=True)
+class ByteMatrix:
+    """Rows of whole numbers, of which each counts a step, for products with bytes on a CPU.
+
+    Attributes
+    ----------
+    packed : Tensor
+        The numbers, as oneDNN multiplies them.
+    steps_M, bias_M : Tensor
+        float32, shape ``(M,)``: what a number of each row counts, and what is added to its
+        products.
+    """
+
+    packed: Tensor
+    steps_M: Tensor
+    bias_M: Tensor
+
+    @classmethod
+    def of(cls, numbers_MD: Tensor, steps_M: Tensor, bias_M: Tensor) -> ByteMatrix:
+        """Lay out int8 numbers, shape ``(M, D)``."""
+        rows = [_USUAL_ROWS, numbers_MD.shape[1]]
+        packed = torch.ops.onednn.qlinear_prepack(numbers_MD, rows)
+        return cls(packed, steps_M, bias_M)
+
+    def products(self, bytes_ND: Tensor) -> Tensor:
+        """Return ``((bytes - 128) @ numbers.T) * steps + bias``: float32, shape ``(N, M)``.
+
+        The sums themselves are exact.
+        """
+        zeros_M = torch.zeros(len(self.steps_M), dtype=torch.int32)
+        weights = self.packed, self.steps_M, zeros_M, self.bias_M
+        found_NM: Tensor = torch.ops.onednn.qlinear_pointwise(
+            bytes_ND, 1.0, _ZERO, *weights, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return found_NM
+
+
+@cache
+def multiplies_bytes() -> bool:
+    """Return whether this CPU and this torch multiply bytes fast, and rightly.
+
+    Without the unit for it (VNNI, AMX) oneDNN adds pairs of products in 16 bits, which overflow.
+    """
+    probes = ("_is_vnni_supported", "_is_amx_tile_supported")
+    if not any(getattr(torch.cpu, probe, lambda: False)() for probe in probes):
+        return False
+    numbers_MD = torch.tensor([[127], [-127]], dtype=torch.int8).repeat(1, 64)
+    bytes_ND = torch.tensor([[255], [1]], dtype=torch.uint8).repeat(1, 64)
+    try:
+        found_NM = ByteMatrix.of(numbers_MD, torch.ones(2), torch.zeros(2)).products(bytes_ND)
+    # The operators are those of torch's own compiler; no release promises them.
+    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
+        return False
+    wanted = 64 * 127 * 127
+    return found_NM.tolist() == [[wanted, -wanted], [-wanted, wanted]]
 
 
 @cache

@@ -1,13 +1,15 @@
 """Weights on disk: our folders, Hugging Face folders, warm start."""
 
-from scimult.checkpoints.config import PretrainedConfig
-from scimult.checkpoints.pretrained import (
-    Pretrained,
-    load_pretrained,
-    read_config,
-    save_pretrained,
-)
-from scimult.checkpoints.warm_start import warm_start
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scimult.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from scimult.checkpoints.config import PretrainedConfig
+    from scimult.checkpoints.pretrained import Pretrained, load_pretrained, save_pretrained
+    from scimult.checkpoints.reading import read_config
 
 __all__ = [
     "Pretrained",
@@ -15,5 +17,14 @@ __all__ = [
     "load_pretrained",
     "read_config",
     "save_pretrained",
-    "warm_start",
 ]
+__getattr__ = on_demand(
+    __name__,
+    {
+        "Pretrained": "scimult.checkpoints.pretrained",
+        "PretrainedConfig": "scimult.checkpoints.config",
+        "load_pretrained": "scimult.checkpoints.pretrained",
+        "read_config": "scimult.checkpoints.reading",
+        "save_pretrained": "scimult.checkpoints.pretrained",
+    },
+)

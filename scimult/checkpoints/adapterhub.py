@@ -19,12 +19,8 @@ from torch import Tensor
 from scimult import __version__
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.hub import local_folder
-from scimult.checkpoints.pretrained import (
-    Pretrained,
-    find_model_folder,
-    read_folder,
-    tokenizer_for,
-)
+from scimult.checkpoints.pretrained import Pretrained, read_folder, tokenizer_for
+from scimult.checkpoints.reading import find_model_folder
 from scimult.checkpoints.weights import load_strictly, read_weights_file
 from scimult.config import validate
 from scimult.errors import CheckpointError, ConfigError, UnknownNameError

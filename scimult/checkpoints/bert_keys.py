@@ -1,13 +1,18 @@
-"""Names and shapes of a Hugging Face BERT, to and from our encoder's.
+"""Names and shapes of a Hugging Face BERT, RoBERTa or XLM-R, to and from our encoder's.
 
 Our encoder keeps query, key and value of a block in one linear (``qkv``), and every
 sub-layer inside a bank of experts; a plain BERT fills expert 0 of each bank.
+
+RoBERTa and XLM-R have BERT's blocks, with positions that begin behind the padding id: their
+table of positions is indexed by ``pad_token_id + 1 + place``, and of 514 rows, 512 are used (Liu
+et al., 2019; Conneau et al., 2020).
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from scimult.checkpoints.hf_options import (
     HF_ACTIVATIONS,
@@ -17,8 +22,10 @@ from scimult.checkpoints.hf_options import (
     integer,
     require,
 )
-from scimult.models import EncoderConfig
-from scimult.models.config import FamilyName, Pooling
+from scimult.models.config import EncoderConfig, FamilyName, Pooling
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
 _EMBEDDINGS = {
@@ -129,7 +136,7 @@ def from_bert(
         for kind in ("weight", "bias"):
             names = [f"encoder.layer.{block}.attention.self.{part}.{kind}" for part in _QKV]
             if all(name in source for name in names):
-                joined = torch.cat([source.pop(name) for name in names])
+                joined = _joined([source.pop(name) for name in names])
                 ours[f"blocks.{block}.attention.qkv.experts.0.{kind}"] = joined
     return ours | source
 
@@ -143,7 +150,8 @@ def to_bert(weights: dict[str, Tensor], num_blocks: int) -> dict[str, Tensor]:
             for part, tensor in zip(_QKV, parts, strict=True):
                 bert[f"encoder.layer.{block}.attention.self.{part}.{kind}"] = tensor.contiguous()
     if _TOKEN_TYPES not in bert:  # ours may have none, BertModel always adds one
-        bert[_TOKEN_TYPES] = torch.zeros_like(bert["embeddings.word_embeddings.weight"][:1])
+        words = bert["embeddings.word_embeddings.weight"]
+        bert[_TOKEN_TYPES] = words.new_zeros(1, words.shape[1])
     return bert
 
 
@@ -162,3 +170,43 @@ def _modern_name(key: str) -> str:
     return key.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
         "LayerNorm.beta", "LayerNorm.bias"
     )
+
+
+ROBERTA_PREFIX = "roberta."
+_ROBERTA_ARCHITECTURES: dict[FamilyName, str] = {
+    "roberta": "RobertaModel",
+    "xlm-roberta": "XLMRobertaModel",
+}
+
+
+def roberta_config(
+    hf_config: HFConfig, pooling: Pooling, path: object, family: FamilyName = "roberta"
+) -> EncoderConfig:
+    """Translate the ``config.json`` of a RoBERTa or XLM-R checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If it uses an option that our blocks do not have.
+    """
+    offset = integer({"pad_token_id": 1, **hf_config}, "pad_token_id", path) + 1
+    return bert_like_config(hf_config, pooling, path, family=family, position_offset=offset)
+
+
+def to_roberta_config(config: EncoderConfig) -> HFConfig:
+    """Return the ``config.json`` of the RoBERTa or XLM-R that equals our encoder."""
+    return {
+        **to_bert_config(config),
+        "model_type": config.family,
+        "architectures": [_ROBERTA_ARCHITECTURES[config.family]],
+        "pad_token_id": config.position_offset - 1,
+    }
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Join tensors; or arrays, of a model that is opened without torch."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    import torch
+
+    return torch.cat(parts)

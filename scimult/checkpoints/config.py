@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig
-from scimult.models import EncoderConfig
-from scimult.tasks import Routing, Task, TaskSet, route_names
-from scimult.types import Similarity
+from scimult.models.config import EncoderConfig
+from scimult.tasks import Routing, Task, TaskSet, route_names, route_of
+from scimult.types import Role, Similarity
 
 FORMAT = "scimult-encoder"
 SHORTEST = 3
@@ -36,6 +36,17 @@ class PretrainedConfig(StrictConfig):
     def routes(self) -> list[str]:
         """Names of the routes that the encoder tells apart, in order."""
         return route_names(TaskSet(self.tasks), self.routing)
+
+    def route(self, task: str, role: Role = "query") -> int:
+        """Return the route of one side of ``task``; 0 for a model that treats all rows alike.
+
+        Raises
+        ------
+        UnknownNameError
+            If the model does not know the task.
+        """
+        route = route_of(TaskSet(self.tasks), self.routing, task, role)
+        return route if self.encoder.is_routed else 0
 
     @property
     def unit_vectors(self) -> bool:

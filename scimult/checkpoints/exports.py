@@ -9,11 +9,8 @@ from typing import Any, get_args
 from scimult.checkpoints.card import CARD_FILE, model_card, text_format, title_of
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.fold import fold, named_pooling, not_plain, plain_model
-from scimult.checkpoints.pretrained import (
-    CONFIG_FILE,
-    Pretrained,
-    write_model,
-)
+from scimult.checkpoints.pretrained import Pretrained, write_model
+from scimult.checkpoints.reading import CONFIG_FILE
 from scimult.checkpoints.sentence_folder import (
     LENGTH_FILE,
     MODULES_FILE,

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
-from torch import Tensor
-
-from scimult.checkpoints import bert_keys, modernbert_keys, roberta_keys
+from scimult.checkpoints import bert_keys, modernbert_keys
 from scimult.checkpoints.hf_options import HFConfig
 from scimult.errors import CheckpointError, suggest
-from scimult.models import EncoderConfig
-from scimult.models.config import FamilyName, Pooling
+from scimult.models.config import EncoderConfig, FamilyName, Pooling
 
-Weights = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Weights: TypeAlias = "dict[str, Tensor]"
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,12 @@ class Family:
 def _roberta(name: FamilyName) -> Family:
     """Return the entry of RoBERTa or XLM-R: BERT's weights below another prefix."""
     return Family(
-        encoder_config=partial(roberta_keys.roberta_config, family=name),
+        encoder_config=partial(bert_keys.roberta_config, family=name),
         from_hf=lambda weights, config: bert_keys.from_bert(
-            weights, config.num_blocks, roberta_keys.PREFIX
+            weights, config.num_blocks, bert_keys.ROBERTA_PREFIX
         ),
         to_hf=lambda weights, config: bert_keys.to_bert(weights, config.num_blocks),
-        hf_config=roberta_keys.to_roberta_config,
+        hf_config=bert_keys.to_roberta_config,
     )
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.families import export_config, export_weights
-from scimult.checkpoints.pretrained import FOLDED_KEY, Pretrained
+from scimult.checkpoints.pretrained import Pretrained
+from scimult.checkpoints.reading import FOLDED_KEY
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import Encoder, EncoderConfig, ExpertLayout
 from scimult.models.layouts import LowRankLayout

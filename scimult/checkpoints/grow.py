@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from scimult.checkpoints.config import PretrainedConfig
-from scimult.checkpoints.pretrained import (
-    Pretrained,
-    find_model_folder,
-    read_folder,
-)
+from scimult.checkpoints.pretrained import Pretrained, read_folder
+from scimult.checkpoints.reading import find_model_folder
 from scimult.checkpoints.warm_start import warm_start
 from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer

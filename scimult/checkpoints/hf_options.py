@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from scimult.errors import CheckpointError
 from scimult.models.config import Activation
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HFConfig = dict[str, object]
 

@@ -5,7 +5,7 @@ Its joined query-key-value and feed-forward linears have our order; only names d
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from scimult.checkpoints.hf_options import (
     HF_ACTIVATIONS,
@@ -15,8 +15,10 @@ from scimult.checkpoints.hf_options import (
     integer,
     refusal,
 )
-from scimult.models import EncoderConfig
-from scimult.models.config import ModernLayout, Pooling
+from scimult.models.config import EncoderConfig, ModernLayout, Pooling
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PREFIX = "model."
 _OUTER = {

@@ -17,7 +17,8 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from scimult.checkpoints.card import CARD_FILE, model_card, text_format, title_of
 from scimult.checkpoints.fold import fold, named_pooling, plain_model
-from scimult.checkpoints.pretrained import CONFIG_FILE, Pretrained
+from scimult.checkpoints.pretrained import Pretrained
+from scimult.checkpoints.reading import CONFIG_FILE
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import atomic_folder, write_json, write_text
 from scimult.types import FloatArray, Role

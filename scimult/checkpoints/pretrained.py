@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from scimult.checkpoints.card import CARD_FILE, own_card, title_of
-from scimult.checkpoints.config import FORMAT, SHORTEST, PretrainedConfig
-from scimult.checkpoints.families import Family, family_of
-from scimult.checkpoints.hub import local_folder
-from scimult.checkpoints.sentence_folder import SentenceFolder
+from scimult.checkpoints.config import FORMAT, PretrainedConfig
+from scimult.checkpoints.families import Family
+from scimult.checkpoints.reading import CONFIG_FILE, chosen_config, config_of, find_model_folder
+from scimult.checkpoints.sentence_folder import SentenceFolder, lowercases
 from scimult.checkpoints.warm_start import warm_start
 from scimult.checkpoints.weights import empty_model, load_strictly, read_weights, write_weights
-from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import CheckpointError, ConfigError, one_of
+from scimult.errors import CheckpointError, ConfigError
 from scimult.files import FolderKind, atomic_folder, read_json, write_json, write_text
 from scimult.models import Encoder, EncoderConfig
 from scimult.models.config import Pooling
-from scimult.progress import note
-from scimult.tasks import TaskSet, default_tasks, route_of
+from scimult.tasks import TaskSet
 from scimult.types import Role, Similarity, Text, TokenIds
 
-CONFIG_FILE = "config.json"
 MODEL = FolderKind(
     "a model of ours", lambda folder: read_json(folder / CONFIG_FILE).get("format") == FORMAT
 )
-# Key of a folded export's config.json that tells what a config of transformers cannot.
-FOLDED_KEY = "scimult"
-_FOLDED_ENCODER = ("pooling", "pooling_position")
 _MANY_TOKENS = 1_000_000
 _WHOLE_VALUE = re.compile(r"\.fusion\.experts\.\d+\.value\.weight$")
 
@@ -58,15 +50,8 @@ class Pretrained:
         return TaskSet(self.config.tasks)
 
     def route(self, task: str, role: Role = "query") -> int:
-        """Return the route of one side of ``task``; 0 for a model that treats all rows alike.
-
-        Raises
-        ------
-        UnknownNameError
-            If the model does not know the task.
-        """
-        route = route_of(self.tasks, self.config.routing, task, role)
-        return route if self.config.encoder.is_routed else 0
+        """Return the route of one side of ``task``; see `PretrainedConfig.route`."""
+        return self.config.route(task, role)
 
     def routes(self, task: str) -> tuple[int, int]:
         """Return the routes of a task's queries and of its candidates."""
@@ -152,27 +137,11 @@ def load_pretrained(
         If the folder holds no model, one that does not fit its config, or one that makes or
         compares embeddings in a way that we do not have.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(
-            "the model's folder is not a path", value=path, fix="pass a str or a Path"
-        )
-    if pooling is not None:
-        one_of("pooling", pooling, get_args(Pooling))
-    if similarity is not None:
-        one_of("similarity", similarity, get_args(Similarity))
-    if not (normalise is None or isinstance(normalise, bool)):
-        raise ConfigError("normalise is not a boolean", value=normalise, fix="pass True or False")
     folder = find_model_folder(path)
-    pretrained_config, weights = read_folder(folder, pooling, similarity)
-    if similarity is not None:
-        pretrained_config.similarity = similarity
-        pretrained_config.normalise = pretrained_config.normalise or None
-    if pooling is not None:
-        pretrained_config.encoder.pooling = pooling
-    if normalise is not None:
-        pretrained_config.normalise = normalise
-    if dims is not None:
-        pretrained_config.encoder = _cut(pretrained_config.encoder, dims)
+    pretrained_config, family = chosen_config(
+        folder, pooling=pooling, similarity=similarity, normalise=normalise, dims=dims
+    )
+    weights = _our_weights(folder, pretrained_config, family)
     model = empty_model(pretrained_config.encoder)
     load_strictly(model, weights, folder, assign=True)
     found = tokenizer_for(pretrained_config.encoder, Path(tokenizer or folder))
@@ -187,9 +156,7 @@ def tokenizer_for(encoder: EncoderConfig, folder: Path) -> TextTokenizer:
     CheckpointError
         If it has more tokens than the model embeds.
     """
-    described = SentenceFolder.find(folder)
-    lowercase = True if described is not None and described.lowercases else None
-    tokenizer = TextTokenizer.from_folder(folder, lowercase=lowercase)
+    tokenizer = TextTokenizer.from_folder(folder, lowercase=lowercases(folder))
     if tokenizer.vocab_size > encoder.vocab_size:
         raise CheckpointError(
             f"tokenizer has {tokenizer.vocab_size} tokens, the model embeds {encoder.vocab_size}",
@@ -243,22 +210,6 @@ def matching_routes(
     return [theirs.index(name) for name in ours]
 
 
-def _cut(encoder: EncoderConfig, dims: int) -> EncoderConfig:
-    return validate(EncoderConfig, encoder.model_dump() | {"dims": dims}, "dims")
-
-
-def read_config(path: Path | str) -> PretrainedConfig:
-    """Read the config of a folder without its weights; of a Hugging Face one the encoder's alone.
-
-    (Its pooling is ``cls``, whatever sentence-transformers files say; its length is theirs.)
-    """
-    folder = find_model_folder(path)
-    config, family = _read_config(folder)
-    if family is not None and (described := SentenceFolder.find(folder)) is not None:
-        config.max_length = described.longest(config.encoder.max_text_length)
-    return config
-
-
 def save_pretrained(
     folder: Path | str,
     weights: dict[str, Tensor],
@@ -286,26 +237,6 @@ def write_model(
     tokenizer.save(folder)
 
 
-def find_model_folder(path: Path | str) -> Path:
-    """Return ``path`` or its ``model`` subfolder, whichever holds a ``config.json``.
-
-    A name that is no folder but looks like ``organisation/name`` is downloaded from the hub.
-    """
-    root = local_folder(path)
-    for folder in (root / "model", root):
-        if (folder / CONFIG_FILE).is_file():
-            return folder
-    problem = "folder holds no model" if root.is_dir() else "folder does not exist"
-    fix = "name a run, a saved model, a Hugging Face folder or organisation/name on the hub"
-    if (root / "checkpoints").is_dir():
-        fix = (
-            "the run has not ended; scimult export RUN --step N --to pretrained reads a checkpoint"
-        )
-    elif (described := SentenceFolder.find(root)) is not None:
-        problem, fix = "encoder is in a subfolder", described.elsewhere
-    raise CheckpointError(problem, path=path, fix=fix)
-
-
 def read_folder(
     folder: Path, pooling: Pooling | None = None, similarity: Similarity | None = None
 ) -> tuple[PretrainedConfig, dict[str, Tensor]]:
@@ -314,11 +245,18 @@ def read_folder(
     ``pooling`` and ``similarity`` are those of a Hugging Face folder; by default what a folded
     export or the files of sentence-transformers say, else ``cls`` and ``dot``.
     """
-    config, family = _read_config(folder, pooling, similarity, SentenceFolder.find(folder))
+    config, family = config_of(folder, pooling, similarity, SentenceFolder.find(folder))
+    return config, _our_weights(folder, config, family)
+
+
+def _our_weights(
+    folder: Path, config: PretrainedConfig, family: Family | None
+) -> dict[str, Tensor]:
+    """Read the weights of a folder, by our names."""
     weights = read_weights(folder)
-    if family is not None:
-        return config, family.from_hf(weights, config.encoder)
-    return config, _with_value_changes(weights)
+    return (
+        _with_value_changes(weights) if family is None else family.from_hf(weights, config.encoder)
+    )
 
 
 def _with_value_changes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -330,71 +268,3 @@ def _with_value_changes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
             weight = weight - torch.eye(len(weight), dtype=weight.dtype)
         changed[name] = weight
     return changed
-
-
-def _follow(
-    config: PretrainedConfig,
-    described: SentenceFolder,
-    pooling: Pooling | None,
-    similarity: Similarity | None,
-) -> None:
-    """Take over what a sentence-transformers folder says, but for what the user chose."""
-    if pooling is None:
-        config.encoder.pooling, config.encoder.pooling_position = described.pooling
-    if similarity is None:
-        config.similarity = described.similarity
-    config.normalise = described.normalises
-    config.max_length = described.longest(config.encoder.max_text_length)
-    if described.prompts:
-        note(
-            f"{described.folder}: its prompts ({', '.join(described.prompts)}) are not written "
-            "before texts; write them into the texts, or use --encoder"
-        )
-
-
-def _read_config(
-    folder: Path,
-    pooling: Pooling | None = None,
-    similarity: Similarity | None = None,
-    described: SentenceFolder | None = None,
-) -> tuple[PretrainedConfig, Family | None]:
-    """Return the config and, for a folder that is not ours, the family that it belongs to.
-
-    ``described`` fills in what Hugging Face's ``config.json`` cannot say; our own can.
-    """
-    path = folder / CONFIG_FILE
-    raw = read_json(path)
-    if isinstance(raw, dict) and raw.get("format") == FORMAT:
-        return validate(PretrainedConfig, raw, path), None
-    if not isinstance(raw, dict) or not raw.keys() & {"model_type", "num_hidden_layers"}:
-        raise CheckpointError("config.json is neither ours nor Hugging Face's", path=folder)
-    # SciBERT's config.json is older than the key; only BERT existed then.
-    family = family_of({"model_type": "bert", **raw}, path)
-    folded = dict(raw.get(FOLDED_KEY) or {})
-    own = {key: folded.pop(key) for key in _FOLDED_ENCODER if key in folded}
-    try:
-        encoder = family.encoder_config(raw, pooling or "cls", path)
-    except KeyError as error:
-        raise CheckpointError(
-            f"config.json lacks {error}", path=folder, fix="use a complete checkpoint"
-        ) from error
-    except ValidationError as error:
-        problem = "; ".join(f"{d['loc']}: {d['msg']}" for d in error.errors())
-        raise CheckpointError(f"config.json is not valid: {problem}", path=folder) from error
-    if encoder.max_text_length < SHORTEST:
-        raise CheckpointError(
-            f"this checkpoint reads at most {encoder.max_text_length} tokens",
-            path=path,
-            fix=f"use one for {SHORTEST} tokens (cls, a word, sep) or more",
-        )
-    if folded:
-        if pooling is not None:
-            own["pooling"] = pooling
-        tree = {**folded, "encoder": encoder.model_dump(mode="json") | own}
-        return validate(PretrainedConfig, tree, path), family
-    config = PretrainedConfig(
-        encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
-    )
-    if described is not None:
-        _follow(config, described, pooling, similarity)
-    return config, family

@@ -155,3 +155,9 @@ class SentenceFolder:
             value=value,
             fix=f"evaluate it with --encoder, or say what to do in its place ({instead})",
         )
+
+
+def lowercases(folder: Path) -> bool | None:
+    """Return whether a model's folder lower-cases its texts; None: as its tokenizer says."""
+    described = SentenceFolder.find(folder)
+    return True if described is not None and described.lowercases else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -75,6 +75,37 @@ def check_output_file(out: Path, overwrite: bool | None, inputs: Iterable[Path])
         choice = "" if overwrite is None else ", or --overwrite to replace this one"
         fix = f"choose another file{choice}"
         raise StorageError("output exists already", path=out, fix=fix)
+
+
+def named_values(
+    specs: Iterable[str], what: str, form: str, example: str, fits: Callable[[str], object] = bool
+) -> dict[str, str]:
+    """Return what options such as ``--map NAME=FOLDER`` give, by name.
+
+    Parameters
+    ----------
+    specs : iterable of str
+        As they were typed.
+    what, form, example : str
+        For messages: "a map", "NAME=FOLDER", and a value that would do.
+    fits : callable
+        Whether a value is one; by default if there is any.
+
+    Raises
+    ------
+    ConfigError
+        If one has another form, or two have one name.
+    """
+    values: dict[str, str] = {}
+    for spec in specs:
+        name, separator, value = spec.partition("=")
+        if not (name and separator and fits(value)):
+            raise ConfigError(f"{what} is {form}", value=spec, fix=f"write {example}")
+        if name in values:
+            problem = f"two {what.split()[-1]}s have the same name"
+            raise ConfigError(problem, value=name, fix="rename one, or leave it out")
+        values[name] = value
+    return values
 
 
 def known_device(name: str | None) -> str | None:

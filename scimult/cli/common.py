@@ -32,6 +32,8 @@ Papers = Annotated[
         show_default=False,
     ),
 ]
+SuiteName = Annotated[str, typer.Option(help="Name of a suite, or a YAML file.")]
+Sets = Annotated[list[str] | None, typer.Option(help="Only this data set (repeatable).")]
 Top = Annotated[int, typer.Option(min=1, help="Length of a list.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 SkipBad = Annotated[

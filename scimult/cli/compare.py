@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from scimult.cli.checks import named_values
 from scimult.cli.output import print_table
 from scimult.errors import ConfigError
 
@@ -80,17 +81,11 @@ def compare(
 
 
 def _patterns(specs: list[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for spec in specs:
-        name, separator, members = spec.partition("=")
-        wanted = members.split(",")
-        if not (name and separator and all(wanted)):
-            fix = "write experts=experts-0,experts-1 or 'experts=experts-*'"
-            raise ConfigError("a run is NAME=SYSTEM,SYSTEM", value=spec, fix=fix)
-        if name in found:
-            raise ConfigError("two runs have the same name", value=name, fix="rename one")
-        found[name] = wanted
-    return found
+    example = "experts=experts-0,experts-1 or 'experts=experts-*'"
+    found = named_values(
+        specs, "a run", "NAME=SYSTEM,SYSTEM", example, lambda members: all(members.split(","))
+    )
+    return {name: members.split(",") for name, members in found.items()}
 
 
 def _compare_runs(

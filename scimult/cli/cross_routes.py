@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scimult.cli.checks import check_model
-from scimult.cli.common import Device, Model, SkipBad
+from scimult.cli.common import Device, Model, Sets, SkipBad, SuiteName
 from scimult.cli.output import echo, print_table
 from scimult.errors import DataError
 
@@ -19,11 +19,8 @@ def cross_routes(
         Path, typer.Option(help="Folder that holds the suite's data sets.", show_default=False)
     ],
     out: Annotated[Path, typer.Option(help="Folder of the results.", show_default=False)],
-    suite: Annotated[str, typer.Option(help="Name of a suite, or a YAML file.")] = "first",
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this data set (repeatable)."),
-    ] = None,
+    suite: SuiteName = "first",
+    sets: Sets = None,
     device: Device = None,
     skip_bad: SkipBad = False,
 ) -> None:
@@ -33,9 +30,8 @@ def cross_routes(
         raise DataError("folder does not exist", path=data, fix="check the path")
     from scimult.evaluation.harness import evaluate, load_sets
     from scimult.evaluation.report import check_comparable
-    from scimult.evaluation.reporting.routes import cross_tables
     from scimult.evaluation.results import folder_of, load_results
-    from scimult.evaluation.routes import FixedRoute
+    from scimult.evaluation.routes import FixedRoute, cross_tables
     from scimult.evaluation.suites import load_suite
     from scimult.evaluation.systems import DenseSystem
     from scimult.files import only_writer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -12,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scimult.cli.audit import audit_sets
-from scimult.cli.common import Device, SkipBad
-from scimult.cli.output import echo, print_table
+from scimult.cli.common import Device, Sets, SkipBad, SuiteName
+from scimult.cli.output import echo, failure, print_table
 from scimult.cli.systems import Store, add_hybrids, make_systems
 from scimult.errors import ConfigError, DataError, SciMultError
 
 if TYPE_CHECKING:
     from scimult.evaluation.benchmark import Benchmark
-    from scimult.evaluation.dev_sets import DevSet
     from scimult.evaluation.growing import Earlier
     from scimult.evaluation.harness import LoadedSet
+    from scimult.evaluation.hybrid import DevSet
     from scimult.evaluation.results import Result, SetResult
     from scimult.evaluation.suites import Suite
 
@@ -31,7 +30,7 @@ def evaluate(
         list[str] | None,
         typer.Argument(help="Changes to the suite: benchmarks.NAME.key=value.", show_default=False),
     ] = None,
-    suite: Annotated[str, typer.Option(help="Name of a suite, or a YAML file.")] = "first",
+    suite: SuiteName = "first",
     data: Annotated[Path, typer.Option(help="Folder that holds the suite's data sets.")] = Path(
         "."
     ),
@@ -82,10 +81,7 @@ def evaluate(
             "by a cross-encoder of sentence-transformers."
         ),
     ] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this data set (repeatable)."),
-    ] = None,
+    sets: Sets = None,
     save_runs: Annotated[
         bool, typer.Option("--save-runs", help="Write ranked lists as TREC runs.")
     ] = False,
@@ -253,7 +249,7 @@ def _fill(
     skip_bad: bool,
 ) -> None:
     """Read the splits that weights are chosen on, before anything is encoded."""
-    from scimult.evaluation.dev_sets import read_dev_sets
+    from scimult.evaluation.hybrid import read_dev_sets
 
     benchmarks = {name: entry.benchmark for name, entry in loaded.items()}
     for split, found in dev.items():
@@ -263,12 +259,10 @@ def _fill(
 def _tell(system: str, name: str, result: SetResult | Exception | None) -> None:
     if result is None:
         line = "kept as it was scored"
-    elif isinstance(result, SciMultError):
-        line = f"failed: {result}"
     elif isinstance(result, Exception):
-        line = "failed:\n" + "".join(traceback.format_exception(result))
+        line = failure(result)
     else:
-        score = 100 * result.scores[result.main_metric]
+        score = 100 * result.main_score
         line = f"{result.main_metric} {score:.2f} ({result.seconds:.1f} s)"
     echo(f"{system}: {name}: {line}", err=True)
 
@@ -282,14 +276,13 @@ def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) ->
     """Get missing files, on the main rank; the others wait if they work too."""
     from scimult import distributed
     from scimult.downloads import download as download_files
-    from scimult.evaluation import hub
-    from scimult.evaluation.datasets import remote_files
+    from scimult.evaluation.datasets import download_from_hub, remote_files
 
     def tell(path: Path) -> None:
         echo(f"downloading {path}", err=True)
 
     if distributed.is_main():
-        hub.download(benchmarks, data, tell)
+        download_from_hub(benchmarks, data, tell)
         files = [file for entry in benchmarks.values() for file in remote_files(entry, data)]
         download_files(dict.fromkeys(files), data, tell)
     if wait:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from scimult.cli.checks import named_values
 from scimult.cli.output import echo
-from scimult.errors import ConfigError
 
 
 def export_results(
@@ -35,18 +35,9 @@ def export_results(
     """Write CSV, MTEB's result files, or runs as BEIR and PMC-Patients read them."""
     from scimult.evaluation import exports
 
+    form, example = "SET=NAME, letters and digits", "scifact=SciFact"
+    called = named_values(names or [], "a name", form, example, str.isidentifier)
     written = exports.export_results(
-        results, to, out, systems=systems or [], sets=sets or [], names=_names(names or [])
+        results, to, out, systems=systems or [], sets=sets or [], names=called
     )
     echo(f"{len(written):,} file{'s' if len(written) > 1 else ''} in {out}")
-
-
-def _names(specs: list[str]) -> dict[str, str]:
-    found = {}
-    for spec in specs:
-        name, separator, theirs = spec.partition("=")
-        if not (name and separator and theirs.isidentifier()):
-            fix = "write scifact=SciFact"
-            raise ConfigError("a name is SET=NAME, letters and digits", value=spec, fix=fix)
-        found[name] = theirs
-    return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scimult.cli.checks import check_model
+from scimult.cli.checks import check_model, named_values
 from scimult.cli.output import echo
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import check_replaceable
@@ -120,18 +120,8 @@ def _released(
 
 def _named(base: str, named: list[str]) -> dict[str, str]:
     """Return the adapters' folders by task or task and side."""
-    adapters: dict[str, str] = {}
-    for item in named:
-        key, separator, folder = item.partition("=")
-        if not (key and separator and folder):
-            raise ConfigError(
-                "an adapter is TASK=FOLDER or TASK/SIDE=FOLDER",
-                value=item,
-                fix="write --adapter classification=FOLDER",
-            )
-        if key in adapters:
-            raise ConfigError("two adapters for one route", value=key, fix="leave one out")
-        adapters[key] = folder
+    form, example = "TASK=FOLDER or TASK/SIDE=FOLDER", "--adapter classification=FOLDER"
+    adapters = named_values(named, "an adapter", form, example)
     if not adapters:
         raise ConfigError("no adapters for the base", value=base, fix="pass --adapter TASK=FOLDER")
     return adapters

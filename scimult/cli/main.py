@@ -6,8 +6,14 @@ A verb's file imports what is heavy (torch, our models) inside its function, so 
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -21,7 +27,6 @@ from scimult.cli.cross_routes import cross_routes
 from scimult.cli.curves import curves
 from scimult.cli.demo import demo
 from scimult.cli.encode import encode
-from scimult.cli.ending import cleaned_up_when_killed, describe
 from scimult.cli.evaluate import evaluate
 from scimult.cli.export import export
 from scimult.cli.export_results import export_results
@@ -32,7 +37,6 @@ from scimult.cli.import_ import import_
 from scimult.cli.interference import interference
 from scimult.cli.library import library
 from scimult.cli.match_reviewers import match_reviewers
-from scimult.cli.mcp import mcp
 from scimult.cli.merge import merge
 from scimult.cli.mine import mine
 from scimult.cli.mteb import mteb
@@ -44,13 +48,61 @@ from scimult.cli.recommend import recommend
 from scimult.cli.report import report
 from scimult.cli.runs import runs
 from scimult.cli.search import search
-from scimult.cli.serve import serve
+from scimult.cli.serve import mcp, serve
 from scimult.cli.study import study
 from scimult.cli.tag import tag
 from scimult.cli.tagger import tagger
 from scimult.cli.teach import teach
 from scimult.cli.train_tokenizer import train_tokenizer
 from scimult.errors import SciMultError
+
+# What timeout, schedulers, containers and a closing terminal send.
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_FIXES = {
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.EACCES: "check its permissions",
+    errno.EPERM: "check its permissions",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path: a part of it is a file",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ELOOP: "check the path: links in it lead to each other",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+}
+
+
+@contextmanager
+def cleaned_up_when_killed() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the body as an exception does: nothing half-written stays.
+
+    Who handles these signals on its own, as training does, is not disturbed. A second signal
+    kills at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    ours = [number for number, handler in before.items() if handler is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def describe(error: OSError) -> SciMultError:
+    """Return an error of the system with the place and a fix."""
+    name = error.filename if isinstance(error.filename, str) else None
+    number = -1 if error.errno is None else error.errno
+    fix = _FIXES.get(number, "check the path, the disk and the network")
+    place = None if name is None else name if len(name) <= 200 else f"{name[:200]}…"
+    return SciMultError(error.strerror or str(error), path=place, fix=fix)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)
 
 
 class Verbs(TyperGroup):
@@ -76,7 +128,25 @@ class Verbs(TyperGroup):
             raise typer.Exit(1) from None
 
 
-app = typer.Typer(
+class CommandLine(typer.Typer):
+    """Builds the one verb that is called: all of them take a sixth of a second."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line; the arguments are those of click's."""
+        given = kwargs.get("args", args[0] if args else None)
+        words = sys.argv[1:] if given is None else given
+        called = next((word for word in words if not word.startswith("-")), None)
+        verbs, groups = self.registered_commands, self.registered_groups
+        chosen = [verb for verb in verbs if verb.name == called]
+        if chosen:
+            self.registered_commands, self.registered_groups = chosen, []
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self.registered_commands, self.registered_groups = verbs, groups
+
+
+app = CommandLine(
     name="scimult",
     help="Pre-train, evaluate and use multi-task encoders of scientific text.",
     cls=Verbs,

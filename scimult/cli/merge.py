@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scimult.cli.checks import check_model
+from scimult.cli.checks import check_model, named_values
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, SciMultError
 from scimult.files import check_replaceable
@@ -61,7 +61,8 @@ def merge(
     if out is None:
         raise ConfigError("no folder for the merged model", fix="pass --out DIR")
     check_replaceable(out)
-    experts = dict(map(_expert, expert or []))
+    given = named_values(expert or [], "an expert", "TASK=MODEL", "--expert search=runs/search")
+    experts = {task: Path(path) for task, path in given.items()}
     one_model = len(models or []) == 1
     if bool(models) == bool(experts) or (share_experts and not one_model):
         fix = "name models, or one model with --share-experts, or --expert TASK=MODEL for each task"
@@ -94,14 +95,6 @@ def merge(
         _gate(merged, not_worse_than or [], suite, data, sets or [], results, device)
     save_pretrained(out, merged.model.state_dict(), merged.tokenizer, merged.config)
     echo(f"{out}: {merged.config.provenance['merged']}")
-
-
-def _expert(spec: str) -> tuple[str, Path]:
-    task, separator, path = spec.partition("=")
-    if not (task and separator and path):
-        fix = "write --expert search=runs/search"
-        raise ConfigError("an expert is TASK=MODEL", value=spec, fix=fix)
-    return task, Path(path)
 
 
 def _check_idle(given: dict[str, bool], *, idle: bool, of: str) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from scimult.preparation.mining.config import DenseConfig
+    from scimult.preparation.mining.dense import MiningEncoder
     from scimult.preparation.mining.steps import Shard
 
 # Variables with the number of a process and how many there are: torchrun, Slurm's arrays, srun.
@@ -67,7 +69,6 @@ def mine(
     ] = False,
 ) -> None:
     """Replace the hard negatives of a prepared folder; texts and tokens stay."""
-    from scimult.cli.encoders import open_encoder
     from scimult.cli.tables import print_prepared
     from scimult.config import apply_overrides, read_yaml, validate
     from scimult.data.prepared import PreparedData
@@ -102,3 +103,16 @@ def _shard(named: str) -> Shard:
         fix = "write 0/4, 1/4, 2/4 or 3/4; auto needs torchrun or Slurm"
         raise ConfigError("not a shard", value=named, fix=fix)
     return Shard(int(index), int(count))
+
+
+def open_encoder(rule: DenseConfig) -> MiningEncoder:
+    """Open the model of a ``dense`` rule: mining may use an encoder, but knows none.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no model that fits.
+    """
+    from scimult.inference import SciMult
+
+    return SciMult.from_pretrained(rule.model, pooling=rule.pooling, similarity=rule.similarity)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scimult.cli.checks import check_model
+from scimult.cli.checks import check_model, named_values
 from scimult.cli.common import AsJson, Device, Dtype, Pooling, Similarity, open_model
-from scimult.cli.output import echo, print_table
+from scimult.cli.output import echo, failure, print_table
 from scimult.errors import ConfigError, SciMultError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def mteb(
         fix = "write scimult mteb MODEL --tasks GROUP --out DIR; --list shows the groups"
         raise ConfigError("a model, tasks and a folder for the results are needed", fix=fix)
     check_model(model)
-    routes = dict(_route(spec) for spec in route or [])
+    routes = named_values(route or [], "a route", "TASK=OURS", "SCIDOCS=link_prediction")
     from scimult.evaluation.mteb_suite import MtebSystem, score
     from scimult.evaluation.results import folder_of
     from scimult.files import only_writer
@@ -101,21 +100,11 @@ def mteb(
     _show_table(out, [key for key in result.failed if key in asked], as_json)
 
 
-def _route(spec: str) -> tuple[str, str]:
-    task, separator, ours = spec.partition("=")
-    if not (task and separator and ours):
-        fix = "write SCIDOCS=link_prediction"
-        raise ConfigError("a route is TASK=OURS", value=spec, fix=fix)
-    return task, ours
-
-
 def _tell(system: str, name: str, result: SetResult | Exception) -> None:
-    if isinstance(result, SciMultError):
-        line = f"failed: {result}"
-    elif isinstance(result, Exception):
-        line = "failed:\n" + "".join(traceback.format_exception(result))
+    if isinstance(result, Exception):
+        line = failure(result)
     else:
-        line = f"{result.main_metric} {100 * result.scores[result.main_metric]:.2f}"
+        line = f"{result.main_metric} {100 * result.main_score:.2f}"
     echo(f"{system}: {name}: {line}", err=True)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from typing import Any
 
 import typer
@@ -16,6 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from tqdm import tqdm
 
+from scimult.errors import SciMultError
 from scimult.table import Table, to_rich
 from scimult.terminal import visible
 
@@ -40,6 +42,13 @@ class _Lines(logging.Handler):
 def echo(message: object, *, err: bool = False) -> None:
     """Print a message on standard output or standard error."""
     typer.echo(visible(str(message)), err=err)
+
+
+def failure(error: Exception) -> str:
+    """Return what is told of work that failed; of what input cannot cause, with its traceback."""
+    if isinstance(error, SciMultError):
+        return f"failed: {error}"
+    return "failed:\n" + "".join(traceback.format_exception(error))
 
 
 def print_table(table: Table) -> None:

@@ -251,7 +251,7 @@ def _build(
     verify: bool,
 ) -> None:
     """Prepare, mine and tokenise what a configuration names."""
-    from scimult.cli.encoders import open_encoder
+    from scimult.cli.mine import open_encoder
     from scimult.cli.tables import print_prepared
     from scimult.config import load_config
     from scimult.data.tokenization import TextTokenizer

@@ -124,7 +124,8 @@ def recommend(
     if library is not None:
         from scimult.library import Library
 
-        hits = Library.open(library, model=model, device=device).recommend(
+        light = device is None and dtype == "auto"
+        hits = Library.open(library, model=model, device=device, light=light).recommend(
             paper or (),
             title=title or "",
             abstract=abstract,

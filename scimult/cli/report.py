@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scimult.cli.checks import named_values
 from scimult.cli.output import echo, print_table
-from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
+from scimult.errors import DataError, StorageError, UnknownNameError
 from scimult.files import check_own_file
 
 if TYPE_CHECKING:
@@ -54,10 +55,10 @@ def report(
     _check(results, map_ or [], out)
     from rich.console import Console
 
-    from scimult.evaluation.reporting.chapter import make_chapter
     from scimult.evaluation.reporting.maps import check_layout
     from scimult.evaluation.reporting.page import write_page
     from scimult.evaluation.reporting.parts import Options
+    from scimult.evaluation.reporting.suite_report import make_suite_report
     from scimult.progress import note
 
     check_layout(layout)
@@ -71,24 +72,24 @@ def report(
         seed=seed,
         confidence=confidence,
     )
-    chapters = [make_chapter(folder, options, note) for folder in results]
-    known = {system for chapter in chapters for system in chapter.systems}
+    suite_reports = [make_suite_report(folder, options, note) for folder in results]
+    known = {system for suite_report in suite_reports for system in suite_report.systems}
     for name in options.maps:
         if name not in known:
             raise UnknownNameError("system of a map", name, known)
-    for chapter in chapters:
-        for table in chapter.tables:
+    for suite_report in suite_reports:
+        for table in suite_report.tables:
             print_table(table)
-        for gap in chapter.missing:
+        for gap in suite_report.missing:
             line = f"not shown: {gap.section}: {gap.why}. Fix: {gap.fix}"
             Console().print(line, highlight=False, markup=False, soft_wrap=True)
-    path = write_page(chapters, out)
+    path = write_page(suite_reports, out)
     echo(f"page in {path}; report.md, report.tex and report.json beside it")
 
 
 def _check(results: list[Path], maps: list[str], out: Path) -> None:
     """Fail before torch is loaded if a folder is missing, or the page would replace other files."""
-    for folder in (*results, *_folders(maps).values()):
+    for folder in (*results, *map(Path, _maps(maps).values())):
         if not folder.is_dir():
             raise DataError("folder does not exist", path=folder, fix="check the path")
     check_own_file(out / "report.json", "a report", b'"scimult-report/')
@@ -101,16 +102,8 @@ def _check(results: list[Path], maps: list[str], out: Path) -> None:
 def _embeddings(maps: list[str]) -> dict[str, StoredEmbeddings]:
     from scimult.retrieval.embeddings import read_embeddings
 
-    return {name: read_embeddings(folder) for name, folder in _folders(maps).items()}
+    return {name: read_embeddings(folder) for name, folder in _maps(maps).items()}
 
 
-def _folders(maps: list[str]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for spec in maps:
-        name, separator, folder = spec.partition("=")
-        if not (name and separator and folder):
-            raise ConfigError("a map is NAME=FOLDER", value=spec, fix="write mymodel=embeddings")
-        if name in found:
-            raise ConfigError("two maps have the same name", value=name, fix="rename one")
-        found[name] = Path(folder)
-    return found
+def _maps(specs: list[str]) -> dict[str, str]:
+    return named_values(specs, "a map", "NAME=FOLDER", "mymodel=embeddings")

@@ -111,7 +111,9 @@ def search(
     if library is not None:
         from scimult.library import Library
 
-        hits = Library.open(library, model=model, device=device).search(
+        # A cross-encoder, and whoever names a device or a type, needs torch in any case.
+        light = device is None and dtype == "auto" and rerank is None
+        hits = Library.open(library, model=model, device=device, light=light).search(
             query,
             task=task,
             k=None if min_score is not None else top,

@@ -1,4 +1,4 @@
-"""``scimult serve``: a library over HTTP, with a page to try it."""
+"""``scimult serve`` and ``scimult mcp``: a library over HTTP with a page, and for agents."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from scimult.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from scimult.inference import SciMult
     from scimult.serving.labels import Tags
+
 
 # Of the allocator: few, or each of dozens of threads keeps what its largest request needed.
 _HEAPS = 2
@@ -147,3 +148,27 @@ def known_labels(
         for name, text in zip(space.ids, space.texts, strict=True)
     ]
     return LabelSpace(model, named)
+
+
+def mcp(
+    library: Annotated[Path, typer.Argument(help="Folder of the library.", show_default=False)],
+    labels: Labels = None,
+    tagger: Tagger = None,
+    model: OtherModel = None,
+    device: Device = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Serve a library to an agent over stdio, by the Model Context Protocol.
+
+    Tools: describe_library, search_papers, recommend_papers, tag_papers, read_papers.
+    """
+    check_labels(labels, tagger)
+    from scimult.serving.answers import Answers
+    from scimult.serving.mcp import mcp_server
+    from scimult.serving.served import Served
+
+    served = Served(library, model=model, device=device)
+    answers = Answers(served)
+    answers.labels = known_labels(served.library.model, labels, tagger, device, skip_bad)
+    mcp_server(answers).run("stdio")
+    served.close()

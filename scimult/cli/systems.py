@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from scimult.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
-    from scimult.evaluation.dev_sets import DevSet
+    from scimult.evaluation.hybrid import DevSet
     from scimult.evaluation.systems import System
     from scimult.inference.ensemble import Combination
     from scimult.inference.sentence_encoder import EncoderSpec, SentenceEncoder

@@ -36,7 +36,7 @@ STORED_LENGTH = 1 << 20
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs of one source: what one rank encodes and compares in one part of a unit.
+    """Pairs of one source: what one rank encodes and compares in one part of a micro-batch.
 
     Each distinct text is encoded once: ``query_B`` and ``candidate_C`` say which encoded
     text stands in each row. ``sides`` says of each encoded text whether it is a query (0) or
@@ -74,7 +74,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """Papers of one source with targets for a head: what one rank does of one part of a unit.
+    """Papers of one source with targets for a head: a rank's share of a part of a micro-batch.
 
     As in `Batch`, each distinct text is encoded once, and ``text_B`` says which of them stands in
     each row. ``targets_B`` is what `TargetFile.targets` returns.
@@ -98,7 +98,7 @@ Part = Batch | TargetBatch
 
 
 @dataclass(frozen=True)
-class Unit:
+class MicroBatch:
     """What one rank does in one forward-backward.
 
     ``parts`` are of the same sources on every rank, and may be empty on some; ``pairs``
@@ -166,8 +166,8 @@ class BatchBuilder:
         self._vectors_of = vectors_of
         self._seed = seed
 
-    def unit(self, planned: Sequence[PlannedPart], rank: int) -> Unit:
-        """Return what ``rank`` does of a unit."""
+    def micro_batch(self, planned: Sequence[PlannedPart], rank: int) -> MicroBatch:
+        """Return what ``rank`` does of a micro-batch."""
         parts: list[Part] = []
         pairs_of: dict[str, int] = defaultdict(int)
         for one in planned:
@@ -177,7 +177,7 @@ class BatchBuilder:
             else:
                 parts.append(self._batch(source, rows, self._sizes(one.rows)))
             pairs_of[source.task] += len(one.rows)
-        return Unit(parts, sum(pairs_of.values()), pairs_of)
+        return MicroBatch(parts, sum(pairs_of.values()), pairs_of)
 
     def _targets(self, source: TargetFile, planned: Rows) -> TargetBatch:
         distinct_U, places = np.unique(planned.queries_R, return_inverse=True)

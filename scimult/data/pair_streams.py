@@ -1,9 +1,9 @@
-"""Endless streams of a source's pairs or targets, and how they are cut into units.
+"""Endless streams of a source's pairs or targets, and how they are cut into micro-batches.
 
-A *unit* is one forward-backward over all ranks. What a stream gives is a pure function of
-(seed, number of the unit), and of the ranks where they have budgets of their own.
+A *micro-batch* is one forward-backward over all ranks. What a stream gives is a pure function of
+(seed, number of the micro-batch), and of the ranks where they have budgets of their own.
 
-Shape legend: P pairs of a source or of a pool, R rows of a unit over all ranks, N texts.
+Shape legend: P pairs of a source or of a pool, R rows of a micro-batch over all ranks, N texts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scimult.types import IntArray
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one unit: parallel arrays of text rows, -1 where none exists.
+    """Rows of one micro-batch: parallel arrays of text rows, -1 where none exists.
 
     A paper with a target is a query without a positive.
 
@@ -230,22 +230,22 @@ def _stream(file: PairFile | TargetFile, seed: int, per_query: int | None) -> It
     return PairStream(file, seed, per_query)
 
 
-class UnitStream(Protocol):
-    """A source's pairs, cut into units."""
+class MicroBatchStream(Protocol):
+    """A source's pairs, cut into micro-batches."""
 
     def __len__(self) -> int:
         """Return the pairs of an epoch."""
 
     @property
-    def units_per_epoch(self) -> float:
-        """Units in which every pair comes once."""
+    def micro_batches_per_epoch(self) -> float:
+        """Micro-batches in which every pair comes once."""
 
-    def unit(self, number: int) -> Rows:
-        """Return the rows of the source's unit ``number``."""
+    def micro_batch(self, number: int) -> Rows:
+        """Return the rows of the source's micro-batch ``number``."""
 
 
-class FixedUnits:
-    """Units of always as many pairs."""
+class FixedMicroBatches:
+    """Micro-batches of always as many pairs."""
 
     def __init__(self, stream: ItemStream, rows: int) -> None:
         self._stream, self._rows = stream, rows
@@ -254,22 +254,22 @@ class FixedUnits:
         return len(self._stream)
 
     @property
-    def units_per_epoch(self) -> float:
-        """Units in which every pair comes once; the last one may be shared by two epochs."""
+    def micro_batches_per_epoch(self) -> float:
+        """Micro-batches in which every pair comes once; two epochs may share the last one."""
         return len(self._stream) / self._rows
 
-    def unit(self, number: int) -> Rows:
-        """Return the rows of the source's unit ``number``."""
+    def micro_batch(self, number: int) -> Rows:
+        """Return the rows of the source's micro-batch ``number``."""
         return self._stream.rows(number * self._rows, self._rows)
 
 
-class TokenUnits:
-    """Units that fill a budget of tokens for each rank with pairs of similar length.
+class TokenMicroBatches:
+    """Micro-batches that fill a budget of tokens for each rank with pairs of similar length.
 
-    The pairs of an epoch, in its random order, are taken in pools of about ``pool`` units.
-    Within a pool they are sorted by length, cut into units of equal tokens and dealt to the
-    ranks in turn; the units of a pool then come in random order. So a pair meets other pairs
-    at every epoch, and lengths are alike only among those that happened to share its pool.
+    The pairs of an epoch, in its random order, are taken in pools of about ``pool`` micro-batches.
+    Within a pool they are sorted by length, cut into micro-batches of equal tokens and dealt to the
+    ranks in turn; the micro-batches of a pool then come in random order. So a pair meets other
+    pairs at every epoch, and lengths are alike only among those that happened to share its pool.
 
     Parameters
     ----------
@@ -278,13 +278,13 @@ class TokenUnits:
     lengths_N : IntArray
         Tokens of every text, as they are encoded.
     max_tokens : int
-        Budget of one rank's unit. A text that two pairs of a unit share counts twice here,
-        though it is encoded once; a view of a text counts as the whole text, of which it is
+        Budget of one rank's micro-batch. A text that two pairs of a micro-batch share counts twice
+        here, though it is encoded once; a view of a text counts as the whole text, of which it is
         a part.
     ranks : int
         World size.
     pool : int
-        Units of a pool; 1 for random lengths in every unit.
+        Micro-batches of a pool; 1 for random lengths in every micro-batch.
     hard_negatives : bool
         Whether hard negatives are encoded.
 
@@ -310,10 +310,10 @@ class TokenUnits:
         self._ranks = ranks
         self._pool = pool
         self._hard_negatives = hard_negatives
-        # First unit of every epoch so far; units of the epoch that was cut last.
+        # First micro-batch of every epoch so far; micro-batches of the epoch that was cut last.
         self._first_of_epoch = [0]
         self._epoch = -1
-        self._units: list[IntArray] = []
+        self._micro_batches: list[IntArray] = []
         self._whole: Rows | None = None
         self._enter(0)
 
@@ -321,18 +321,18 @@ class TokenUnits:
         return len(self._stream)
 
     @property
-    def units_per_epoch(self) -> float:
-        """Units of the first epoch; others differ by a few."""
+    def micro_batches_per_epoch(self) -> float:
+        """Micro-batches of the first epoch; others differ by a few."""
         return self._first_of_epoch[1]
 
-    def unit(self, number: int) -> Rows:
-        """Return the rows of the source's unit ``number``."""
+    def micro_batch(self, number: int) -> Rows:
+        """Return the rows of the source's micro-batch ``number``."""
         while number >= self._first_of_epoch[-1]:
             self._enter(len(self._first_of_epoch) - 1)
         epoch = int(np.searchsorted(self._first_of_epoch, number, side="right")) - 1
         self._enter(epoch)
         assert self._whole is not None
-        chosen = self._units[number - self._first_of_epoch[epoch]]
+        chosen = self._micro_batches[number - self._first_of_epoch[epoch]]
         # Sorted by length, pairs dealt in turn give every rank the same load.
         dealt = [chosen[rank :: self._ranks] for rank in range(self._ranks)]
         bounds = np.cumsum([0, *map(len, dealt)]).tolist()
@@ -344,13 +344,15 @@ class TokenUnits:
         self._whole = self._stream.rows(epoch * len(self._stream), len(self._stream))
         costs_P = self._costs(self._whole)
         rng = np.random.default_rng([self._stream.seed, epoch, 1])
-        self._units = []
+        self._micro_batches = []
         for pool_P in self._pools(costs_P):
-            units = self._cut(pool_P[np.argsort(costs_P[pool_P], kind="stable")], costs_P)
-            self._units += [units[place] for place in rng.permutation(len(units))]
+            micro_batches = self._cut(pool_P[np.argsort(costs_P[pool_P], kind="stable")], costs_P)
+            self._micro_batches += [
+                micro_batches[place] for place in rng.permutation(len(micro_batches))
+            ]
         self._epoch = epoch
         if epoch == len(self._first_of_epoch) - 1:
-            self._first_of_epoch.append(self._first_of_epoch[-1] + len(self._units))
+            self._first_of_epoch.append(self._first_of_epoch[-1] + len(self._micro_batches))
 
     def _costs(self, rows: Rows) -> IntArray:
         costs_P = rows.tokens(self._lengths_N, self._hard_negatives)
@@ -364,22 +366,24 @@ class TokenUnits:
         return costs_P
 
     def _pools(self, costs_P: IntArray) -> Iterator[IntArray]:
-        """Yield places of the epoch's pairs, in order, about ``pool`` units at a time."""
+        """Yield places of the epoch's pairs, in order, about ``pool`` micro-batches at a time."""
         tokens = self._pool * self._ranks * self._max_tokens
         pools = max(1, round(int(costs_P.sum()) / tokens))
         yield from np.array_split(np.arange(len(costs_P)), pools)
 
     def _cut(self, sorted_P: IntArray, costs_P: IntArray) -> list[IntArray]:
-        """Cut a pool into as few units of about equal tokens as the budget allows."""
+        """Cut a pool into as few micro-batches of about equal tokens as the budget allows."""
         totals_P = np.cumsum(costs_P[sorted_P])
         count = max(1, -(-int(totals_P[-1]) // (self._ranks * self._max_tokens)))
         while True:
             shares = totals_P[-1] * np.arange(1, count) / count
-            units = [
-                unit for unit in np.split(sorted_P, np.searchsorted(totals_P, shares)) if len(unit)
+            micro_batches = [
+                micro_batch
+                for micro_batch in np.split(sorted_P, np.searchsorted(totals_P, shares))
+                if len(micro_batch)
             ]
-            if all(self._fits(costs_P[unit]) for unit in units):
-                return units
+            if all(self._fits(costs_P[micro_batch]) for micro_batch in micro_batches):
+                return micro_batches
             count += 1
 
     def _fits(self, costs_R: IntArray) -> bool:

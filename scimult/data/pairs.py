@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import open_arrow
+from scimult.data.text_store import open_arrow, write_arrow
 from scimult.data.views import ViewName
 from scimult.types import IntArray
 
@@ -118,11 +118,6 @@ class KnownPositives(Mapping[int, IntArray]):
     def __len__(self) -> int:
         return len(self._queries)
 
-    def by_row(self, count: int) -> Ragged:
-        """Return the positives of rows ``0 .. count - 1``; empty for rows that are no queries."""
-        owners = self._queries[self._positives.owners]
-        return Ragged.from_pairs(owners, self._positives.values, count)
-
 
 def known_positives(files: Sequence[PairFile]) -> KnownPositives:
     """Return the union of the positives of each query over all groups of ``files``.
@@ -161,9 +156,7 @@ def write_pairs(path: Path | str, pairs: PairFile) -> None:
         columns[name] = _lists(lists.offsets, pa.array(lists.values, pa.int64()))
     if pairs.found_by is not None:
         columns["found_by"] = _lists(pairs.negatives.offsets, pa.array(pairs.found_by))
-    described = {
-        "scimult.format": "pairs",
-        "scimult.version": VERSION,
+    facts = {
         "source": pairs.source,
         "task": pairs.task,
         "split": pairs.split,
@@ -171,11 +164,7 @@ def write_pairs(path: Path | str, pairs: PairFile) -> None:
         **({} if pairs.found_by is None else {"rules": json.dumps(pairs.rules)}),
         **({"shares": json.dumps(pairs.shares)} if pairs.shares else {}),
     }
-    table = pa.table(columns).replace_schema_metadata(described)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with pa.ipc.new_file(str(path), table.schema) as writer:
-        writer.write_batch(table.combine_chunks().to_batches()[0]) if len(pairs) else None
+    write_arrow(Path(path), "pairs", VERSION, columns, facts)
 
 
 def read_pairs(path: Path | str) -> PairFile:

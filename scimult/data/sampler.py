@@ -1,9 +1,9 @@
-"""Batches are planned, not drawn by chance: a pure function of (seed, unit, ranks).
+"""Batches are planned, not drawn by chance: a pure function of (seed, micro-batch, ranks).
 
-A *unit* is one forward-backward over all ranks; without accumulation a unit is a step.
-It holds pairs of one source or of several, the same ones on every rank.
+A *micro-batch* is one forward-backward over all ranks; without accumulation a micro-batch is a
+step. It holds pairs of one source or of several, the same ones on every rank.
 
-Shape legend: S sources, U units.
+Shape legend: S sources, U micro-batches.
 """
 
 from __future__ import annotations
@@ -14,67 +14,67 @@ from typing import Protocol
 
 import numpy as np
 
-from scimult.data.pair_streams import ItemStream, Rows, UnitStream
+from scimult.data.pair_streams import ItemStream, MicroBatchStream, Rows
 from scimult.data.rates import RateArray
 from scimult.types import IntArray
 
 
 @dataclass(frozen=True)
 class PlannedPart:
-    """The rows of one source in a unit, over all ranks; ``source`` is its number."""
+    """The rows of one source in a micro-batch, over all ranks; ``source`` is its number."""
 
     source: int
     rows: Rows
 
 
 class Sampler(Protocol):
-    """Plans the units of a run."""
+    """Plans the micro-batches of a run."""
 
     def __len__(self) -> int:
-        """Return the number of units."""
+        """Return the number of micro-batches."""
 
-    def plan(self, unit: int) -> list[PlannedPart]:
-        """Return the parts of a unit: the same sources in the same order on every rank."""
+    def plan(self, micro_batch: int) -> list[PlannedPart]:
+        """Return the parts of a micro-batch: the same sources in the same order on every rank."""
 
 
 class AlternatingSampler:
-    """Every unit holds pairs of one source, hence of one task.
+    """Every micro-batch holds pairs of one source, hence of one task.
 
-    A source whose units hold many pairs gets fewer of them. At the end of the plan each has the
-    nearest whole number of units to its share.
+    A source whose micro-batches hold many pairs gets fewer of them. At the end of the plan each has
+    the nearest whole number of micro-batches to its share.
 
     Parameters
     ----------
-    streams : sequence of UnitStream
+    streams : sequence of MicroBatchStream
         One per source.
     rates : array
         Share of the pairs that each source gets; sums to 1.
-    units : int
+    micro-batches : int
         Length of the plan.
     seed : int
         Decides the order of the sources.
     sequential : bool
-        All units of the first source, then all of the next, instead of an even spread.
+        All micro-batches of the first source, then all of the next, instead of an even spread.
     """
 
     def __init__(
         self,
-        streams: Sequence[UnitStream],
+        streams: Sequence[MicroBatchStream],
         rates: RateArray,
         *,
-        units: int,
+        micro_batches: int,
         seed: int,
         sequential: bool = False,
     ) -> None:
         self._streams = list(streams)
-        per_pair_S = _units_per_pair(streams, rates)
-        units_S = per_pair_S / per_pair_S.sum()
+        per_pair_S = _micro_batches_per_pair(streams, rates)
+        micro_batches_S = per_pair_S / per_pair_S.sum()
         if sequential:
-            shares_S = share_out(units_S, units, 1)[0]
+            shares_S = share_out(micro_batches_S, micro_batches, 1)[0]
             self._source_U = np.repeat(np.arange(len(streams)), shares_S)
         else:
-            self._source_U = _interleave(units_S, units, seed)
-        self._uses_before_U = np.zeros(units, dtype=np.int64)
+            self._source_U = _interleave(micro_batches_S, micro_batches, seed)
+        self._uses_before_U = np.zeros(micro_batches, dtype=np.int64)
         for number in range(len(streams)):
             chosen = self._source_U == number
             self._uses_before_U[chosen] = np.arange(chosen.sum())
@@ -82,17 +82,21 @@ class AlternatingSampler:
     def __len__(self) -> int:
         return len(self._source_U)
 
-    def plan(self, unit: int) -> list[PlannedPart]:
-        """Return the one part of a unit."""
-        source = int(self._source_U[unit])
-        return [PlannedPart(source, self._streams[source].unit(int(self._uses_before_U[unit])))]
+    def plan(self, micro_batch: int) -> list[PlannedPart]:
+        """Return the one part of a micro-batch."""
+        source = int(self._source_U[micro_batch])
+        return [
+            PlannedPart(
+                source, self._streams[source].micro_batch(int(self._uses_before_U[micro_batch]))
+            )
+        ]
 
 
 class MixingSampler:
-    """Every unit holds pairs of several sources, as many of each as its rate asks for.
+    """Every micro-batch holds pairs of several sources, as many of each as its rate asks for.
 
     A source's pairs so far are its rate of all pairs so far, give or take one; a source of a
-    low rate is absent from some units.
+    low rate is absent from some micro-batches.
 
     Parameters
     ----------
@@ -101,42 +105,42 @@ class MixingSampler:
     rates : array
         Share of the pairs that each source gets; sums to 1.
     rows : int
-        Pairs of a unit over all ranks.
-    units : int
+        Pairs of a micro-batch over all ranks.
+    micro-batches : int
         Length of the plan.
     """
 
     def __init__(
-        self, streams: Sequence[ItemStream], rates: RateArray, *, rows: int, units: int
+        self, streams: Sequence[ItemStream], rates: RateArray, *, rows: int, micro_batches: int
     ) -> None:
         self._streams = list(streams)
-        self._rows_US = share_out(rates, rows, units)
+        self._rows_US = share_out(rates, rows, micro_batches)
         self._before_US = np.cumsum(self._rows_US, axis=0) - self._rows_US
 
     def __len__(self) -> int:
         return len(self._rows_US)
 
-    def plan(self, unit: int) -> list[PlannedPart]:
-        """Return a part for every source that has rows in the unit."""
+    def plan(self, micro_batch: int) -> list[PlannedPart]:
+        """Return a part for every source that has rows in the micro-batch."""
         return [
-            PlannedPart(number, stream.rows(int(self._before_US[unit, number]), int(count)))
+            PlannedPart(number, stream.rows(int(self._before_US[micro_batch, number]), int(count)))
             for number, stream in enumerate(self._streams)
-            if (count := self._rows_US[unit, number])
+            if (count := self._rows_US[micro_batch, number])
         ]
 
 
 class BalancedSampler:
-    """The units of another sampler, divided over the ranks by tokens.
+    """The micro-batches of another sampler, divided over the ranks by tokens.
 
     All ranks wait for the one with the longest texts. A part's rows are dealt by length,
     longest first, one to each rank in turn: of every round the longest goes to the rank that
-    has the least so far. What a unit holds does not change, nor by more than one how many
+    has the least so far. What a micro-batch holds does not change, nor by more than one how many
     rows of a part a rank has.
 
     Parameters
     ----------
     sampler : Sampler
-        Plans what a unit holds.
+        Plans what a micro-batch holds.
     lengths_N : IntArray
         Tokens of every text, as they are encoded.
     ranks : int
@@ -156,12 +160,12 @@ class BalancedSampler:
     def __len__(self) -> int:
         return len(self._sampler)
 
-    def plan(self, unit: int) -> list[PlannedPart]:
-        """Return the parts of a unit."""
+    def plan(self, micro_batch: int) -> list[PlannedPart]:
+        """Return the parts of a micro-batch."""
         loads = np.zeros(self._ranks, dtype=np.int64)
         return [
             PlannedPart(part.source, self._deal(part.rows, loads))
-            for part in self._sampler.plan(unit)
+            for part in self._sampler.plan(micro_batch)
         ]
 
     def _deal(self, rows: Rows, loads: IntArray) -> Rows:
@@ -179,53 +183,55 @@ class BalancedSampler:
         return rows.take(np.concatenate([np.array(part, dtype=np.int64) for part in dealt]), bounds)
 
 
-def epoch_units(streams: Sequence[UnitStream], rates: RateArray) -> float:
-    """Return how many units of an `AlternatingSampler` hold as many pairs as its sources have.
+def epoch_micro_batches(streams: Sequence[MicroBatchStream], rates: RateArray) -> float:
+    """Return how many micro-batches of an `AlternatingSampler` hold as many pairs as there are.
 
-    With rates in proportion to the pairs, these are the units in which every pair comes once.
-    Sources of rate 0 do not count.
+    With rates in proportion to the pairs, these are the micro-batches in which every pair comes
+    once. Sources of rate 0 do not count.
     """
     pairs = sum(len(stream) for stream, rate in zip(streams, rates, strict=True) if rate > 0)
-    return pairs * float(_units_per_pair(streams, rates).sum())
+    return pairs * float(_micro_batches_per_pair(streams, rates).sum())
 
 
-def _units_per_pair(streams: Sequence[UnitStream], rates: RateArray) -> RateArray:
-    """Return the units that each source adds to a pair of the plan, by its share of the pairs."""
-    per_pair_S = [stream.units_per_epoch / len(stream) for stream in streams]
-    units_S: RateArray = rates * np.array(per_pair_S)
-    return units_S
+def _micro_batches_per_pair(streams: Sequence[MicroBatchStream], rates: RateArray) -> RateArray:
+    """Return what micro-batches a source adds to a pair of the plan, by its share of pairs."""
+    per_pair_S = [stream.micro_batches_per_epoch / len(stream) for stream in streams]
+    micro_batches_S: RateArray = rates * np.array(per_pair_S)
+    return micro_batches_S
 
 
-def _interleave(rates: RateArray, units: int, seed: int) -> IntArray:
-    """Spread the sources evenly: at every unit the one that is most behind its rate.
+def _interleave(rates: RateArray, micro_batches: int, seed: int) -> IntArray:
+    """Spread the sources evenly: at every micro-batch the one that is most behind its rate.
 
-    A seeded jitter keeps the order free of a fixed pattern; it is bounded, so after n units
+    A seeded jitter keeps the order free of a fixed pattern; it is bounded, so after n micro-batches
     each source has been used ``rate * n`` times give or take a few, and less than one at the end.
     """
     rng = np.random.default_rng([seed, 1])
     used = np.zeros(len(rates))
-    totals = share_out(rates, units, 1)[0]
-    chosen = np.zeros(units, dtype=np.int64)
-    jitter = rng.random((units, len(rates))) * 0.5
-    for unit in range(units):
-        behind = np.where(used < totals, rates * (unit + 1) - used + jitter[unit], -np.inf)
-        chosen[unit] = int(behind.argmax())
-        used[chosen[unit]] += 1
+    totals = share_out(rates, micro_batches, 1)[0]
+    chosen = np.zeros(micro_batches, dtype=np.int64)
+    jitter = rng.random((micro_batches, len(rates))) * 0.5
+    for micro_batch in range(micro_batches):
+        behind = np.where(
+            used < totals, rates * (micro_batch + 1) - used + jitter[micro_batch], -np.inf
+        )
+        chosen[micro_batch] = int(behind.argmax())
+        used[chosen[micro_batch]] += 1
     return chosen
 
 
-def share_out(rates: RateArray, rows: int, units: int) -> IntArray:
-    """Divide each unit's rows over the sources by what each is behind its rate.
+def share_out(rates: RateArray, rows: int, micro_batches: int) -> IntArray:
+    """Divide each micro-batch's rows over the sources by what each is behind its rate.
 
     Returns
     -------
     IntArray
-        Rows of each source in each unit, shape ``(U, S)``.
+        Rows of each source in each micro-batch, shape ``(U, S)``.
     """
-    rows_US = np.zeros((units, len(rates)), dtype=np.int64)
+    rows_US = np.zeros((micro_batches, len(rates)), dtype=np.int64)
     used_S = np.zeros(len(rates), dtype=np.int64)
-    for unit in range(units):
-        behind_S = rates * rows * (unit + 1) - used_S
+    for micro_batch in range(micro_batches):
+        behind_S = rates * rows * (micro_batch + 1) - used_S
         rows_S = np.floor(behind_S.clip(min=0)).astype(np.int64)
         left = rows - int(rows_S.sum())
         for number in np.argsort(-(behind_S - rows_S), kind="stable")[: max(left, 0)]:
@@ -235,5 +241,5 @@ def share_out(rates: RateArray, rows: int, units: int) -> IntArray:
             rows_S[number] -= 1
         assert rows_S.min() >= 0
         used_S += rows_S
-        rows_US[unit] = rows_S
+        rows_US[micro_batch] = rows_S
     return rows_US

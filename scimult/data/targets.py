@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import open_arrow
+from scimult.data.text_store import open_arrow, write_arrow
 from scimult.types import IntArray
 
 VERSION = "1"
@@ -115,20 +115,14 @@ def write_targets(path: Path | str, targets: TargetFile) -> None:
             pa.array(targets.labels.offsets, pa.int64()),
             pa.array(targets.labels.values, pa.int64()),
         )
-    described = {
-        "scimult.format": "targets",
-        "scimult.version": VERSION,
+    facts = {
         "source": targets.source,
         "task": targets.task,
         "split": targets.split,
         "kind": targets.kind,
         "class names": json.dumps(targets.classes),
     }
-    table = pa.table(columns).replace_schema_metadata(described)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with pa.ipc.new_file(str(path), table.schema) as writer:
-        writer.write_table(table)
+    write_arrow(Path(path), "targets", VERSION, columns, facts)
 
 
 def read_targets(path: Path | str) -> TargetFile:

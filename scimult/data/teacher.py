@@ -9,11 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from scimult.data.pairs import PairFile
-from scimult.data.text_store import open_arrow
+from scimult.data.text_store import open_arrow, write_arrow
 from scimult.errors import DataError
 from scimult.types import IntArray
 
@@ -112,11 +111,8 @@ class TeacherScores:
     def write(self, folder: Path) -> None:
         """Write ``teacher.arrow`` into a prepared folder that is being made."""
         queries, candidates = self.pairs
-        described = {"scimult.format": "teacher", "scimult.version": VERSION}
         columns = {"query": queries, "candidate": candidates, "score": self._values}
-        table = pa.table(columns).replace_schema_metadata(described)
-        with pa.ipc.new_file(str(folder / FILE_NAME), table.schema) as writer:
-            writer.write_table(table)
+        write_arrow(folder / FILE_NAME, "teacher", VERSION, columns)
 
 
 def read_teacher_scores(folder: Path) -> TeacherScores | None:

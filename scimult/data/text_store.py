@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -183,6 +183,35 @@ class TextStoreWriter:
         self._writer.write_table(table)
         self._pending.clear()
         self._waiting = 0
+
+
+def write_arrow(
+    path: Path,
+    what: str,
+    version: str,
+    columns: Mapping[str, pa.Array],
+    facts: Mapping[str, str] | None = None,
+) -> None:
+    """Write columns as an Arrow IPC file that `open_arrow` reads.
+
+    Call it inside ``files.atomic_folder``.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its folder is made if it is not there.
+    what, version : str
+        Name and version of its format.
+    columns : mapping of str to array
+        Of equal lengths.
+    facts : mapping of str to str, optional
+        What else its metadata say.
+    """
+    described = {"scimult.format": what, "scimult.version": version, **(facts or {})}
+    table = pa.table(dict(columns)).replace_schema_metadata(described)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
 
 
 def open_arrow(path: Path, what: str, version: str) -> pa.Table:

@@ -114,7 +114,7 @@ class TextTokenizer:
             raise CheckpointError(
                 "tokenizer folder does not exist", path=path, fix="check the path"
             )
-        if (ours := _saved_by_us(Path(path), lowercase)) is not None:
+        if (ours := cls.saved(Path(path), lowercase=lowercase)) is not None:
             return ours
         from transformers import PreTrainedTokenizerFast
 
@@ -127,6 +127,18 @@ class TextTokenizer:
             fix = "convert it to a tokenizer.json file"
             raise CheckpointError("not a fast tokenizer", path=path, fix=fix)
         return cls(tokenizer, lowercase=lowercase)
+
+    @classmethod
+    def saved(cls, folder: Path, *, lowercase: bool | None = None) -> TextTokenizer | None:
+        """Read files that we saved, without transformers; None if they are not ours or changed."""
+        saved = SavedTokenizer.find(folder)
+        if saved is None:
+            return None
+        try:
+            found = cls(saved, lowercase=lowercase)
+        except SciMultError:
+            return None
+        return found if found.fingerprint == saved.recorded else None
 
     @property
     def vocab_size(self) -> int:
@@ -220,18 +232,6 @@ def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:
 def _lowercases(normalizer: Any) -> bool:
     """Return whether a tokenizer's normalizer, whatever its type, lower-cases."""
     return normalizer is not None and "A" not in normalizer.normalize_str("A")
-
-
-def _saved_by_us(folder: Path, lowercase: bool | None) -> TextTokenizer | None:
-    """Read files that we saved without transformers, if they give what was saved."""
-    saved = SavedTokenizer.find(folder)
-    if saved is None:
-        return None
-    try:
-        found = TextTokenizer(saved, lowercase=lowercase)
-    except SciMultError:
-        return None
-    return found if found.fingerprint == saved.recorded else None
 
 
 def _load(folder: Path) -> Any:

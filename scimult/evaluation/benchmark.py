@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError
@@ -13,7 +13,7 @@ from scimult.evaluation.protocols import OWN_METRICS, PROTOCOLS, known_protocol
 from scimult.types import Similarity
 
 Format = Literal[
-    "house",
+    "native",
     "scirepeval",
     "scirepeval_training",
     "scidocs",
@@ -24,8 +24,14 @@ Format = Literal[
     "doris_mae",
     "litsearch",
 ]
+OLD_NAMES = {"house": "native"}
+"""Formats that suites and results of earlier versions name otherwise."""
 GROUPED = ("mdcr", "csfcube", "litsearch")
 """Formats whose queries are in groups."""
+
+
+def _today(name: Any) -> Any:
+    return OLD_NAMES.get(name, name) if isinstance(name, str) else name
 
 
 class Expected(StrictConfig):
@@ -150,7 +156,7 @@ class Benchmark(StrictConfig):
     texts, queries, judgments, labels, matched : str, optional
         Files of papers or of all texts, of queries, of judgments, of labels and of labels whose
         names match, relative to that folder, where the format does not name them itself or the
-        files have other names. A classification set of format ``house`` without label file has
+        files have other names. A classification set of format ``native`` without label file has
         the names that the papers carry.
     split : str
         Which judgments (``qrels/<split>.tsv``) or papers (``split.csv``) are scored; several,
@@ -194,7 +200,7 @@ class Benchmark(StrictConfig):
     task: str
     fallback_task: str | None = None
     protocol: Annotated[str, AfterValidator(known_protocol)]
-    format: Format = "house"
+    format: Annotated[Format, BeforeValidator(_today)] = "native"
     folder: str
     texts: str | None = None
     queries: str | None = None
@@ -263,7 +269,7 @@ class Benchmark(StrictConfig):
         if self.average == "groups" and self.format not in GROUPED:
             problem = f"format {self.format!r} has no groups of queries"
             raise ConfigError(problem, fix="use average: queries")
-        if self.judgments and (self.format != "house" or self.is_classification or self.probe):
+        if self.judgments and (self.format != "native" or self.is_classification or self.probe):
             fix = "name the files of other formats and protocols by texts, queries and labels"
             raise ConfigError("judgments names a file of the BEIR layout", fix=fix)
         return self

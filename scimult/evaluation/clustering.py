@@ -52,19 +52,19 @@ def author_clustering(
     }
     tuning, scored = _halves(signatures, sorted(blocks))
     distances = _candidates([trees[name] for name in tuning])
-    chosen = max(distances, key=lambda cut: _scores(signatures, blocks, trees, tuning, cut)[2])
-    precision, recall, f1 = _scores(signatures, blocks, trees, scored, chosen)
-    found = {"b_cubed_precision": precision, "b_cubed_recall": recall, "b_cubed_f1": f1}
+    best_cut = max(distances, key=lambda cut: _scores(signatures, blocks, trees, tuning, cut)[2])
+    precision, recall, f1 = _scores(signatures, blocks, trees, scored, best_cut)
+    scores = {"b_cubed_precision": precision, "b_cubed_recall": recall, "b_cubed_f1": f1}
     predicted = [""] * len(signatures.ids)
     for name in scored:
-        clusters = _cut(trees[name], len(blocks[name]), chosen)
+        clusters = _cut(trees[name], len(blocks[name]), best_cut)
         for row, cluster in zip(blocks[name], clusters, strict=True):
             predicted[row] = f"{name}/{cluster}"
     return Outcome(
-        scores={name: found[name] for name in benchmark.metrics},
+        scores={name: scores[name] for name in benchmark.metrics},
         per_query={"gold": signatures.persons, "predicted": predicted},
         details={
-            "distance": float(chosen),
+            "distance": float(best_cut),
             "blocks_tuning": len(tuning),
             "blocks_scored": len(scored),
         },

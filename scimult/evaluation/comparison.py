@@ -31,7 +31,7 @@ from scimult.evaluation.resampling import (
     mean_sample,
     randomisation_test,
 )
-from scimult.evaluation.results import Result, folder_of, load_results, provenance
+from scimult.evaluation.results import Result, folder_of, provenance, require_results
 from scimult.files import sha256, write_json
 
 FEW = 30
@@ -139,27 +139,24 @@ def compare(out: Path, settings: Settings, systems: Sequence[str] = ()) -> Compa
     UnknownNameError
         If a system has no result below ``out``.
     """
-    found = load_results(out)
-    if not found:
-        raise DataError("no results in this folder", path=out, fix="run scimult evaluate first")
-    results = _chosen(found, settings.baseline, systems)
+    results = _chosen(require_results(out), settings.baseline, systems)
     baseline, *others = results
     check_comparable(others, baseline.suite["name"], baseline.facts)
-    drawn: list[_Drawn] = []
+    compared: list[_Drawn] = []
     names = set_order(results)
     for name in names:
         present = [result for result in results if name in result.sets]
         if baseline in present and len(present) > 1:
-            drawn += _compare_set(out, present, name, settings)
-    if not drawn:
+            compared += _compare_set(out, present, name, settings)
+    if not compared:
         raise ConfigError(
             f"no data set has scores per query of {settings.baseline} and another system",
             fix="evaluate both on the same sets",
         )
-    corrected = holm([entry.row.p for entry in drawn if entry.row.p is not None])
+    corrected = holm([entry.row.p for entry in compared if entry.row.p is not None])
     rows = [
         entry.row.model_copy(update={"p_holm": p})
-        for entry, p in zip(drawn, corrected, strict=True)
+        for entry, p in zip(compared, corrected, strict=True)
     ]
     tested = {row.name for row in rows if row.metric == baseline.sets[row.name].main_metric}
     shared = [
@@ -170,7 +167,7 @@ def compare(out: Path, settings: Settings, systems: Sequence[str] = ()) -> Compa
         systems=[result.system for result in others],
         settings=settings,
         rows=rows,
-        averages=_averages(baseline, drawn, shared, settings.confidence),
+        averages=_averages(baseline, compared, shared, settings.confidence),
         notes=_notes(results, names, rows, len(shared), settings),
         results={
             result.system: sha256(folder_of(out, result.system) / "result.json")
@@ -269,7 +266,7 @@ def _compare_set(
         randomisation_test(sample, samples[0], settings.resamples, seed) for sample in samples[1:]
     ]
     task, queries = results[0].sets[name].task, len(samples[0])
-    drawn = []
+    compared = []
     for column, metric in enumerate(metrics):
         scores = [result.sets[name].scores[metric] for result in results]
         for system, (p_M, exact) in enumerate(tests, start=1):
@@ -277,8 +274,8 @@ def _compare_set(
             differences_R = scores_SRM[system, :, column] - scores_SRM[0, :, column]
             row = _difference(where, scores[0], scores[system], differences_R, settings.confidence)
             row = row.model_copy(update={"p": float(p_M[column]), "exact": exact})
-            drawn.append(_Drawn(row, differences_R))
-    return drawn
+            compared.append(_Drawn(row, differences_R))
+    return compared
 
 
 def _difference(
@@ -338,13 +335,13 @@ def _too_few(rows: Sequence[Difference], settings: Settings) -> list[str]:
     """Say if no drawn p-value can pass: the least there is, corrected, is too large."""
     at_best = 1 / (1 + settings.resamples)
     corrected = holm([row.p if row.exact and row.p is not None else at_best for row in rows])
-    drawn = [p for row, p in zip(rows, corrected, strict=True) if not row.exact]
-    if not drawn or min(drawn) <= settings.level:
+    not_exact = [p for row, p in zip(rows, corrected, strict=True) if not row.exact]
+    if not not_exact or min(not_exact) <= settings.level:
         return []
     enough = math.ceil(len(rows) / settings.level)
     return [
         f"Too few resamples: with {settings.resamples:,} and {len(rows)} comparisons no p (Holm) "
-        f"that was drawn can be below {min(drawn):.4f} and get a *. Pass --resamples {enough}."
+        f"that was drawn can be below {min(not_exact):.4f} and get a *. Pass --resamples {enough}."
     ]
 
 
@@ -378,9 +375,9 @@ def _notes(
             metric = present[0].sets[name].main_metric
             notes.append(f"{name}: {metric} is not a mean over queries, and is not tested.")
         if settings.metric == "all":
-            kept = _shared_metrics(present, name, "all")
+            tested = _shared_metrics(present, name, "all")
             every = dict.fromkeys(key for result in present for key in result.sets[name].scores)
-            left = [metric for metric in every if metric not in kept]
+            left = [metric for metric in every if metric not in tested]
             notes += [f"{name}: not tested: {', '.join(left)}."] if left else []
         count = present[0].sets[name].counts["queries"]
         if count < FEW:

@@ -18,7 +18,7 @@ from scimult.config import StrictConfig
 from scimult.errors import DataError
 from scimult.evaluation.metrics import Scores
 from scimult.evaluation.report import check_comparable, set_order
-from scimult.evaluation.results import Result, load_results, provenance
+from scimult.evaluation.results import load_results, provenance
 from scimult.table import ABSENT, Table, label, number
 
 FEWEST = 3
@@ -78,7 +78,7 @@ def correlate(out: Path) -> Correlation:
         raise DataError(
             "correlations need two data sets that every system has", path=out, value=shared
         )
-    scores_SD = np.array([[_main(result, name) for name in shared] for result in results])
+    scores_SD = np.array([[result.sets[name].main_score for name in shared] for result in results])
     left = [name for name in names if name not in shared]
     notes = [
         f"Correlations of main metrics between data sets, over {len(results)} systems; {ABSENT}: "
@@ -114,11 +114,6 @@ def correlation_table(correlation: Correlation, method: Method) -> Table:
     rows = [[label(name), *(number(value, "{:.2f}") for value in row)] for name, row in matrix]
     title = f"Suite {correlation.suite}: {method} correlation between data sets"
     return Table(title, ["set", *correlation.sets], 1, rows, correlation.notes)
-
-
-def _main(result: Result, name: str) -> float:
-    entry = result.sets[name]
-    return entry.scores[entry.main_metric]
 
 
 def _coefficient(first_S: Scores, second_S: Scores, method: Method) -> float | None:

@@ -1,38 +1,44 @@
-"""Reading benchmarks: the files of every layout, checked before anything is scored."""
+"""Data of benchmarks: fetched from the hub, read in every layout, checked before it is scored."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scimult.data.lines import Rejects
 from scimult.downloads import Archive, Remote, address
 from scimult.errors import DataError
-from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.benchmark import Benchmark, HubFile
 from scimult.evaluation.formats import (
     csfcube,
     doris_mae,
-    house,
     litsearch,
     mdcr,
+    native,
     s2and,
     scidocs,
     scimult,
     scirepeval,
     scirepeval_training,
 )
+from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.task_data import Dataset, PaperSet, Signatures, TaskData
+from scimult.files import atomic_file
 
 __all__ = [
     "Dataset",
     "PaperSet",
     "Signatures",
     "TaskData",
+    "download_from_hub",
     "missing_files",
     "read_dataset",
     "remote_files",
+    "write_hub_file",
 ]
 
 
@@ -41,11 +47,11 @@ class Layout:
     """How one layout is read: the files it needs, and what they become."""
 
     needed: Callable[[Benchmark, Path], list[Path]]
-    read: Callable[[str, Benchmark, Path, Rejects], TaskData]
+    read: Callable[[Source], TaskData]
 
 
 FORMATS: dict[str, Layout] = {
-    "house": Layout(house.needed, house.read),
+    "native": Layout(native.needed, native.read),
     "scirepeval": Layout(scirepeval.needed, scirepeval.read),
     "scirepeval_training": Layout(scirepeval_training.needed, scirepeval_training.read),
     "scidocs": Layout(scidocs.needed, scidocs.read),
@@ -75,7 +81,9 @@ def read_dataset(
         has_address = benchmark.hub or benchmark.remote
         fix = f"{how_to_get}; or scimult evaluate --download" if has_address else how_to_get
         raise DataError(f"data of {name} is not there: {names}", fix=fix)
-    dataset = FORMATS[benchmark.format].read(name, benchmark, root, rejects)
+    layout = FORMATS[benchmark.format]
+    paths = layout.needed(benchmark, root)
+    dataset = layout.read(Source(name, benchmark, root / benchmark.folder, paths, rejects))
     _check_counts(dataset, benchmark)
     return dataset
 
@@ -113,3 +121,52 @@ def _check_counts(dataset: TaskData, benchmark: Benchmark) -> None:
             value=dataset.counts,
             fix=f"get the data again, or pass benchmarks.{dataset.name}.expected=null",
         )
+
+
+def download_from_hub(
+    benchmarks: Mapping[str, Benchmark], root: Path, on_file: Callable[[Path], None]
+) -> list[Path]:
+    """Write the files that have a source on the hub and are not there yet; return their paths.
+
+    Raises
+    ------
+    DataError
+        If a source cannot be read; files written before stay.
+    """
+    written: list[Path] = []
+    for benchmark in benchmarks.values():
+        for name, source in benchmark.hub.items():
+            path = (root / benchmark.folder / name).resolve()
+            if path.exists():
+                continue
+            on_file(path)
+            write_hub_file(path, source)
+            written.append(path)
+    return written
+
+
+def write_hub_file(path: Path, source: HubFile) -> None:
+    """Write one split as JSON lines, or as a table if ``path`` ends in ``.tsv`` or ``.csv``."""
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(source.repo, source.config, split=source.split)
+    except Exception as error:  # the hub's client and its libraries raise what they like
+        raise DataError(
+            f"cannot read {source.repo} ({source.config}, {source.split}): "
+            f"{str(error).splitlines()[0]}",
+            path=path,
+            fix="check the connection, or write the file yourself (docs/suites.md)",
+        ) from error
+    separator = {".tsv": "\t", ".csv": ","}.get(path.suffix)
+    with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        if separator:
+            file.write(separator.join(rows.column_names) + "\n")
+        for row in rows:
+            file.write(_line(row, separator))
+
+
+def _line(row: Mapping[str, Any], separator: str | None) -> str:
+    if separator is None:
+        return json.dumps(row, ensure_ascii=False, default=str) + "\n"
+    return separator.join(str(value) for value in row.values()) + "\n"

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from scimult.errors import DataError, UnknownNameError
-from scimult.evaluation.results import Result, SetResult, folder_of, load_results
+from scimult.evaluation.results import Result, SetResult, folder_of, require_results
 from scimult.files import atomic_file, write_json, write_text
 
 MTEB_VERSION = "2.0.0"
@@ -55,13 +55,13 @@ def export_results(
     UnknownNameError
         If a system or a set has no result.
     """
-    chosen = [(folder, one) for folder in folders for one in _chosen(folder, systems, sets)]
+    selected = [(folder, one) for folder in folders for one in _chosen(folder, systems, sets)]
     if form == "csv":
-        write_text(out / "results.csv", _csv(result for _, result in chosen))
+        write_text(out / "results.csv", _csv(result for _, result in selected))
         return [out / "results.csv"]
     if form == "mteb":
-        return [path for _, result in chosen for path in _mteb(result, out, names or {})]
-    written = [path for folder, result in chosen for path in _beir(folder, result, out)]
+        return [path for _, result in selected for path in _mteb(result, out, names or {})]
+    written = [path for folder, result in selected for path in _beir(folder, result, out)]
     if not written:
         fix = "evaluate again with --save-runs"
         raise DataError("no ranked lists in these results", path=folders[0], fix=fix)
@@ -69,9 +69,7 @@ def export_results(
 
 
 def _chosen(folder: Path, systems: Sequence[str], sets: Sequence[str]) -> list[Result]:
-    results = load_results(folder)
-    if not results:
-        raise DataError("no results in this folder", path=folder, fix="run scimult evaluate first")
+    results = require_results(folder)
     known = {result.system: result for result in results}
     for name in systems:
         if name not in known:
@@ -123,15 +121,15 @@ def _task_result(
     task: str, entry: SetResult, suite: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
     scores = {_mteb_metric(metric): score for metric, score in entry.scores.items()}
-    scores["main_score"] = entry.scores[entry.main_metric]
+    scores["main_score"] = entry.main_score
     split = suite["benchmarks"][name]["split"]
-    found = {**scores, "hf_subset": "default", "languages": _LANGUAGES}
+    of_split = {**scores, "hf_subset": "default", "languages": _LANGUAGES}
     return {
         # Which data it was: the digests of its files are in our own result.
         "dataset_revision": f"{suite['name']}/{name}",
         "task_name": task,
         "mteb_version": MTEB_VERSION,
-        "scores": {split: [found]},
+        "scores": {split: [of_split]},
         "evaluation_time": entry.seconds,
         "kg_co2_emissions": None,
     }
@@ -172,15 +170,15 @@ def _beir(folder: Path, result: Result, out: Path) -> list[Path]:
 
 def _read_lists(path: Path) -> dict[str, dict[str, float]]:
     """Read a TREC run without knowing its queries and candidates."""
-    found: dict[str, dict[str, float]] = {}
+    lists: dict[str, dict[str, float]] = {}
     with open(path, encoding="utf-8") as file:
         for line, text in enumerate(file, start=1):
             columns = text.split()
             try:
                 query, _, document, _, score, _ = columns
-                found.setdefault(unquote(query), {})[unquote(document)] = float(score)
+                lists.setdefault(unquote(query), {})[unquote(document)] = float(score)
             except ValueError as error:
                 fix = "evaluate again with --save-runs"
                 problem = "not a line of a TREC run"
                 raise DataError(problem, path=path, line=line, value=text, fix=fix) from error
-    return found
+    return lists

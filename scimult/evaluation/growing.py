@@ -2,11 +2,13 @@
 
 What the same system scored before on the same suite stays beside it, with the provenance of its
 run. So a suite can be evaluated in parts, and a run that is killed or fails loses no finished set.
+Confidence intervals are kept in it, too.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -14,7 +16,8 @@ from pydantic import ValidationError
 
 from scimult.errors import ConfigError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.intervals import with_intervals
+from scimult.evaluation.comparison import Settings, paired_samples, set_seed
+from scimult.evaluation.resampling import bootstrap, interval
 from scimult.evaluation.results import (
     Result,
     SetFacts,
@@ -163,8 +166,8 @@ def _refuse_another(before: Result, now: Result, path: Path) -> None:
     differing = _differing(before.settings, now.settings)
     if differing:
         problem = f"the result of {now.system} is of another one: {', '.join(differing)} differ"
-        shown = {key: before.settings.get(key) for key in differing}
-        raise ConfigError(problem, path=path, value=shown, fix=fix)
+        before_values = {key: before.settings.get(key) for key in differing}
+        raise ConfigError(problem, path=path, value=before_values, fix=fix)
 
 
 def _differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -208,3 +211,38 @@ def _continued(before: Result, now: Result) -> Result:
 
 def _without(notes: dict[str, str], name: str) -> dict[str, str]:
     return {key: reason for key, reason in notes.items() if key != name}
+
+
+def with_intervals(
+    result: Result, out: Path, confidence: float, names: Sequence[str] = ()
+) -> Result:
+    """Return the result with a bootstrap interval of every score that has scores per query.
+
+    Sets that are not among ``names``, if there are any, keep what they have.
+
+    How they were drawn stands in the provenance: confidence, resamples, and the seed, which is
+    null in a result without intervals.
+
+    Raises
+    ------
+    DataError
+        If the scores per query below ``out`` are not those of the result.
+    """
+    settings = Settings(baseline=result.system, confidence=confidence)
+    sets = {}
+    for name, entry in result.sets.items():
+        metrics = entry.resampled_metrics
+        if not metrics or (names and name not in names):
+            sets[name] = entry
+            continue
+        samples = paired_samples(out, [result], name, metrics)
+        scores_RM = bootstrap(samples, settings.resamples, set_seed(settings.seed, name))[0]
+        intervals = {
+            metric: interval(scores_RM[:, column], confidence)
+            for column, metric in enumerate(metrics)
+        }
+        sets[name] = entry.model_copy(update={"intervals": intervals})
+    how = settings.model_dump(include={"seed", "confidence", "resamples"})
+    return result.model_copy(
+        update={"sets": sets, "provenance": {**result.provenance, **how}}, deep=True
+    )

@@ -140,8 +140,8 @@ def evaluate(
         if growing.has(name, entry.facts):
             scored = True
             if audited := (contamination or {}).get(name):
-                kept = growing.result.sets[name]
-                growing.add(name, kept.model_copy(update={"contamination": audited}))
+                before = growing.result.sets[name]
+                growing.add(name, before.model_copy(update={"contamination": audited}))
             on_set(name, None)
         elif needs_embeddings(entry) and not isinstance(system, EmbeddingSystem):
             growing.leave_out(name, "needs paper embeddings, which this system does not have")
@@ -149,13 +149,13 @@ def evaluate(
             try:
                 now = _scored(system, name, entry, out, save_runs)
                 audited = (contamination or {}).get(name)
-                found = growing.add(name, now.model_copy(update={"contamination": audited}))
+                added = growing.add(name, now.model_copy(update={"contamination": audited}))
             except Exception as error:
                 errors[name] = error
                 growing.fail(name, str(error) or type(error).__name__)
             else:
                 scored = True
-                on_set(name, found)
+                on_set(name, added)
     if not scored:
         fix = "evaluate a text encoder, or other sets"
         problem, value = f"no set can be scored with {system.name}", growing.result.not_scored

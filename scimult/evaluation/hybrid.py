@@ -8,14 +8,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from scimult.data.lines import Rejects
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
-from scimult.evaluation.dev_sets import DevSet
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.metrics import Scores, compute, judge
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.systems import Ranker, System
@@ -222,8 +225,8 @@ class _RerankedRanker:
         self._place_C = places_of(id_order(dataset.candidate_ids))
 
     def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
-        found = self._first.search(max(k, self._system.top), exclude_Q)
-        ranking = self._reranked(found)
+        first = self._first.search(max(k, self._system.top), exclude_Q)
+        ranking = self._reranked(first)
         return Ranking(ranking.rows_QK[:, :k], ranking.scores_QK[:, :k])
 
     def rank_listed(self, lists: Ragged) -> Ranking:
@@ -245,3 +248,38 @@ class _RerankedRanker:
             np.concatenate([best.rows_QK, rest_QK], axis=1),
             np.concatenate([best.scores_QK, below_QK.astype(np.float32)], axis=1),
         )
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """Queries that are not scored, and whether a query paper is left out of its own list."""
+
+    dataset: Dataset
+    leaves_out: bool
+
+    def rank(self, ranker: Ranker, depth: int) -> Ranking:
+        """Rank as the benchmark's protocol does."""
+        if self.dataset.lists is not None:
+            return ranker.rank_listed(self.dataset.lists)
+        return ranker.search(depth, self.dataset.own_rows if self.leaves_out else None)
+
+
+def read_dev_sets(
+    benchmarks: Mapping[str, Benchmark], root: Path, split: str, *, skip_bad: bool = False
+) -> dict[str, DevSet]:
+    """Read a split of every benchmark that ranks texts, under the name ``SET.SPLIT``.
+
+    Raises
+    ------
+    DataError
+        If a benchmark has no files for this split, or they are bad.
+    """
+    dev_sets = {}
+    for name, benchmark in benchmarks.items():
+        other = benchmark.model_copy(update={"split": split, "expected": None})
+        how = f"write the judgments of split {split!r}, or fuse without dev="
+        dataset = read_dataset(f"{name}.{split}", other, root, how, Rejects(skip_bad))
+        if isinstance(dataset, Dataset):
+            linked = benchmark.protocol == "link_retrieval" and benchmark.mode != "paper"
+            dev_sets[name] = DevSet(dataset, linked or benchmark.mode == "beir")
+    return dev_sets

@@ -139,22 +139,22 @@ def score(
 
     suite = make_suite(encoder, tasks)
     growing = GrowingResult(system, suite, out)
-    kept = mteb.ResultCache(cache_path=cache)
+    results = mteb.ResultCache(cache_path=cache)
     theirs: Any = encoder  # MTEB asks for more than is used here
     options: Any = {"batch_size": batch_size}
     errors = []
     for task in tasks:
         name = task.metadata.name
         try:
-            found = mteb.evaluate(
+            evaluated = mteb.evaluate(
                 theirs,
                 task,
-                cache=kept,
+                cache=results,
                 overwrite_strategy="always" if again else "only-missing",
                 encode_kwargs=options,
                 show_progress_bar=False,
             )
-            entry = set_result(found.task_results[0].to_dict(), suite.benchmarks[name])
+            entry = set_result(evaluated.task_results[0].to_dict(), suite.benchmarks[name])
             before = growing.result.sets.get(name)
             measured = _measured(task, suite.benchmarks[name], encoder, before)
             entry = entry.model_copy(update=measured)
@@ -229,16 +229,16 @@ def _measured(
     task: Any, entry: MtebSet, encoder: Encoder, before: SetResult | None
 ) -> dict[str, Any]:
     """Return sizes as MTEB publishes them, and what was encoded now, or if nothing was before."""
-    found: dict[str, Any] = {"counts": _counts(task.metadata.descriptive_stats or {}, entry)}
+    facts: dict[str, Any] = {"counts": _counts(task.metadata.descriptive_stats or {}, entry)}
     work = encoder.work.get(task.metadata.name)
     if work is None and before is not None:
-        found |= {"cost": before.cost, "remarks": before.remarks}
+        facts |= {"cost": before.cost, "remarks": before.remarks}
     if work is not None:
         kinds: tuple[CostKind, ...] = ("texts", "tokens", "encode_seconds")
-        found["cost"] = {kind: float(getattr(work, kind)) for kind in kinds}
+        facts["cost"] = {kind: float(getattr(work, kind)) for kind in kinds}
         if work.empty:
-            found["remarks"] = {"a text without a word was encoded as a full stop": work.empty}
-    return found
+            facts["remarks"] = {"a text without a word was encoded as a full stop": work.empty}
+    return facts
 
 
 def _counts(published: Mapping[str, Any], entry: MtebSet) -> dict[str, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scimult.evaluation.metrics import Scores
 from scimult.evaluation.protocols import MACRO_F1
 from scimult.retrieval.runs import Ranking
 
@@ -34,6 +36,17 @@ class Outcome:
     per_query: dict[str, list[float] | list[str]]
     rankings: dict[str, Ranking] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_columns(
+        cls, columns: Mapping[str, Scores], metrics: Sequence[str], **found: Any
+    ) -> Outcome:
+        """Return the outcome whose scores are means of these columns, a value per query each."""
+        return cls(
+            scores={name: float(columns[name].mean()) for name in metrics},
+            per_query={name: columns[name].tolist() for name in metrics},
+            **found,
+        )
 
     @property
     def resampled(self) -> list[str]:

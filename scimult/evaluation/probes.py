@@ -115,13 +115,13 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
     predicted_T = fitted.model.predict(split.test_TD)
     scores = _label_scores(benchmark.metrics, gold_T, predicted_T)
     for shot in probe.few_shot:
-        found = []
+        by_sample = []
         for place, rows in enumerate(_samples(papers.name, train_N, shot)):
             _check_classes(train_N[rows], 1, f"{papers.name}: sample {place} of {shot.size} papers")
             model = _classifier(probe, _FEW_SHOT_COST)
             model.fit(split.train_ND[rows], train_N[rows])
-            found.append(_label_scores(benchmark.metrics, gold_T, model.predict(split.test_TD)))
-        scores.update(_means(found, shot))
+            by_sample.append(_label_scores(benchmark.metrics, gold_T, model.predict(split.test_TD)))
+        scores.update(_means(by_sample, shot))
     return Outcome(
         scores=scores,
         per_query={
@@ -140,12 +140,12 @@ def _multi_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Sp
     predicted_TS, details = _one_vs_rest(probe, split, train_NS)
     scores = _flag_scores(benchmark.metrics, gold_TS, predicted_TS)
     for shot in probe.few_shot:
-        found = []
+        by_sample = []
         for rows in label_samples(train_NS, shot, labels):
             part = Split(split.train_ND[rows], split.test_TD)
             sampled_TS, _ = _one_vs_rest(probe, part, train_NS[rows])
-            found.append(_flag_scores(benchmark.metrics, gold_TS, sampled_TS))
-        scores.update(_means(found, shot))
+            by_sample.append(_flag_scores(benchmark.metrics, gold_TS, sampled_TS))
+        scores.update(_means(by_sample, shot))
     return Outcome(
         scores=scores,
         per_query={
@@ -213,11 +213,11 @@ def label_samples(flags_NS: Flags, shot: FewShot, labels: Sequence[str]) -> Iter
             raise DataError(problem, value=label, fix="use a smaller few-shot size")
     for k in range(shot.iterations):
         draw = np.random.RandomState(SEED + k)
-        chosen = [
+        of_labels = [
             draw.choice(np.flatnonzero(flags_NS[:, place]), shot.size, replace=False)
             for place in range(len(labels))
         ]
-        yield np.unique(np.concatenate(chosen))
+        yield np.unique(np.concatenate(of_labels))
 
 
 @dataclass(frozen=True)
@@ -268,11 +268,11 @@ def _one_vs_rest(probe: Probe, split: Split, train_NS: Flags) -> tuple[Flags, di
     one that all or no training papers have is predicted as such.
     """
     with _silent_solvers():
-        found = Parallel(n_jobs=os.cpu_count(), backend="threading")(
+        fitted = Parallel(n_jobs=os.cpu_count(), backend="threading")(
             delayed(_one_label)(probe, split, train_NS[:, place])
             for place in range(train_NS.shape[1])
         )
-    predicted, costs, unconverged = zip(*found, strict=True)
+    predicted, costs, unconverged = zip(*fitted, strict=True)
     details = {
         "C": list(costs),
         "labels_without_grid": costs.count(None),

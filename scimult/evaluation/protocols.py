@@ -46,30 +46,30 @@ class Protocol:
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "classification_fine": Protocol("rankings", "ranker", ("house", "scimult"), labels=True),
+    "classification_fine": Protocol("rankings", "ranker", ("native", "scimult"), labels=True),
     "classification_coarse": Protocol(
-        "rankings", "ranker", ("house", "scimult"), (MACRO_F1,), labels=True
+        "rankings", "ranker", ("native", "scimult"), (MACRO_F1,), labels=True
     ),
     "classification_linear": Protocol(
         "probes",
         "embeddings",
-        ("house", "scirepeval", "scirepeval_training", "scidocs"),
+        ("native", "scirepeval", "scirepeval_training", "scidocs"),
         (MACRO_F1, "f1", "accuracy"),
         fits=True,
     ),
     "regression_linear": Protocol(
         "probes",
         "embeddings",
-        ("house", "scirepeval", "scirepeval_training"),
+        ("native", "scirepeval", "scirepeval_training"),
         ("kendall_tau",),
         fits=True,
     ),
-    "link_retrieval": Protocol("rankings", "ranker", ("house", "scimult")),
+    "link_retrieval": Protocol("rankings", "ranker", ("native", "scimult")),
     "rerank": Protocol(
         "rankings",
         "ranker",
         (
-            "house",
+            "native",
             "scirepeval",
             "scirepeval_training",
             "scidocs",
@@ -79,7 +79,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "doris_mae",
         ),
     ),
-    "search": Protocol("rankings", "ranker", ("house", "scimult", "litsearch")),
+    "search": Protocol("rankings", "ranker", ("native", "scimult", "litsearch")),
     "reviewer_matching": Protocol(
         "reviewers",
         "ranker",

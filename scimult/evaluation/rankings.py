@@ -101,11 +101,7 @@ def recommendation(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Ou
         "weighted_ndcg": weights_Q / np.log2(2 + places_Q),
         "weighted_precision@1": weights_Q * (places_Q == 0),
     }
-    return Outcome(
-        scores={name: float(columns[name].mean()) for name in benchmark.metrics},
-        per_query={name: columns[name].tolist() for name in benchmark.metrics},
-        rankings={"": ranking},
-    )
+    return Outcome.of_columns(columns, benchmark.metrics, rankings={"": ranking})
 
 
 def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]) -> Outcome:

@@ -29,19 +29,19 @@ def by_id(
 
     ``field_name`` may be several, such as ``"query_id|query"``: the first that a record has.
     """
-    found: dict[str, T] = {}
+    parsed: dict[str, T] = {}
     first, *others = field_name.split("|")
 
     def keyed(record: Record) -> tuple[str, T]:
         present = (other for other in (first, *others) if other in record.fields)
         name = record.identifier(next(present, first))
-        if name in found:
+        if name in parsed:
             raise record.error("id is used twice", value=name, fix="keep one of the records")
         return name, parse(record)
 
     for name, value in rejects.keep(read_jsonl(path, rejects), keyed):
-        found[name] = value
-    return found
+        parsed[name] = value
+    return parsed
 
 
 def paper(record: Record, body: str) -> Text:

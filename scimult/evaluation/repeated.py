@@ -25,7 +25,7 @@ from scimult.evaluation.columns import (
 )
 from scimult.evaluation.report import set_order
 from scimult.evaluation.resampling import holm
-from scimult.evaluation.results import Result, load_results
+from scimult.evaluation.results import Result, require_results
 from scimult.evaluation.seeds import SeedVariance, compare_means, seed_variance
 
 SUITES = "all suites"
@@ -222,28 +222,25 @@ def compare_runs(
     DataError
         If a folder has no results, or they do not belong together.
     """
-    read = {folder: load_results(folder) for folder in folders}
-    for folder, results in read.items():
-        if not results:
-            raise DataError("no results in this folder", path=folder, fix="evaluate first")
+    read = {folder: require_results(folder) for folder in folders}
     every = list(dict.fromkeys(r.system for results in read.values() for r in results))
     runs = Runs.of_patterns(every, patterns, baseline, confidence)
     runs = _chosen(runs, systems)
-    found: dict[str, SuiteFindings] = {}
+    by_suite: dict[str, SuiteFindings] = {}
     averages: dict[str, Column] = {}
     for folder, results in read.items():
         suite = results[-1].suite["name"]
-        if suite in found:
+        if suite in by_suite:
             fix = "name one folder per suite"
             raise ConfigError("two folders have results of one suite", value=suite, fix=fix)
-        found[suite], average = _one_suite(folder, results, runs)
+        by_suite[suite], average = _one_suite(folder, results, runs)
         if average is not None:
             averages[suite] = average
     columns = across_suites(averages) if len(averages) > 1 else []
     if not columns:
-        return list(found.values())
+        return list(by_suite.values())
     told = "mean of the suites' averages, over the models that all of them have"
-    return [findings(SUITES, told, columns, runs, _in_two(read.values())), *found.values()]
+    return [findings(SUITES, told, columns, runs, _in_two(read.values())), *by_suite.values()]
 
 
 def _one_suite(
@@ -251,12 +248,12 @@ def _one_suite(
 ) -> tuple[SuiteFindings, Column | None]:
     """Compare runs in one folder; return its average over sets too, if there is one."""
     wanted = {key for keys in runs.members.values() for key in keys}
-    chosen = {result.system: result for result in results if result.system in wanted}
-    if not chosen:
+    by_system = {result.system: result for result in results if result.system in wanted}
+    if not by_system:
         problem = f"no result of {', '.join(sorted(wanted))}"
         raise DataError(problem, path=folder, fix="evaluate them, or leave the folder out")
-    columns = columns_of(folder, chosen, set_order(list(chosen.values())))
-    lacking = sorted(wanted - chosen.keys())
+    columns = columns_of(folder, by_system, set_order(list(by_system.values())))
+    lacking = sorted(wanted - by_system.keys())
     notes = [f"No result of {', '.join(lacking)}."] if lacking else []
     suite = results[-1].suite
     first = columns[0] if (columns[0].name, columns[0].task) == (AVERAGE, EVERYTHING) else None
@@ -321,7 +318,7 @@ def _differences(
             rows.append(Difference(*where, float(scores_J.mean() - baseline_K.mean())))
             continue
         both = [*places, *of_baseline]
-        found = compare_means(
+        estimate = compare_means(
             scores_J,
             baseline_K,
             column.covariance_NN[np.ix_(both, both)],
@@ -330,9 +327,9 @@ def _differences(
             baseline_trained=runs.baseline in runs.seeded,
             confidence=runs.confidence,
         )
-        told = (found.difference, found.low, found.high, found.p)
+        told = (estimate.difference, estimate.low, estimate.high, estimate.p)
         # JSON has no infinity.
-        degrees = found.degrees if np.isfinite(found.degrees) else None
+        degrees = estimate.degrees if np.isfinite(estimate.degrees) else None
         rows.append(Difference(*where, *told, degrees=degrees))
     return rows
 
@@ -346,13 +343,13 @@ def _seed_variance(
 
 def _corrected(rows: Sequence[Difference]) -> list[Difference]:
     """Correct for all comparisons of a kind: sets, averages of tasks, averages of all."""
-    found: dict[int, float] = {}
+    corrected_p: dict[int, float] = {}
     kinds = [(row.name == AVERAGE, row.name == AVERAGE and row.task == EVERYTHING) for row in rows]
     for kind in dict.fromkeys(kinds):
         places = [i for i, row in enumerate(rows) if kinds[i] == kind and row.p is not None]
         corrected = holm([p for i in places if (p := rows[i].p) is not None])
-        found |= dict(zip(places, corrected, strict=True))
-    return [replace(row, p_holm=found.get(place)) for place, row in enumerate(rows)]
+        corrected_p |= dict(zip(places, corrected, strict=True))
+    return [replace(row, p_holm=corrected_p.get(place)) for place, row in enumerate(rows)]
 
 
 def _notes(runs: Runs, columns: Sequence[Column]) -> list[str]:

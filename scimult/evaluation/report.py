@@ -30,8 +30,8 @@ class Row:
     @property
     def best(self) -> list[bool]:
         """Whether each system reaches the highest score, as it is shown."""
-        shown = [-1.0 if cell == ABSENT else float(cell) for cell in self.cells]
-        return [len(shown) > 1 and value == max(shown) and value >= 0 for value in shown]
+        values = [-1.0 if cell == ABSENT else float(cell) for cell in self.cells]
+        return [len(values) > 1 and value == max(values) and value >= 0 for value in values]
 
 
 @dataclass(frozen=True)

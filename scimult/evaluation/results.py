@@ -115,6 +115,11 @@ class SetResult(SetFacts):
         return list(self.scores) if self.resampled is None else self.resampled
 
     @property
+    def main_score(self) -> float:
+        """The score by the main metric."""
+        return self.scores[self.main_metric]
+
+    @property
     def has_samples(self) -> bool:
         """Whether the main metric has scores per query to resample."""
         return self.main_metric in self.resampled_metrics
@@ -123,7 +128,7 @@ class SetResult(SetFacts):
     def averaged(self) -> list[float]:
         """What enters averages: the main metric, or one mean of scores per column."""
         if not self.columns:
-            return [self.scores[self.main_metric]]
+            return [self.main_score]
         return [
             sum(self.scores[name] for name in names) / len(names) for names in self.columns.values()
         ]
@@ -239,6 +244,20 @@ def load_result(path: Path) -> Result:
             path=path,
             fix="delete it and evaluate the system again",
         ) from error
+
+
+def require_results(out: Path) -> list[Result]:
+    """Read all results below ``out``, oldest first; there must be one.
+
+    Raises
+    ------
+    DataError
+        If there is none, or a file is not a result.
+    """
+    results = load_results(out)
+    if not results:
+        raise DataError("no results in this folder", path=out, fix="run scimult evaluate first")
+    return results
 
 
 def load_results(out: Path) -> list[Result]:

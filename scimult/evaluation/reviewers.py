@@ -35,13 +35,8 @@ def reviewer_matching(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) ->
         per_query[f"precision_{kind}"] = np.mean(columns, axis=0)
     both = [per_query[f"precision_{kind}"] for kind in kinds]
     per_query["mean_precision"] = np.mean(both, axis=0)
-    return Outcome(
-        scores={name: float(per_query[name].mean()) for name in benchmark.metrics},
-        per_query={name: per_query[name].tolist() for name in benchmark.metrics},
-        details={
-            name: float(scores_Q.mean()) for name, scores_Q in per_query.items() if "@" in name
-        },
-    )
+    at_cutoffs = {name: float(column.mean()) for name, column in per_query.items() if "@" in name}
+    return Outcome.of_columns(per_query, benchmark.metrics, details=at_cutoffs)
 
 
 def rank_reviewers(dataset: Dataset, papers: Ranking) -> Ranking:
@@ -62,8 +57,10 @@ def rank_reviewers(dataset: Dataset, papers: Ranking) -> Ranking:
     ):
         score_of = dict(zip(rows_K.tolist(), scores_K.tolist(), strict=True))
         for reviewer in judged:
-            found = sorted((score_of[row] for row in reviewers.papers[reviewer]), reverse=True)
-            scores.append(np.mean(found[:BEST]))
+            similarities = sorted(
+                (score_of[row] for row in reviewers.papers[reviewer]), reverse=True
+            )
+            scores.append(np.mean(similarities[:BEST]))
     scores_P: FloatArray = np.array(scores, dtype=np.float32)
     places = places_of(id_order(reviewers.ids))
     judged_rows = reviewers.qrels.rows

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scimult.evaluation.results import Result
+from scimult.table import Table, label, percent
 from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
 
 
@@ -40,3 +42,34 @@ class FixedRoute:
     ) -> FloatArray:
         """Encode for the fixed route, whatever ``task`` is."""
         return self._encoder.encode(texts, task=self._route, role=role, show_progress=show_progress)
+
+
+def cross_tables(results: Sequence[Result]) -> list[Table]:
+    """Return, for each model that was evaluated by route, main scores of sets by route."""
+    models: dict[str, list[Result]] = {}
+    for result in results:
+        if "routed" in result.settings:
+            models.setdefault(str(result.settings["routed"]), []).append(result)
+    return [_cross_table(model, found) for model, found in models.items()]
+
+
+def _cross_table(model: str, results: Sequence[Result]) -> Table:
+    routes = [str(result.settings["route"]) for result in results]
+    rows = []
+    for name in dict.fromkeys(name for result in results for name in result.sets):
+        facts = next(result.sets[name] for result in results if name in result.sets)
+        scores = [
+            result.sets[name].main_score if name in result.sets else None for result in results
+        ]
+        known = [f"{100 * score:.2f}" for score in scores if score is not None]
+        best = max(known, key=float)
+        cells = [
+            percent(score, bold=score is not None and f"{100 * score:.2f}" == best)
+            for score in scores
+        ]
+        rows.append([label(facts.task), label(name), label(facts.main_metric), *cells])
+    notes = [
+        "Columns: the task whose route (experts, control code, instruction) encoded all texts. The "
+        "best of a row is bold; if routes specialise, it is under the task of the row."
+    ]
+    return Table(f"{model}, by route", ["task", "set", "metric", *routes], 3, rows, notes)

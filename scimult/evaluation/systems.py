@@ -18,13 +18,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from scimult.data.ragged import Ragged
-from scimult.errors import DataError
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.task_data import Dataset, PaperSet, Signatures, TaskData
 from scimult.files import sha256
 from scimult.retrieval.analysis import NONE, PATTERNS, WORDS, Analyser
 from scimult.retrieval.bm25 import K1, B, BM25Index
-from scimult.retrieval.embeddings import MATRIX_FILE, read_embeddings, unit_rows
+from scimult.retrieval.embeddings import MATRIX_FILE, encode, read_embeddings, unit_rows
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.shards import MANIFEST
@@ -144,13 +143,9 @@ class DenseSystem(System):
             queries_QD = self.embed(dataset.queries, dataset.task, "query")
             candidates_CD = self.embed(dataset.candidates, dataset.task, "candidate")
         self.costs[dataset.name]["index_bytes"] = candidates_CD.nbytes
-        return _DenseRanker(
-            dataset.candidate_ids,
-            queries_QD,
-            candidates_CD,
-            dataset.similarity or self.encoder.similarity,
-            self.device,
-        )
+        similarity = dataset.similarity or self.encoder.similarity
+        index = ExactIndex(dataset.candidate_ids, candidates_CD, similarity, device=self.device)
+        return _IndexRanker(index, queries_QD)
 
     def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
         """Encode papers as queries of their task: what a linear model is fitted to."""
@@ -187,15 +182,8 @@ class DenseSystem(System):
         known = self._known.setdefault((task, role), {})
         new = [text for text in dict.fromkeys(texts) if text not in known]
         if new:
-            encoded_ND = self.encoder.encode(
-                new, task=task, role=role, show_progress=self.show_progress
-            )
-            if encoded_ND.ndim != 2 or len(encoded_ND) != len(new):
-                raise DataError(
-                    f"{self.name} returned embeddings of shape {encoded_ND.shape} for "
-                    f"{len(new)} texts",
-                    fix="return one row per text",
-                )
+            show = self.show_progress
+            encoded_ND = encode(self.encoder, new, task=task, role=role, show_progress=show)
             known.update(zip(new, encoded_ND, strict=True))
         return np.stack([known[text] for text in texts])
 
@@ -263,13 +251,8 @@ class StoredSystem(System):
         queries_QD = self._rows(dataset.name, "queries", dataset.query_ids, scale)
         candidates_CD = self._rows(dataset.name, "candidates", dataset.candidate_ids, scale)
         self.costs[dataset.name] = {"index_bytes": candidates_CD.nbytes}
-        return _DenseRanker(
-            dataset.candidate_ids,
-            queries_QD,
-            candidates_CD,
-            similarity,
-            self.device,
-        )
+        index = ExactIndex(dataset.candidate_ids, candidates_CD, similarity, device=self.device)
+        return _IndexRanker(index, queries_QD)
 
     def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
         """Look up the rows of the papers in ``<folder>/<data set>/papers``."""
@@ -303,37 +286,20 @@ class BM25System(System):
     def describe(self) -> dict[str, Any]:
         """Return the settings of the index."""
         told = {"kind": "bm25", "variant": "lucene", "k1": self.k1, "b": self.b}
-        chosen = {key: value for key, value in asdict(self.analyser).items() if value != NONE}
-        return {**told, **chosen, "tokens": PATTERNS[self.analyser.tokens]}
+        analysis = {key: value for key, value in asdict(self.analyser).items() if value != NONE}
+        return {**told, **analysis, "tokens": PATTERNS[self.analyser.tokens]}
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Index the candidates."""
         texts = [text.joined for text in dataset.candidates]
         index = BM25Index(dataset.candidate_ids, texts, self.analyser, k1=self.k1, b=self.b)
-        return _BM25Ranker(index, [text.joined for text in dataset.queries])
+        return _IndexRanker(index, [text.joined for text in dataset.queries])
 
 
-class _DenseRanker:
-    def __init__(
-        self,
-        ids: Sequence[str],
-        queries_QD: FloatArray,
-        candidates_CD: FloatArray,
-        similarity: Similarity,
-        device: str,
-    ) -> None:
-        self._queries_QD = queries_QD
-        self._index = ExactIndex(ids, candidates_CD, similarity, device=device)
+class _IndexRanker:
+    """An index, and the queries of one data set in the form that it takes."""
 
-    def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
-        return self._index.search(self._queries_QD, k, exclude_Q=exclude_Q)
-
-    def rank_listed(self, lists: Ragged) -> Ranking:
-        return self._index.rank_listed(self._queries_QD, lists)
-
-
-class _BM25Ranker:
-    def __init__(self, index: BM25Index, queries: Sequence[str]) -> None:
+    def __init__(self, index: ExactIndex | BM25Index, queries: Any) -> None:
         self._index, self._queries = index, queries
 
     def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:

@@ -43,13 +43,31 @@ class Reviewers:
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """Queries, candidates and judgments of one benchmark.
+class _Set:
+    """What every benchmark's data have.
 
     Attributes
     ----------
     name, task : str
         Name of the benchmark and task of the encoder.
+    files : list of Path
+        Everything that was read.
+    remarks : dict
+        What a reader of the scores should know about the data, and how often it occurred.
+    """
+
+    name: str
+    task: str
+    files: list[Path] = field(default_factory=list, kw_only=True)
+    remarks: dict[str, int] = field(default_factory=dict, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Dataset(_Set):
+    """Queries, candidates and judgments of one benchmark.
+
+    Attributes
+    ----------
     query_ids, queries : list
         Ids and texts of the Q queries (papers to be labelled are queries too).
     candidate_ids, candidates : list
@@ -60,8 +78,6 @@ class Dataset:
         The candidate rows that each query ranks; None where it ranks all.
     label_names : list of list of str
         All names of each label; empty unless candidates are labels.
-    files : list of Path
-        Everything that was read.
     similarity : {"dot", "cosine", "l2"}, optional
         Prescribed by the benchmark; None: the encoder's own.
     groups : list of str
@@ -72,12 +88,8 @@ class Dataset:
         Label rows whose name matches each paper, where the data says so.
     reviewers : Reviewers, optional
         The authors of the candidates, where these are ranked.
-    remarks : dict
-        What a reader of the scores should know about the data, and how often it occurred.
     """
 
-    name: str
-    task: str
     query_ids: list[str]
     queries: list[Text]
     candidate_ids: list[str]
@@ -85,13 +97,11 @@ class Dataset:
     qrels: Qrels
     lists: Ragged | None = None
     label_names: list[list[str]] = field(default_factory=list)
-    files: list[Path] = field(default_factory=list)
     similarity: Similarity | None = None
     groups: list[str] = field(default_factory=list)
     weights_Q: NDArray[np.float64] | None = None
     matched: Ragged | None = None
     reviewers: Reviewers | None = None
-    remarks: dict[str, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -116,13 +126,11 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class PaperSet:
+class PaperSet(_Set):
     """Papers with labels or numbers, for a linear model on their embeddings.
 
     Attributes
     ----------
-    name, task : str
-        Name of the benchmark and task of the encoder.
     ids, texts : list
         Ids and texts of the N papers.
     train_rows, test_rows : IntArray
@@ -131,22 +139,14 @@ class PaperSet:
         Labels of each paper; empty for numbers.
     values_N : array
         Number of each paper; empty for labels.
-    files : list of Path
-        Everything that was read.
-    remarks : dict
-        What a reader of the scores should know about the data, and how often it occurred.
     """
 
-    name: str
-    task: str
     ids: list[str]
     texts: list[Text]
     train_rows: IntArray
     test_rows: IntArray
     labels: list[list[str]]
     values_N: NDArray[np.float64]
-    files: list[Path] = field(default_factory=list)
-    remarks: dict[str, int] = field(default_factory=dict)
 
     @property
     def inputs(self) -> Inputs:
@@ -170,13 +170,11 @@ class PaperSet:
 
 
 @dataclass(frozen=True)
-class Signatures:
+class Signatures(_Set):
     """Author mentions (an author of a paper), in blocks of similar names, by person.
 
     Attributes
     ----------
-    name, task : str
-        Name of the benchmark and task of the encoder.
     ids : list of str
         One per signature.
     paper_ids, texts : list
@@ -185,22 +183,14 @@ class Signatures:
         Row of each signature's paper.
     blocks, persons : list of str
         Block and true person of each signature.
-    files : list of Path
-        Everything that was read.
-    remarks : dict
-        What a reader of the scores should know about the data, and how often it occurred.
     """
 
-    name: str
-    task: str
     ids: list[str]
     paper_ids: list[str]
     texts: list[Text]
     paper_rows: IntArray
     blocks: list[str]
     persons: list[str]
-    files: list[Path] = field(default_factory=list)
-    remarks: dict[str, int] = field(default_factory=dict)
 
     @property
     def inputs(self) -> Inputs:

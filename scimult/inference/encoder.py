@@ -12,9 +12,11 @@ from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
+from torch import nn
 
-from scimult.checkpoints import Pretrained, load_pretrained
+from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
 from scimult.checkpoints.hub import PACKAGE
+from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, one_of
 from scimult.hardware import (
     keep_freed_memory,
@@ -23,7 +25,7 @@ from scimult.hardware import (
     usable_device,
 )
 from scimult.inference.ahead import made_ahead
-from scimult.inference.fingerprint import fingerprint_of
+from scimult.inference.fingerprint import Stored, fingerprint_of
 from scimult.inference.precision import AUTO, DTYPES, TF32, resolve_dtype
 from scimult.inference.texts import Texts, as_texts, in_blocks
 from scimult.models import embed_tokens_each
@@ -164,6 +166,16 @@ class SciMult:
     def tasks(self) -> TaskSet:
         """Tasks that the model knows."""
         return self._pretrained.tasks
+
+    @property
+    def config(self) -> PretrainedConfig:
+        """The model's tasks and settings."""
+        return self._pretrained.config
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """What cuts texts into tokens."""
+        return self._pretrained.tokenizer
 
     @property
     def similarity(self) -> Similarity:
@@ -370,9 +382,7 @@ class SciMult:
         UnknownNameError
             If the model does not know ``task``, or ``role`` is not a side.
         """
-        one_of("role", role, get_args(Role))
-        known = self.tasks[one_of("task", task, self.tasks.names)]
-        return known.query_kind if role == "query" else known.candidate_kind
+        return self.tasks.kind(task, role)
 
     def paper_sides(self, role: Role) -> dict[str, Role]:
         """Return for which tasks, and on which side, ``task="all"`` embeds papers.
@@ -397,4 +407,11 @@ class SciMult:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all that an embedding depends on: weights, architecture, texts, length 1."""
-        return fingerprint_of(self._pretrained, self._model, self._dtype)
+        stored = _stored(self._model)
+        return fingerprint_of(self.config, self.tokenizer.fingerprint, self._dtype, stored)
+
+
+def _stored(model: nn.Module) -> Iterator[Stored]:
+    for name, tensor in sorted(model.state_dict().items()):
+        data = tensor.cpu().contiguous().view(torch.uint8).numpy().data
+        yield name, str(tensor.dtype), data

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 
-import torch
-from torch import nn
+from scimult.checkpoints.config import PretrainedConfig
 
-from scimult.checkpoints import Pretrained
-from scimult.inference.precision import TF32
+Stored = tuple[str, str, memoryview]
+"""A weight: its name, torch's name of its type, and its bytes."""
 
 
-def fingerprint_of(pretrained: Pretrained, model: nn.Module, dtype: str) -> str:
+def fingerprint_of(
+    config: PretrainedConfig, tokenizer: str, dtype: str, weights: Iterable[Stored]
+) -> str:
     """Hash weights, architecture, the way texts are read and scaled, and the type of products.
 
     Parameters
     ----------
-    pretrained : Pretrained
-        The model's tokenizer, tasks and settings.
-    model : nn.Module
-        Its weights as they are used, in ``dtype``.
+    config : PretrainedConfig
+        The model's tasks and settings.
+    tokenizer : str
+        The fingerprint of its tokenizer.
     dtype : str
         One of ``precision.DTYPES``.
+    weights : iterable of Stored
+        As they are used, in ``dtype``; sorted by name.
     """
-    config = pretrained.config
     digest = hashlib.sha256(config.encoder.model_dump_json().encode())
-    digest.update(f"{pretrained.tokenizer.fingerprint} {config.max_length}".encode())
+    digest.update(f"{tokenizer} {config.max_length}".encode())
     instructions = [task.instruction for task in config.tasks]
     scaling = ["unit vectors"] if config.unit_vectors else []
     digest.update(json.dumps([config.routing, instructions, *scaling]).encode())
-    if dtype == TF32:
-        digest.update(TF32.encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype}".encode())
-        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
+    if dtype == "tf32":
+        digest.update(dtype.encode())
+    for name, kind, data in weights:
+        digest.update(f"{name} {kind}".encode())
+        digest.update(data)
     return digest.hexdigest()[:16]

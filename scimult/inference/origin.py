@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from scimult.inference.encoder import SciMult
+from typing import TYPE_CHECKING
+
 from scimult.retrieval.shards import Precision, Space
 from scimult.types import Role
 
+if TYPE_CHECKING:
+    from scimult.inference.encoder import SciMult
+    from scimult.inference.query_encoder import QueryEncoder
 
-def space_of(model: SciMult, task: str, role: Role, precision: Precision = "float32") -> Space:
+
+def space_of(
+    model: SciMult | QueryEncoder, task: str, role: Role, precision: Precision = "float32"
+) -> Space:
     """Return the space of the vectors that ``model`` makes for one side of a task.
 
     Parameters
     ----------
-    model : SciMult
+    model : SciMult or QueryEncoder
         The encoder.
     task, role : str
         What texts are encoded for.
@@ -25,14 +32,14 @@ def space_of(model: SciMult, task: str, role: Role, precision: Precision = "floa
         If the model does not know ``task``, or ``role`` is not a side.
     """
     model.kind(task, role)
-    config = model._pretrained.config
+    config, tokenizer = model.config, model.tokenizer
     return Space(
         width=model.width,
         similarity=model.similarity,
         dtype=precision,
         made_by={
             "weights": model.fingerprint,
-            "tokenizer": model._pretrained.tokenizer.fingerprint,
+            "tokenizer": tokenizer.fingerprint,
             "max_length": config.max_length,
             "pooling": config.encoder.pooling,
             "unit_vectors": model.unit_vectors,
@@ -47,5 +54,5 @@ def space_of(model: SciMult, task: str, role: Role, precision: Precision = "floa
 def sides_are_one(model: SciMult, task: str) -> bool:
     """Return whether a text has the same vector as query and as candidate of a task."""
     same_kind = model.kind(task, "query") == model.kind(task, "candidate")
-    query, candidate = (model._pretrained.route(task, role) for role in ("query", "candidate"))
+    query, candidate = (model.config.route(task, role) for role in ("query", "candidate"))
     return same_kind and query == candidate

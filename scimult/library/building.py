@@ -20,7 +20,6 @@ import numpy as np
 
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import atomic_file, only_writer
-from scimult.inference.bulk import Part
 from scimult.library.approximate import IndexFacts, Kind, faiss_library, prepared
 from scimult.progress import note
 from scimult.retrieval.shards import Shards
@@ -28,6 +27,8 @@ from scimult.types import BoolArray
 
 if TYPE_CHECKING:
     import faiss
+
+    from scimult.inference.bulk import Part
 
 FACTORIES = {
     "rabitq": "RR{width},IVF{lists},RaBitQ",

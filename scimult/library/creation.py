@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scimult.files import atomic_folder
-from scimult.inference import SciMult
 from scimult.library.encoding import folder_of, reference_to, shared_sides, sides_of, spaces_of
 from scimult.library.manifest import PAPERS, TOKENIZER, VECTORS, Manifest, write_manifest
 from scimult.retrieval.shards import Precision, publish
+
+if TYPE_CHECKING:
+    from scimult.inference import SciMult
 
 
 def create_library(

@@ -9,14 +9,17 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scimult.errors import ConfigError, DataError, UnknownNameError
-from scimult.inference import SciMult
 from scimult.inference.origin import sides_are_one, space_of
 from scimult.retrieval.shards import Precision, Space
 from scimult.tasks import ALL
 from scimult.types import FloatArray, Role, Text
+
+if TYPE_CHECKING:
+    from scimult.inference import SciMult
+    from scimult.inference.query_encoder import QueryEncoder
 
 SETTINGS = ("pooling", "similarity", "normalise", "dims")
 
@@ -46,7 +49,9 @@ def shared_sides(model: SciMult, sides: Mapping[str, Role]) -> tuple[str, ...]:
     return tuple(task for task in sides if sides_are_one(model, task))
 
 
-def spaces_of(model: SciMult, sides: Mapping[str, Role], precision: Precision) -> dict[str, Space]:
+def spaces_of(
+    model: SciMult | QueryEncoder, sides: Mapping[str, Role], precision: Precision
+) -> dict[str, Space]:
     """Return the space of each task."""
     return {task: space_of(model, task, role, precision) for task, role in sides.items()}
 
@@ -90,6 +95,19 @@ def open_model(
         fix = "name its folder with --model (in Python: Library.open(..., model=...))"
         raise DataError("the library's model is not here any more", path=where, fix=fix)
     dtype, settings = reference["dtype"], reference["settings"]
+    return open_other(where, device, dtype, settings, tokenizer)
+
+
+def open_other(
+    path: Path | str,
+    device: str | None,
+    dtype: str,
+    settings: Mapping[str, Any],
+    tokenizer: Path | None = None,
+) -> SciMult:
+    """Open any model, as `SciMult.from_pretrained` does, which loads torch."""
+    from scimult.inference import SciMult
+
     return SciMult.from_pretrained(
-        where, device=device, dtype=dtype, tokenizer=tokenizer, **settings
+        path, device=device, dtype=dtype, tokenizer=tokenizer, **settings
     )

@@ -3,7 +3,10 @@
 A first pass takes float32 products and keeps all that their rounding leaves possible; these are
 scored in float64 from the stored vectors. So what comes out depends on neither the cut into
 shards nor the size of blocks, and a library that was kept up to date finds what one made anew
-finds. Larger is closer: the dot product, the cosine (0 with a zero vector), or minus the distance.
+finds. Nor does it depend on who multiplies: one query is searched without torch, whose import
+takes longer than the search.
+
+Larger is closer: the dot product, the cosine (0 with a zero vector), or minus the distance.
 
 Shape legend: Q queries, N rows, D width, B rows of one block, P (query, row) pairs, K results.
 """
@@ -14,12 +17,10 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from scimult.errors import DataError
-from scimult.products import products
-from scimult.retrieval.selection import NO_KEY, ThresholdBest, check_length, places_of_keys
+from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity
 
@@ -60,7 +61,11 @@ class ExactSearch:
             If the width is another, a number is not finite or ``k`` is negative.
         """
         queries_QD = self.checked(queries_QD)
-        check_length(k)
+        if k < 0:
+            fix = "ask for 0 results or more"
+            raise DataError("length of a list is negative", value=k, fix=fix)
+        if len(queries_QD) == 1 and k:
+            return [self.ranked(queries_QD[0], self._nearest(queries_QD, k, allowed_N), k)]
         return [
             found
             for start in range(0, len(queries_QD), _QUERIES)
@@ -136,7 +141,31 @@ class ExactSearch:
             raise DataError("a vector to search with is not finite", fix=fix)
         return found_QD
 
+    def _nearest(self, query_1D: FloatArray, k: int, allowed_N: BoolArray) -> IntArray:
+        """Return rows among which are the best ``k`` of one query, in no order."""
+        slack = 2 * self._slack(query_1D)[0]
+        rows_P, scores_P = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
+        least = np.float32(-np.inf)
+        for rows_B, scores_B1 in self._scores(query_1D, allowed_N):
+            scores_B = scores_B1[:, 0]
+            # NaN, of damaged vectors, stays and is refused as a score.
+            near = np.flatnonzero(~(scores_B < least))
+            rows_P = np.concatenate([rows_P, rows_B[near]])
+            scores_P = np.concatenate([scores_P, scores_B[near]])
+            if k < len(scores_P):
+                least = np.partition(scores_P, len(scores_P) - k)[len(scores_P) - k] - slack
+                kept = ~(scores_P < least)
+                rows_P, scores_P = rows_P[kept], scores_P[kept]
+        if not np.isfinite(scores_P).all():
+            fix = "scimult library check names damaged files"
+            raise DataError("a score is not finite", path=self._shards.path, fix=fix)
+        return rows_P
+
     def _best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[Found]:
+        import torch
+
+        from scimult.retrieval.selection import NO_KEY, ThresholdBest, places_of_keys
+
         slack_Q = torch.from_numpy(2 * self._slack(queries_QD))
         best = ThresholdBest(len(queries_QD), k, slack_Q=slack_Q)
         for rows_B, scores_BQ in self._scores(queries_QD, allowed_N):
@@ -153,23 +182,22 @@ class ExactSearch:
         self, queries_QD: FloatArray, allowed_N: BoolArray
     ) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yield allowed rows and their first-pass scores, shape ``(B, Q)``, block by block."""
-        queries = torch.from_numpy(queries_QD)
         if self._similarity == "cosine":
-            queries = torch.nn.functional.normalize(queries, dim=1)
+            queries_QD = unit_rows(queries_QD)
         for first, stored_BD in self._shards.blocks(_BLOCK):
             columns = np.flatnonzero(allowed_N[first : first + len(stored_BD)])
             if not len(columns):
                 continue
             whole = len(columns) == len(stored_BD)
-            x_BD = torch.from_numpy(
-                np.array(stored_BD if whole else stored_BD[columns], dtype=np.float32)
-            )
-            if self._similarity == "cosine":
-                x_BD = torch.nn.functional.normalize(x_BD, dim=1)
-            scores_BQ = products(x_BD, queries)
-            if self._similarity == "l2":
-                scores_BQ = scores_BQ - 0.5 * x_BD.square().sum(dim=1, keepdim=True)
-            yield columns + first, scores_BQ.numpy()
+            x_BD = np.asarray(stored_BD if whole else stored_BD[columns], dtype=np.float32)
+            scores_BQ = _products(x_BD, queries_QD)
+            if self._similarity != "dot":
+                squares_B1 = np.einsum("bd,bd->b", x_BD, x_BD)[:, None]
+                if self._similarity == "l2":
+                    scores_BQ -= 0.5 * squares_B1
+                else:
+                    scores_BQ /= np.sqrt(np.where(squares_B1 > 0, squares_B1, 1))
+            yield columns + first, scores_BQ
 
     def _slack(self, queries_QD: FloatArray) -> FloatArray:
         """Bound what rounding takes from or adds to a first-pass score, shape ``(Q,)``."""
@@ -192,6 +220,22 @@ class ExactSearch:
         squares_Q = np.square(queries_QD, dtype=np.float64).sum(axis=1)
         found_Q: NDArray[np.float64] = 0.5 * (squares_Q - max(0.0, -least) ** 2)
         return found_Q
+
+
+def _products(x_BD: FloatArray, queries_QD: FloatArray) -> FloatArray:
+    """Return the products of rows and queries, shape ``(B, Q)``."""
+    found_BQ: FloatArray
+    if len(queries_QD) == 1:
+        found_BQ = x_BD @ queries_QD.T
+        return found_BQ
+    import torch
+
+    from scimult.products import products
+
+    # A copy of what is mapped: torch warns of memory that it may not write.
+    found = products(torch.from_numpy(np.require(x_BD, None, ["W"])), torch.from_numpy(queries_QD))
+    found_BQ = found.numpy()
+    return found_BQ
 
 
 def ranked(rows_P: IntArray, scores_P: FloatArray, ids_of: IdsOf, k: int | None = None) -> Found:

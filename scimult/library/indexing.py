@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import only_writer
-from scimult.inference import SciMult
-from scimult.inference.bulk import Part
 from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tuned
 from scimult.library.building import Parts, build, extend
 from scimult.library.exact import ExactSearch
@@ -22,6 +20,10 @@ from scimult.library.manifest import INDEXES, write_manifest
 from scimult.library.state import State
 from scimult.progress import note
 from scimult.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from scimult.inference import SciMult
+    from scimult.inference.bulk import Part
 
 LEAST = 1000
 """Papers below which an index has nothing to gain."""

@@ -7,17 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from scimult.errors import DataError, SciMultError, one_of
 from scimult.files import only_writer
-from scimult.inference import SciMult
-from scimult.inference.bulk import Part
 from scimult.library.approximate import IndexFacts, Kind
 from scimult.library.compaction import compact
 from scimult.library.creation import create_library
 from scimult.library.drift import Adapter
 from scimult.library.encoded import EncodedBefore
+from scimult.library.encoding import open_other
 from scimult.library.facts import facts_of, summary
 from scimult.library.feeds.batches import Feed
 from scimult.library.filters import Where
@@ -29,9 +28,13 @@ from scimult.library.request import Request
 from scimult.library.results import Hits, Tagged
 from scimult.library.state import State
 from scimult.library.tagging import as_labels, tag_rows
-from scimult.library.tuning import Question, Tuned, tune_words
 from scimult.library.writing import Changes, Writer
 from scimult.retrieval.shards import Precision
+
+if TYPE_CHECKING:
+    from scimult.inference import SciMult
+    from scimult.inference.bulk import Part
+    from scimult.library.tuning import Question, Tuned
 
 Papers = Iterable[Paper | Mapping[str, Any]]
 
@@ -47,6 +50,10 @@ class Library:
         The model, if it does not lie where it lay when the library was made.
     device : str, optional
         Where texts are encoded.
+    light : bool
+        Encode queries by numpy, without torch, where the model's architecture is covered by
+        `scimult.models.one_text`: for a process that answers one question and ends. Scores are the
+        same to 1e-5, of a library that was not made in float32 to what its type rounds.
 
     Attributes
     ----------
@@ -65,9 +72,10 @@ class Library:
         *,
         model: Path | str | SciMult | None = None,
         device: str | None = None,
+        light: bool = False,
     ) -> None:
         self.path, self.state = Path(path), State(Path(path))
-        self._device, self._given = device, model
+        self._device, self._given, self._is_light = device, model, light
 
     @classmethod
     def open(cls, path: Path | str, **options: Any) -> Library:
@@ -118,7 +126,7 @@ class Library:
             If a paper is bad; a library of which nothing was kept is removed again.
         """
         chosen = dict(settings or {})
-        encoder = SciMult.from_pretrained(model, device=device, dtype=dtype, **chosen)
+        encoder = open_other(model, device, dtype, chosen)
         create_library(Path(path), encoder, Path(model), chosen, tasks, precision)
         found = cls(path, model=encoder, device=device)
         try:
@@ -149,7 +157,7 @@ class Library:
 
     @cached_property
     def _opened(self) -> Opened:
-        return Opened(self.state, self._given, self._device)
+        return Opened(self.state, self._given, self._device, self._is_light)
 
     def refresh(self) -> None:
         """See what other processes changed."""
@@ -306,6 +314,8 @@ class Library:
         ConfigError
             If there are too few papers, or faiss is not installed.
         """
+        from scimult.inference.bulk import Part
+
         one_of("kind of index", kind, get_args(Kind))
         self._opened.searcher(task)
         model = self._opened.own
@@ -315,6 +325,8 @@ class Library:
 
     def tune_words(self, questions: Iterable[Question], *, task: str = "search") -> Tuned:
         """Choose the share of BM25 for ``words="tuned"`` on queries whose papers are known."""
+        from scimult.library.tuning import tune_words
+
         tuned = tune_words(self.state, self._opened, task, questions)
         self.refresh()
         return tuned
@@ -334,7 +346,7 @@ class Library:
         the precision is kept by default.
         """
         chosen = dict(settings or {})
-        encoder = SciMult.from_pretrained(model, device=self._device, dtype=dtype, **chosen)
+        encoder = open_other(model, self._device, dtype, chosen)
         with only_writer(self.path):
             state = State(self.path)
             done = migrate(
@@ -358,7 +370,7 @@ class Library:
         ``Library.open(path, model=newer)`` searches then; the library's own model still adds.
         """
         chosen = dict(settings or {})
-        encoder = SciMult.from_pretrained(model, device=self._device, dtype=dtype, **chosen)
+        encoder = open_other(model, self._device, dtype, chosen)
         with only_writer(self.path):
             adapters = adapt(State(self.path), encoder, Path(model), chosen, sample)
         self.refresh()

@@ -10,13 +10,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
 from scimult.files import atomic_file
-from scimult.inference import SciMult
 from scimult.library.compaction import compact
 from scimult.library.drift import Adapter, fit_adapter
 from scimult.library.encoding import (
@@ -40,6 +39,9 @@ from scimult.retrieval.shards import (
     publish,
     write_shard,
 )
+
+if TYPE_CHECKING:
+    from scimult.inference import SciMult
 
 SAMPLE = 2000
 """Papers that an adapter is fitted to."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from scimult.inference import SciMult
+from scimult.errors import SciMultError
+from scimult.inference.query_encoder import QueryEncoder
 from scimult.inference.texts import Texts
 from scimult.library.drift import Adapter
 from scimult.library.encoding import open_model
@@ -16,6 +18,9 @@ from scimult.library.state import State
 from scimult.library.words import WordIndex
 from scimult.library.writing import check_model
 from scimult.types import FloatArray
+
+if TYPE_CHECKING:
+    from scimult.inference import SciMult
 
 
 class Opened:
@@ -29,12 +34,18 @@ class Opened:
         What the user named in place of the library's own.
     device : str, optional
         Where it computes.
+    light : bool
+        Whether queries are encoded without torch where that can be done.
     """
 
     def __init__(
-        self, state: State, given: Path | str | SciMult | None, device: str | None
+        self,
+        state: State,
+        given: Path | str | SciMult | None,
+        device: str | None,
+        light: bool = False,
     ) -> None:
-        self._state, self._given, self._device = state, given, device
+        self._state, self._given, self._device, self._is_light = state, given, device, light
         self._searchers: dict[str, Searcher] = {}
 
     @cached_property
@@ -79,8 +90,15 @@ class Opened:
         """BM25 over the papers."""
         return WordIndex(self._state)
 
+    @cached_property
+    def encoder(self) -> SciMult | QueryEncoder:
+        """What encodes queries: the model, or what does so without torch."""
+        return (self._query_encoder() if self._is_light else None) or self.model
+
     def queries(self, task: str, texts: Texts) -> FloatArray:
         """Encode what is looked for, as vectors of the library: of a newer model, adapted ones."""
+        if isinstance(self.encoder, QueryEncoder):
+            return self.encoder.encode(texts, task=task, role="query")
         vectors = self.model.encode(texts, task=task, role="query")
         adapter = self._adapters.get(task)
         return vectors if adapter is None else adapter(vectors)
@@ -91,13 +109,35 @@ class Opened:
 
     def _opened(self) -> SciMult:
         given, manifest = self._given, self._state.manifest
-        if isinstance(given, SciMult):
+        if not (given is None or isinstance(given, (str, Path))):
             return given
-        reference, newer = manifest.model, manifest.adapter.get("model")
-        kept: Path | None = self._state.folder / VECTORS / manifest.vectors / TOKENIZER
+        reference, newer, kept = manifest.model, manifest.adapter.get("model"), self._tokenizer
         if newer and given is not None and Path(given).resolve() == Path(newer["path"]):
             # As it was opened when the adapter was fitted.
             reference, kept = newer, None
-        # Of another model that the user names, the check of what made the vectors says so.
-        kept = kept if kept is not None and kept.is_dir() and given is None else None
         return open_model(reference, given, self._device, kept)
+
+    @property
+    def _tokenizer(self) -> Path | None:
+        """The library's copy of its model's tokenizer, if that is the model to open."""
+        folder = self._state.folder / VECTORS / self._state.manifest.vectors / TOKENIZER
+        # Of another model that the user names, the check of what made the vectors says so.
+        return folder if self._given is None and folder.is_dir() else None
+
+    def _query_encoder(self) -> QueryEncoder | None:
+        """Open what encodes queries without torch; whatever is in the way, the model tells."""
+        given, reference = self._given, self._state.manifest.model
+        named = given is None or isinstance(given, (str, Path))
+        if not named or self._device is not None or (given and self._state.manifest.adapter):
+            return None
+        try:
+            found = QueryEncoder(
+                str(given or reference["path"]),
+                dtype=reference["dtype"],
+                tokenizer=self._tokenizer,
+                **reference["settings"],
+            )
+            check_model(self._state, found)
+        except SciMultError:
+            return None
+        return found

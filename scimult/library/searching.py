@@ -200,7 +200,7 @@ class Searcher:
         stored_QD = self._shards.rows(seeds)
         if not len(seeds) or self._task in self._state.manifest.shared:
             return stored_QD
-        if self._opened.model.kind(self._task, "query") != "paper":
+        if self._opened.encoder.kind(self._task, "query") != "paper":
             return stored_QD
         return self._opened.queries(self._task, self._state.papers.texts_of(seeds))
 

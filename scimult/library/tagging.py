@@ -6,17 +6,18 @@ Shape legend: N papers, C labels, D width.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
-from scimult.inference import SciMult
 from scimult.inference.texts import as_text
 from scimult.library.results import SCORES, Hit, Hits, Tagged
 from scimult.library.state import State
-from scimult.retrieval.exact import ExactIndex
 from scimult.types import FloatArray, IntArray, Text
+
+if TYPE_CHECKING:
+    from scimult.inference import SciMult
 
 _BLOCK = 4096
 
@@ -67,6 +68,8 @@ def tag_rows(
         raise ConfigError("no task for labels", value=task, fix=fix)
     if k < 1:
         raise ConfigError("no list is as short", value=k, fix="ask for one label or more")
+    from scimult.retrieval.exact import ExactIndex
+
     labels_CD = model.encode(labels, task=task, role="candidate")
     index = ExactIndex(ids, labels_CD, model.similarity)
     for start in range(0, len(rows), _BLOCK):

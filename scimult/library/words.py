@@ -15,7 +15,6 @@ from scimult.library.exact import Found, ranked
 from scimult.library.state import State
 from scimult.progress import note, warn
 from scimult.retrieval.analysis import WORDS
-from scimult.retrieval.bm25 import K1, B
 from scimult.types import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -64,6 +63,8 @@ class WordIndex:
 
     def _made(self, rows: IntArray) -> bm25s.BM25:
         import bm25s
+
+        from scimult.retrieval.bm25 import K1, B
 
         note(f"BM25 reads {len(rows):,} papers")
         tokens = []

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scimult.errors import DataError
-from scimult.inference import SciMult
 from scimult.library.encoded import EncodedBefore
 from scimult.library.encoding import encode_papers, spaces_of
 from scimult.library.manifest import (
@@ -30,6 +30,10 @@ from scimult.library.state import State
 from scimult.progress import bar
 from scimult.retrieval.shards import publish, shard_name, write_shard
 from scimult.types import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from scimult.inference import SciMult
+    from scimult.inference.query_encoder import QueryEncoder
 
 SEGMENT_ROWS = 8192
 """Papers of a segment: what a kill can lose."""
@@ -279,7 +283,7 @@ class Writer:
             (self._folder / before.removed).unlink(missing_ok=True)
 
 
-def check_model(state: State, model: SciMult) -> None:
+def check_model(state: State, model: SciMult | QueryEncoder) -> None:
     """Check that a model makes the vectors that a library holds.
 
     Raises

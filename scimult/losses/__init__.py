@@ -11,9 +11,8 @@ from scimult.losses.masks import (
     repeated_candidates,
 )
 from scimult.losses.projection import Projection, fitted_projection
-from scimult.losses.similarity import similarity_matrix
+from scimult.losses.similarity import Temperature, similarity_matrix
 from scimult.losses.supervised import head_losses
-from scimult.losses.temperature import Temperature
 from scimult.losses.triplet import triplet_margin
 from scimult.losses.weighting import LogVariance, TaskWeights, gradnorm_loss, uncertainty_weighted
 

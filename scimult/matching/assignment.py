@@ -115,8 +115,8 @@ class _Programme:
         self._count = scores_SR.shape[1]
         low, high = np.inf, -np.inf
         for _, block in blocks_of(scores_SR):
-            found = block[np.isfinite(block)]
-            low, high = min(low, found.min(initial=low)), max(high, found.max(initial=high))
+            finite = block[np.isfinite(block)]
+            low, high = min(low, finite.min(initial=low)), max(high, finite.max(initial=high))
         self._spread = spread = float(high - low) if high > low else 1.0
         # What an empty place costs. Only the last value is beyond what exchanges along any chain
         # of pairs could gain; costs so far apart are slow and inexact, and seldom needed.
@@ -159,7 +159,7 @@ class _Programme:
         bounds = np.zeros((width, 2))
         bounds[:number, 1] = 1
         bounds[number:, 1] = np.inf
-        found = linprog(
+        solution = linprog(
             costs,
             A_ub=vstack([most, least]),
             b_ub=np.concatenate([loads.most_R, -loads.least_R[lower]]),
@@ -168,14 +168,14 @@ class _Programme:
             bounds=bounds,
             method="highs-ds",
         )
-        assert found.status == 0, found.message
-        prices_R = found.ineqlin.marginals[: sizes[1]].copy()
-        prices_R[lower] -= found.ineqlin.marginals[sizes[1] :]
+        assert solution.status == 0, solution.message
+        prices_R = solution.ineqlin.marginals[: sizes[1]].copy()
+        prices_R[lower] -= solution.ineqlin.marginals[sizes[1] :]
         return (
-            found.x[:number],
-            found.x[number : number + sizes[0]],
-            found.x[number + sizes[0] :],
-            found.eqlin.marginals,
+            solution.x[:number],
+            solution.x[number : number + sizes[0]],
+            solution.x[number + sizes[0] :],
+            solution.eqlin.marginals,
             prices_R,
         )
 

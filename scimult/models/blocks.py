@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from scimult.models.adapters import adapters_after
 from scimult.models.attention import Context, attend
@@ -206,3 +208,15 @@ class Block(nn.Module):
         if self.feed_forward_norm is not None:
             output = self.feed_forward_norm(output)
         return output
+
+
+def run_block(block: nn.Module, x_TD: Tensor, *arguments: Any, recompute: bool) -> Tensor:
+    """Run a block; with ``recompute`` it keeps its input alone and runs again for gradients.
+
+    The second run draws the same dropout. Tensors within ``arguments`` get their gradients too.
+    """
+    if not recompute:
+        output: Tensor = block(x_TD, *arguments)
+        return output
+    again: Tensor = checkpoint(block, x_TD, *arguments, use_reentrant=False)
+    return again

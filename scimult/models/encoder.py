@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from scimult.models.adapters import Adapter, Fusion
-from scimult.models.blocks import Block
+from scimult.models.blocks import Block, run_block
 from scimult.models.config import EncoderConfig
 from scimult.models.embeddings import CODE_PLACE, Embeddings
 from scimult.models.instructions import (
@@ -24,7 +24,6 @@ from scimult.models.modern import ModernBlock, ModernEmbeddings, modern_norm
 from scimult.models.packing import PackedTexts, PackingPlan
 from scimult.models.pals import PalProjections
 from scimult.models.pooling import mean_of_tokens, state_at
-from scimult.models.recompute import run_block
 from scimult.types import TokenIds
 
 _NEUTRAL_AT_FIRST = (Adapter, Fusion, LowRankUpdate, PalProjections)

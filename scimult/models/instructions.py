@@ -11,11 +11,10 @@ from itertools import accumulate
 
 from torch import Tensor, nn
 
-from scimult.models.blocks import Block, InstructionLayer
+from scimult.models.blocks import Block, InstructionLayer, run_block
 from scimult.models.config import EncoderConfig
 from scimult.models.embeddings import Embeddings
 from scimult.models.packing import PackedTexts, pack
-from scimult.models.recompute import run_block
 from scimult.types import TokenIds
 
 
@@ -61,7 +60,7 @@ def read_instructions(
     by_route : bool
         The blocks have experts: each instruction passes those of its route.
     recompute : bool
-        Keep no activations within the blocks: see `recompute.run_block`.
+        Keep no activations within the blocks: see `blocks.run_block`.
     """
     # In the order of the plan: by route, or shortest first.
     wanted = sorted(set(routes), key=lambda route: (by_route or len(instructions[route]), route))

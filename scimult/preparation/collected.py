@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from scimult.data.lines import Rejects
 from scimult.data.prepared import TRIPLES_FILE, read_triples
 from scimult.data.ragged import Ragged
 from scimult.data.targets import read_targets, write_targets
 from scimult.data.teacher import TeacherScores, read_teacher_scores
-from scimult.data.text_store import open_arrow
+from scimult.data.text_store import open_arrow, write_arrow
 from scimult.files import read_json, write_json
 from scimult.preparation.config import Part, SourceConfig
 from scimult.preparation.described import Columns
@@ -179,10 +178,7 @@ def write_columns(
     path: Path, what: str, names: tuple[str, ...], columns: tuple[IntArray, ...]
 ) -> None:
     """Write integer columns as one Arrow file."""
-    described = {"scimult.format": what, "scimult.version": VERSION}
-    table = pa.table(list(columns), names=list(names)).replace_schema_metadata(described)
-    with pa.ipc.new_file(str(path), table.schema) as writer:
-        writer.write_table(table)
+    write_arrow(path, what, VERSION, dict(zip(names, columns, strict=True)))
 
 
 def _read_columns(path: Path, what: str) -> Columns:

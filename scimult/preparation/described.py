@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.data.ragged import Ragged
+from scimult.data.text_store import write_arrow
 from scimult.preparation.metadata import FILE_NAME, NONE, VERSION
 from scimult.types import IntArray
 
@@ -61,10 +62,7 @@ def write_metadata(
         places = _spread(dois.column("paper").to_numpy(), places, count)
         names = dois.column("doi").combine_chunks().cast(pa.string())
         columns["doi"] = names.take(pa.array(places, mask=places == NONE))
-    described = {"scimult.format": "metadata", "scimult.version": VERSION}
-    table = pa.table(columns).replace_schema_metadata(described)
-    with pa.ipc.new_file(str(folder / FILE_NAME), table.schema) as writer:
-        writer.write_table(table)
+    write_arrow(folder / FILE_NAME, "metadata", VERSION, columns)
 
 
 def integer_columns(connection: duckdb.DuckDBPyConnection, select: str) -> Columns:

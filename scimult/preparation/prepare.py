@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from scimult.data.lines import Rejects
 from scimult.data.manifest import HygieneReport, Manifest, PairEntry, SourceEntry, TargetEntry
@@ -22,7 +21,7 @@ from scimult.data.ragged import Ragged
 from scimult.data.targets import write_targets
 from scimult.data.teacher import FILE_NAME as TEACHER_FILE
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
-from scimult.data.text_store import TextStore
+from scimult.data.text_store import TextStore, write_arrow
 from scimult.files import link_or_copy, read_json
 from scimult.preparation.collect import collect, source_files
 from scimult.preparation.collected import REJECTS_FILE, Collected, RawPairs
@@ -211,10 +210,7 @@ def _dev_texts(collected: Collected, store: TextStore, config: PrepareConfig) ->
 
 def _write_held_out(folder: Path, rows: IntArray) -> None:
     """Name the texts that are in no training pair, for whoever makes more pairs."""
-    described = {"scimult.format": "held out", "scimult.version": "1"}
-    table = pa.table({"row": rows}).replace_schema_metadata(described)
-    with pa.ipc.new_file(str(folder / HELD_OUT_FILE), table.schema) as writer:
-        writer.write_table(table)
+    write_arrow(folder / HELD_OUT_FILE, "held out", "1", {"row": rows})
 
 
 def cap_labels(

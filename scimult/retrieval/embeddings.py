@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
 
 from scimult.errors import DataError
 from scimult.files import (
@@ -28,11 +26,13 @@ from scimult.files import (
     write_json,
     write_text,
 )
-from scimult.types import FloatArray
+from scimult.types import FloatArray, Role, Text, TextEncoder
 
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
 _FILES = (MATRIX_FILE, IDS_FILE, META_FILE)
+# Vectors below this length are zeros; as in torch.nn.functional.normalize.
+_SHORTEST = 1e-12
 EMBEDDINGS = FolderKind(
     "a folder of embeddings and nothing else",
     lambda folder: (
@@ -79,8 +79,8 @@ class StoredEmbeddings:
                 value=missing[:3],
                 fix="encode every text of the data set",
             )
-        chosen: FloatArray = self.embeddings_ND[[places[name] for name in wanted]]
-        return chosen
+        wanted_ND: FloatArray = self.embeddings_ND[[places[name] for name in wanted]]
+        return wanted_ND
 
 
 def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
@@ -100,10 +100,33 @@ def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
         )
 
 
+def encode(
+    encoder: TextEncoder,
+    texts: Sequence[Text],
+    *,
+    task: str,
+    role: Role,
+    show_progress: bool = False,
+) -> FloatArray:
+    """Return what any encoder makes of texts, shape ``(N, D)``; what keeps vectors encodes by this.
+
+    Raises
+    ------
+    DataError
+        If the encoder returns the wrong number of rows.
+    """
+    rows_ND = encoder.encode(texts, task=task, role=role, show_progress=show_progress)
+    if rows_ND.ndim != 2 or len(rows_ND) != len(texts):
+        problem = f"{encoder.name} returned embeddings of shape {rows_ND.shape}"
+        raise DataError(f"{problem} for {len(texts)} texts", fix="return one row per text")
+    return rows_ND
+
+
 def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
     """Return the embeddings scaled to length 1, float32; a row of zeros stays one."""
-    x_ND = torch.from_numpy(np.array(embeddings_ND, dtype=np.float32))
-    scaled_ND: FloatArray = torch.nn.functional.normalize(x_ND, dim=1).numpy()
+    x_ND = np.asarray(embeddings_ND, dtype=np.float32)
+    lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
+    scaled_ND: FloatArray = x_ND / np.maximum(lengths_N1, _SHORTEST)
     return scaled_ND
 
 
@@ -249,6 +272,9 @@ def _only_tensor(path: Path) -> FloatArray:
     if path.suffix != ".safetensors":
         problem, fix = "not a .npy or .safetensors file", "convert it to one of the two"
         raise DataError(problem, path=path, fix=fix)
+    import torch  # numpy has no bfloat16
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
@@ -272,9 +298,9 @@ def _checked(
     path: Path, ids: list[str], embeddings_ND: FloatArray, meta: dict[str, Any]
 ) -> StoredEmbeddings:
     if embeddings_ND.ndim != 2 or embeddings_ND.dtype.kind != "f" or len(ids) != len(embeddings_ND):
-        shown = f"{embeddings_ND.dtype} of shape {embeddings_ND.shape}"
+        matrix = f"{embeddings_ND.dtype} of shape {embeddings_ND.shape}"
         fix = "write one row of floating point numbers per id"
-        raise DataError(f"{len(ids)} ids for {shown}", path=path, fix=fix)
+        raise DataError(f"{len(ids)} ids for {matrix}", path=path, fix=fix)
     if len(set(ids)) != len(ids):
         raise DataError("an id occurs twice", path=path, fix="keep one row per id")
     return StoredEmbeddings(path, ids, embeddings_ND, meta)

@@ -4,10 +4,10 @@ Blocks of candidates are multiplied into one reused buffer; what may be among th
 is kept as integers that hold score and id order (:mod:`scimult.retrieval.selection`). So equal
 float32 scores come out in the order of :mod:`scimult.retrieval.runs`, wherever blocks are cut.
 
-Where the machine multiplies bfloat16, a first pass takes products of rounded vectors and keeps
-every candidate that the error of these products leaves possible; those alone are multiplied in
-float32. With v' = v + δ and q' = q + ε rounded, ``|q'·v' − q·v| ≤ ‖q‖‖δ‖ + ‖ε‖‖v'‖`` (Cauchy and
-Schwarz), so no candidate is lost: the lists are those of the float32 products alone.
+Where the machine multiplies int8 or bfloat16 faster, a first pass takes products of rounded vectors
+and keeps every candidate that the error of these products leaves possible
+(:mod:`scimult.retrieval.rounded`); those alone are multiplied in float32. So no candidate is lost:
+the lists are those of the float32 products alone.
 
 Shape legend: Q queries, C candidates, D width, K results per query, B candidates of one block,
 W candidates of a query that are multiplied in float32, P listed (query, candidate) pairs.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -24,10 +25,17 @@ import torch
 from torch import Tensor
 
 from scimult.data.ragged import Ragged
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.hardware import keep_freed_memory, multiplies_bfloat16
-from scimult.products import FEW, products
+from scimult.products import FEW, ByteMatrix, multiplies_bytes, products
 from scimult.progress import bar
+from scimult.retrieval.rounded import (
+    ByteVectors,
+    HalfVectors,
+    Operand,
+    Rounded,
+    SingleVectors,
+)
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
     GROUP,
@@ -44,10 +52,10 @@ from scimult.retrieval.selection import (
     scores_of,
     sorted_keys,
 )
-from scimult.retrieval.vectors import Block, RoundedVectors, Vectors
+from scimult.retrieval.vectors import Block, Vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
-FirstPass = Literal["auto", "bfloat16", "float32"]
+FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
 
 # Queries whose lists grow together, in one pass over the candidates.
 _QUERIES = 1 << 14
@@ -55,8 +63,7 @@ _QUERIES = 1 << 14
 _CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
 _FEW_SCORES, _LONGEST_BLOCK = 1 << 19, 1 << 16
 # Two passes pay where there are so many numbers for each result, and so many candidates.
-_SPARED, _LEAST, _LEAST_WIDTH = 1 << 17, 1 << 13, 64
-_MOST_KEPT = 1 / 64
+_FOR_INT8, _FOR_BFLOAT16, _LEAST, _LEAST_WIDTH = 1 << 18, 1 << 17, 1 << 13, 64
 
 
 class ExactIndex:
@@ -76,11 +83,12 @@ class ExactIndex:
         query. The cosine with a zero vector is 0.
     device : torch.device or str
         Where the products are taken. A GPU keeps the candidates if they fit.
-    first_pass : {"auto", "bfloat16", "float32"}
-        ``bfloat16`` takes the first of two passes in it, and keeps a copy of the candidates, half
-        as large as in float32; ``float32`` takes one pass; ``auto`` takes two where bfloat16
-        products are fast, the candidates in memory and many (8,192, with 131,072 numbers for each
-        result: 17,000 of width 768 for the best 100).
+    first_pass : {"auto", "int8", "bfloat16", "float32"}
+        ``int8`` (on a CPU) and ``bfloat16`` take the first of two passes in it, and keep a copy of
+        the candidates, a quarter and half as large as in float32; ``float32`` takes one pass;
+        ``auto`` takes two where such products are fast, the candidates in memory and many (8,192,
+        with 262,144 numbers for each result, 34,000 of width 768 for the best 100; in bfloat16
+        half as many).
     query_rows, block_rows : int, optional
         Size of the buffer of scores; by default what suits the device.
 
@@ -88,6 +96,8 @@ class ExactIndex:
     ------
     DataError
         If ids repeat, there is not one per row, or the array is not a matrix.
+    ConfigError
+        If int8 is asked for by name where it is not multiplied.
     """
 
     def __init__(
@@ -107,6 +117,12 @@ class ExactIndex:
                 fix="pass one row of equal width per id, and at least one",
             )
         self.ids, self.similarity, self.device = ids, similarity, torch.device(device)
+        if first_pass == "int8" and not (self.device.type == "cpu" and multiplies_bytes()):
+            raise ConfigError(
+                f"{self.device} does not multiply int8 here",
+                value=first_pass,
+                fix="take first_pass auto: it asks the machine",
+            )
         if self.device.type == "cpu":
             keep_freed_memory()
         self.order_C = id_order(ids)
@@ -153,7 +169,7 @@ class ExactIndex:
         excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
         # One pass for few queries: memory is the bound, and the numbers are the same.
         few = len(queries) <= FEW and self.device.type == "cpu"
-        rounded = self._vectors.rounded if self._takes_two_passes(k) and not few else None
+        rounded = None if few else self._rounded(k)
         rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
         scores_QK = np.full((len(queries), k), -np.inf, dtype=np.float32)
         starts = range(0, len(queries), _QUERIES)
@@ -184,15 +200,32 @@ class ExactIndex:
         found_P = scores_P.cpu().numpy()
         return ranking_of_pairs(lists.owners, lists.values, found_P, len(lists), self.place_C)
 
-    def _takes_two_passes(self, k: int) -> bool:
-        if self._first_pass != "auto":
-            return self._first_pass == "bfloat16"
-        large = len(self.ids) >= _LEAST and len(self.ids) * self._width >= _SPARED * k
-        wide = self._width >= _LEAST_WIDTH
-        return large and wide and self._vectors.in_memory and multiplies_bfloat16(self.device)
+    def _rounded(self, k: int) -> Rounded | None:
+        """Return what the first of two passes multiplies; None where one pass will do."""
+        kind = self._cheapest(k) if self._first_pass == "auto" else self._first_pass
+        if kind == "int8":
+            return self._in_int8
+        return None if kind == "float32" else self._in_bfloat16
+
+    def _cheapest(self, k: int) -> FirstPass:
+        numbers = len(self.ids) * self._width
+        if len(self.ids) < _LEAST or self._width < _LEAST_WIDTH or not self._vectors.in_memory:
+            return "float32"
+        if numbers >= _FOR_INT8 * k and self.device.type == "cpu" and multiplies_bytes():
+            return "int8"
+        fast = numbers >= _FOR_BFLOAT16 * k and multiplies_bfloat16(self.device)
+        return "bfloat16" if fast else "float32"
+
+    @cached_property
+    def _in_int8(self) -> ByteVectors:
+        return ByteVectors.of(self._vectors)
+
+    @cached_property
+    def _in_bfloat16(self) -> HalfVectors:
+        return HalfVectors.of(self._vectors)
 
     def _best(
-        self, work: _Work, rounded: RoundedVectors | None, advance: Callable[[int], object]
+        self, work: _Work, rounded: Rounded | None, advance: Callable[[int], object]
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yield ascending keys of the best candidates, one block of queries after the other."""
         parts = work.parts
@@ -200,7 +233,8 @@ class ExactIndex:
         found = self._pass(work, parts, rounded, on_host, advance)
         failed = [part for part, keys_QW in zip(parts, found, strict=True) if keys_QW is None]
         # Too many candidates were too close to the last of a list to be told apart.
-        again = iter(self._pass(work, failed, None, True, advance) if failed else ())
+        slowly = SingleVectors(self._vectors, rounded.length) if rounded and on_host else None
+        again = iter(self._pass(work, failed, slowly, True, advance) if failed else ())
         for part, keys_QW in zip(parts, found, strict=True):
             sure_QW = next(again) if keys_QW is None else keys_QW
             assert sure_QW is not None
@@ -210,7 +244,7 @@ class ExactIndex:
         self,
         work: _Work,
         parts: list[slice],
-        rounded: RoundedVectors | None,
+        rounded: Rounded | None,
         on_host: bool,
         advance: Callable[[int], object],
     ) -> list[Tensor | None]:
@@ -221,8 +255,9 @@ class ExactIndex:
             self._empty(len(x_QD), work.k, error_Q, rounded, on_host)
             for x_QD, error_Q in zip(queries, errors, strict=True)
         ]
-        if rounded is not None:
-            queries = [x_QD.bfloat16() for x_QD in queries]
+        factors: list[Operand] = [
+            x_QD if rounded is None else rounded.queries(x_QD) for x_QD in queries
+        ]
         places_C = torch.from_numpy(self.place_C).to("cpu" if on_host else self.device)
         step = self.block_rows(len(work.queries_QD))
         rows = min(self.query_rows, len(work.queries_QD))
@@ -232,8 +267,8 @@ class ExactIndex:
             block = (
                 self._vectors.block(first, last) if rounded is None else rounded.block(first, last)
             )
-            for part, x_QD, best in zip(parts, queries, bests, strict=True):
-                scores_QB = buffers.of(x_QD, block)
+            for part, factor, best in zip(parts, factors, bests, strict=True):
+                scores_QB = buffers.of(factor, block)
                 _leave_out(scores_QB, work.excluded_Q[part] - first)
                 best.add(scores_QB.cpu() if on_host else scores_QB, places_C[first:last])
             advance(last - first)
@@ -243,7 +278,7 @@ class ExactIndex:
         return [
             None
             if keys_QW is None or error_Q is None
-            else self._settled(work.queries_QD[part], keys_QW, error_Q, rounded.rounding)
+            else self._settled(work.queries_QD[part], keys_QW, error_Q, rounded)
             for part, keys_QW, error_Q in zip(parts, found, errors, strict=True)
         ]
 
@@ -252,18 +287,18 @@ class ExactIndex:
         n_queries: int,
         k: int,
         error_Q: Tensor | None,
-        rounded: RoundedVectors | None,
+        rounded: Rounded | None,
         on_host: bool,
     ) -> Best:
         slack_Q = None if error_Q is None else 2 * error_Q
         rounding = 0.0 if rounded is None else rounded.rounding
         if not on_host:
             return FixedBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, device=self.device)
-        most = None if rounded is None else int(_MOST_KEPT * len(self.ids))
+        most = None if rounded is None else int(rounded.most_kept * len(self.ids))
         return ThresholdBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, most=most)
 
     def _settled(
-        self, queries_QD: Tensor, keys_QW: Tensor, error_Q: Tensor, rounding: float
+        self, queries_QD: Tensor, keys_QW: Tensor, error_Q: Tensor, rounded: Rounded
     ) -> Tensor | None:
         """Return keys of float32 products; None if the rounded ones were further off than said."""
         some_QW = keys_QW != NO_KEY
@@ -272,10 +307,12 @@ class ExactIndex:
         )
         keys_P = keys_QW[some_QW]
         rough_P, places_P = scores_of(keys_P), places_of_keys(keys_P)
+        rough_P = rough_P + rounded.shift_of(queries_QD)[query_P]
         rows_P = self._order_C.to(places_P.device)[places_P]
         exact_P = self._vectors.products_of(queries_QD, query_P, rows_P)
         check_scores(exact_P)
-        off_P = (rough_P - exact_P).abs() > error_Q[query_P] + 2 * rounding * rough_P.abs()
+        allowed_P = error_Q[query_P] + 2 * rounded.rounding * rough_P.abs()
+        off_P = (rough_P - exact_P).abs() > allowed_P
         if bool(off_P.any()):
             return None
         return sorted_keys(keys_QW.masked_scatter(some_QW, keys_of(exact_P, places_P)))
@@ -303,27 +340,27 @@ class _Products:
         self._size, self._device = size, device
         self._buffers: dict[torch.dtype, Tensor] = {}
 
-    def of(self, queries_QD: Tensor, block: Block) -> Tensor:
+    def of(self, queries_QD: Operand, block: Block) -> Tensor:
         """Multiply, in the type of the vectors, and return float32 scores, shape ``(Q, B)``.
 
         Columns are filled up to whole groups by -inf; on a host, those of one candidate lie
         together.
         """
-        count, width = len(queries_QD), len(block.vectors_BD)
-        padded = _whole_groups(width)
-        if queries_QD.dtype == torch.float32 and self._device.type == "cpu":
-            scores_BQ = products(block.vectors_BD, queries_QD)
-            if padded > width:
-                scores_BQ = torch.nn.functional.pad(scores_BQ, (0, 0, 0, padded - width))
-            scores_QB = scores_BQ.T
+        width = len(block.vectors_BD)
+        if isinstance(queries_QD, ByteMatrix):
+            scores_QB = _in_whole_groups(queries_QD.products(block.vectors_BD), width).T
+            if block.steps_B is not None:
+                scores_QB[:, :width] *= block.steps_B
+        elif queries_QD.dtype == torch.float32 and self._device.type == "cpu":
+            scores_QB = _in_whole_groups(products(block.vectors_BD, queries_QD), width).T
         elif queries_QD.dtype == torch.float32:
-            scores_QB = self._buffer(torch.float32, count, padded)
+            scores_QB = self._buffer(torch.float32, len(queries_QD), _whole_groups(width))
             torch.mm(queries_QD, block.vectors_BD.T, out=scores_QB[:, :width])
         else:
             # This way round few queries are multiplied faster.
-            rounded_BQ = self._buffer(queries_QD.dtype, width, count)
+            rounded_BQ = self._buffer(queries_QD.dtype, width, len(queries_QD))
             torch.mm(block.vectors_BD, queries_QD.T, out=rounded_BQ)
-            scores_QB = self._buffer(torch.float32, padded, count).T
+            scores_QB = self._buffer(torch.float32, _whole_groups(width), len(queries_QD)).T
             scores_QB[:, :width] = rounded_BQ.T
         if block.bias_B is not None:
             scores_QB[:, :width] += block.bias_B
@@ -334,6 +371,11 @@ class _Products:
         if dtype not in self._buffers:
             self._buffers[dtype] = torch.empty(self._size, dtype=dtype, device=self._device)
         return self._buffers[dtype][: rows * columns].view(rows, columns)
+
+
+def _in_whole_groups(scores_BQ: Tensor, width: int) -> Tensor:
+    missing = _whole_groups(width) - width
+    return torch.nn.functional.pad(scores_BQ, (0, 0, 0, missing)) if missing else scores_BQ
 
 
 def _whole_groups(width: int) -> int:

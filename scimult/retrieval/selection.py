@@ -244,8 +244,10 @@ def loosened(kth_Q: Tensor, slack_Q: Tensor | None, rounding: float) -> Tensor:
 
     With scores that are off by ``slack / 2``, then rounded to ``rounding`` of their size.
     """
+    # No share of -inf is a number.
+    kth_Q = kth_Q.clamp(min=_LOWEST)
     if slack_Q is None:
-        return kth_Q.clamp(min=_LOWEST)
+        return kth_Q
     low_Q = kth_Q - rounding * kth_Q.abs() - slack_Q
     return (low_Q - rounding * low_Q.abs()).clamp(min=_LOWEST)
 

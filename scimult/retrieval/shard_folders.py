@@ -116,16 +116,16 @@ def publish_if_whole(folder: Path, space: Space, count: int) -> list[int]:
 
     Shards of an input that was longer are removed.
     """
-    found: list[Shard] = []
+    shards: list[Shard] = []
     missing = []
     for number in range(count):
         shard = find_shard(folder, number, space)
         if shard is None:
             missing.append(number)
         else:
-            found.append(shard)
+            shards.append(shard)
     if not missing:
-        publish(folder, space, found)
+        publish(folder, space, shards)
         for path in folder.iterdir():
             name = _OURS.fullmatch(path.name)
             if name and not path.name.startswith(".") and int(name[1]) >= count:

@@ -322,7 +322,7 @@ class Shards:
         return np.asarray(part_ND)
 
     def _column(self, name: str) -> list[str]:
-        found: list[str] = []
+        column: list[str] = []
         for shard in self.shards:
             path = self.path / f"{shard.name}.arrow"
             try:
@@ -334,8 +334,8 @@ class Shards:
                 self.damaged.setdefault(shard.name, _damage(path, problem))
                 self._parts[self.shards.index(shard)] = None
                 values = [""] * shard.rows
-            found += values
-        return found
+            column += values
+        return column
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

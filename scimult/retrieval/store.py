@@ -17,12 +17,11 @@ from typing import Literal
 from urllib.parse import quote
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from scimult import distributed
 from scimult.errors import DataError
 from scimult.files import atomic_file
+from scimult.retrieval.embeddings import encode
 from scimult.types import FloatArray, Role, Similarity, TaskChooser, Text, TextEncoder
 
 Precision = Literal["float32", "float16", "bfloat16"]
@@ -109,6 +108,8 @@ class StoringEncoder:
     ) -> None:
         """Store the embeddings of the texts, each rank a share of them; all ranks call this."""
         part = self._part(task, role)
+        from scimult import distributed  # it loads torch
+
         missing = distributed.broadcast_object(part.missing(texts))
         mine = missing[distributed.rank() :: distributed.world_size()]
         self._add(part, mine, task, role, show_progress)
@@ -127,10 +128,9 @@ class StoringEncoder:
         """Encode missing texts and write every block."""
         for start in range(0, len(missing), self._block):
             block = missing[start : start + self._block]
-            rows_BD = self._encoder.encode(block, task=task, role=role, show_progress=show_progress)
-            if rows_BD.ndim != 2 or len(rows_BD) != len(block):
-                problem = f"{self.name} returned embeddings of shape {rows_BD.shape}"
-                raise DataError(f"{problem} for {len(block)} texts", fix="return one row per text")
+            rows_BD = encode(
+                self._encoder, block, task=task, role=role, show_progress=show_progress
+            )
             part.write(block, rows_BD)
             self.texts_encoded += len(block)
 
@@ -220,6 +220,8 @@ def _to_disk(rows_BD: FloatArray, precision: Precision) -> NDArray[np.generic]:
         with np.errstate(over="ignore"):
             stored = finite = np.asarray(rows_BD, dtype=np.float16)
     else:
+        import torch  # numpy has no bfloat16
+
         rounded = torch.from_numpy(np.array(rows_BD, dtype=np.float32)).to(torch.bfloat16)
         stored, finite = rounded.view(torch.int16).numpy(), rounded.float().numpy()
     bad = ~np.isfinite(finite).all(axis=1)
@@ -233,6 +235,8 @@ def _to_disk(rows_BD: FloatArray, precision: Precision) -> NDArray[np.generic]:
 def _from_disk(rows: NDArray[np.generic], precision: Precision) -> FloatArray:
     if precision != "bfloat16":
         return rows.astype(np.float32)
+    import torch
+
     bits = torch.from_numpy(np.array(rows, dtype=np.int16))
     widened: FloatArray = bits.view(torch.bfloat16).float().numpy()
     return widened

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -25,12 +25,13 @@ from scimult.retrieval.embeddings import (
     MATRIX_FILE,
     StoredEmbeddings,
     describe_embeddings,
+    encode,
     map_matrix,
     read_meta,
 )
+from scimult.retrieval.shards import Precision
 from scimult.types import FloatArray, IntArray, Role, Text, TextEncoder
 
-VectorPrecision = Literal["float16", "float32"]
 # Of ``meta.json``: the hash of the text store.
 TEXTS_KEY = "text_store"
 TEXTS_PER_BLOCK = 1 << 11
@@ -103,7 +104,7 @@ def write_encoded(
     *,
     task: str,
     meta: dict[str, Any],
-    precision: VectorPrecision = "float16",
+    precision: Precision = "float16",
     overwrite: bool = False,
 ) -> TeacherVectors:
     """Write what an encoder makes of every text: of queries as queries, of others as candidates.
@@ -147,7 +148,7 @@ def write_imported(
     texts: TextStore,
     given: StoredEmbeddings,
     *,
-    precision: VectorPrecision = "float16",
+    precision: Precision = "float16",
     overwrite: bool = False,
 ) -> TeacherVectors:
     """Write vectors that were made elsewhere, looked up by the ids of the texts.
@@ -193,7 +194,7 @@ def _encode(encoder: TextEncoder, block: list[Text], task: str) -> FloatArray:
             row for row, text in enumerate(block) if (text.kind == "query") == (role == "query")
         ]
         if rows:
-            of_role = encoder.encode([block[row] for row in rows], task=task, role=role)
+            of_role = encode(encoder, [block[row] for row in rows], task=task, role=role)
             encoded |= dict(zip(rows, of_role, strict=True))
     return np.stack([encoded[row] for row in range(len(block))])
 
@@ -203,7 +204,7 @@ def _write(
     texts: TextStore,
     blocks: Iterator[FloatArray],
     meta: dict[str, Any],
-    precision: VectorPrecision,
+    precision: Precision,
     overwrite: bool,
     place: Callable[[int], str],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Embeddings as the vectors whose inner product ranks them, in blocks, by row, and rounded.
+"""Embeddings as the vectors whose inner product ranks them, in blocks and by row.
 
 Shape legend: Q queries, C candidates, D width, B candidates of one block, P pairs.
 """
@@ -17,69 +17,23 @@ from scimult.products import products_at
 from scimult.retrieval.selection import check_finite
 from scimult.types import FloatArray, IntArray, Similarity
 
-_CENTRED = 1 << 12
+_SOME = 1 << 12
 _BLOCK = 1 << 12
 # Pairs, or candidates of pairs, that are gathered at once: few enough for a processor's cache.
 _GATHERED = 1 << 10
 _SHARE_OF_MEMORY = 0.7
-# Unit roundoffs of bfloat16 and float32.
-_HALF, _SINGLE = 2.0**-8, 2.0**-24
 
 
 @dataclass(frozen=True)
 class Block:
-    """Vectors of some candidates, shape ``(B, D)``, and what is added to their products."""
+    """Vectors of some candidates, shape ``(B, D)``, and what is added to their products.
+
+    Vectors that are whole numbers count the ``steps_B`` of their candidates.
+    """
 
     vectors_BD: Tensor
     bias_B: Tensor | None
-
-
-@dataclass(frozen=True)
-class RoundedVectors:
-    """All candidates in bfloat16, and how far off their products may be.
-
-    Attributes
-    ----------
-    vectors_CD : Tensor
-        bfloat16, shape ``(C, D)``.
-    bias_C : Tensor or None
-        float32; what is added to their products.
-    length, error : float
-        Largest length of a vector, and of what rounding took from one.
-    """
-
-    vectors_CD: Tensor
-    bias_C: Tensor | None
-    length: float
-    error: float
-
-    def block(self, first: int, last: int) -> Block:
-        """Return the candidates of rows ``[first, last)``."""
-        bias_B = None if self.bias_C is None else self.bias_C[first:last]
-        return Block(self.vectors_CD[first:last], bias_B)
-
-    @property
-    def rounding(self) -> float:
-        """Share of a product that its type may round away; 0 where ``error_of`` counts it."""
-        return _HALF if self.bias_C is None else 0.0
-
-    def error_of(self, queries_QD: Tensor) -> Tensor:
-        """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``.
-
-        With v' = v + δ and q' = q + ε: ``|q'·v' − q·v| ≤ ‖q‖‖δ‖ + ‖ε‖‖v'‖`` (Cauchy and Schwarz),
-        and D u ‖q‖‖v‖ for each sum of D float32 products, in any order (u: unit roundoff).
-        """
-        width = queries_QD.shape[1]
-        lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
-        lost_Q = torch.linalg.vector_norm(queries_QD - queries_QD.bfloat16().float(), dim=1)
-        length = self.length + self.error
-        products_Q = (lengths_Q + lost_Q) * length
-        error_Q = lengths_Q * self.error + lost_Q * length + 4 * width * _SINGLE * products_Q
-        if self.bias_C is not None:
-            error_Q += _HALF * products_Q + 4 * _SINGLE * (products_Q + self.bias_C.abs().max())
-        # Lengths are rounded too, and units may take the smallest numbers for zero.
-        bound_Q: Tensor = 1.001 * error_Q + width * 2.0**-120 * (1 + lengths_Q + length)
-        return bound_Q
+    steps_B: Tensor | None = None
 
 
 class Vectors:
@@ -98,7 +52,8 @@ class Vectors:
     def __init__(
         self, embeddings_CD: FloatArray, similarity: Similarity, device: torch.device
     ) -> None:
-        self._embeddings_CD, self._similarity, self._device = embeddings_CD, similarity, device
+        self._embeddings_CD, self._similarity = embeddings_CD, similarity
+        self.shape, self.device = embeddings_CD.shape, device
         # Rows from the first one on whose numbers were looked at.
         self._checked = 0
         whole = embeddings_CD.flags
@@ -120,7 +75,7 @@ class Vectors:
                 f"query embeddings of shape {queries_QD.shape} against candidates of width {width}",
                 fix="encode queries and candidates with the same model",
             )
-        x_QD = torch.from_numpy(np.require(queries_QD, np.float32, ["C", "W"])).to(self._device)
+        x_QD = torch.from_numpy(np.require(queries_QD, np.float32, ["C", "W"])).to(self.device)
         check_finite(x_QD, "a query embedding")
         if self._similarity == "cosine":
             return torch.nn.functional.normalize(x_QD, dim=1)
@@ -149,7 +104,7 @@ class Vectors:
             If a number is not finite.
         """
         if self._resident is not None:
-            found_P = torch.as_tensor(rows_P, device=self._device)
+            found_P = torch.as_tensor(rows_P, device=self.device)
             bias_C = self._resident.bias_B
             bias_P = None if bias_C is None else bias_C[found_P]
             return Block(self._resident.vectors_BD[found_P], bias_P)
@@ -157,7 +112,7 @@ class Vectors:
             x_PD = self._matrix_CD.index_select(0, torch.as_tensor(rows_P, device="cpu"))
         else:
             x_PD = torch.from_numpy(self._embeddings_CD[np.asarray(rows_P)])
-        x_PD = x_PD.to(self._device, torch.float32)
+        x_PD = x_PD.to(self.device, torch.float32)
         if self._checked < len(self._embeddings_CD):
             check_finite(x_PD, "a candidate embedding")
         return self._as_block(x_PD)
@@ -172,7 +127,7 @@ class Vectors:
         DataError
             If a number is not finite.
         """
-        if self._device.type != "cpu":
+        if self.device.type != "cpu":
             return self._gathered_products(queries_QD, query_P, rows_P)
         # Candidates are read in the order in which they lie.
         order_P = rows_P.argsort()
@@ -198,6 +153,16 @@ class Vectors:
         scores_P[order_P] = found_P
         return scores_P
 
+    def sample(self) -> Tensor:
+        """Return the vectors of some candidates from all over the array.
+
+        Raises
+        ------
+        DataError
+            If a number is not finite.
+        """
+        return self.rows(self._spread_rows()).vectors_BD
+
     @property
     def _whole(self) -> Tensor | None:
         """All candidates, where they are products' factors as they lie, and were looked at."""
@@ -207,7 +172,7 @@ class Vectors:
         return matrix_CD if self._similarity == "dot" else None
 
     def _gathered_products(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
-        scores_P = torch.empty(len(rows_P), device=self._device)
+        scores_P = torch.empty(len(rows_P), device=self.device)
         for start in range(0, len(rows_P), _GATHERED):
             pairs = slice(start, start + _GATHERED)
             found = self.rows(rows_P[pairs])
@@ -216,41 +181,15 @@ class Vectors:
         return scores_P
 
     @cached_property
-    def rounded(self) -> RoundedVectors:
-        """All candidates in bfloat16, made at first use.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
-        count, width = self._embeddings_CD.shape
-        vectors_CD = torch.empty(count, width, dtype=torch.bfloat16, device=self._device)
-        biases = []
-        length = error = torch.zeros((), device=self._device)
-        lost = torch.empty(min(_BLOCK, count), width, device=self._device)
-        for first in range(0, count, _BLOCK):
-            block = self.block(first, min(first + _BLOCK, count))
-            rounded_BD = vectors_CD[first : first + _BLOCK]
-            rounded_BD.copy_(block.vectors_BD)
-            lost_BD = lost[: len(rounded_BD)].copy_(rounded_BD).sub_(block.vectors_BD)
-            error = torch.maximum(error, torch.linalg.vector_norm(lost_BD, dim=1).max())
-            length = torch.maximum(length, torch.linalg.vector_norm(block.vectors_BD, dim=1).max())
-            if block.bias_B is not None:
-                biases.append(block.bias_B)
-        bias_C = torch.cat(biases) if biases else None
-        return RoundedVectors(vectors_CD, bias_C, float(length), float(error))
-
-    @cached_property
     def _resident(self) -> Block | None:
         """All candidates on a GPU, if they and their rounded copy fit."""
-        if self._device.type != "cuda":
+        if self.device.type != "cuda":
             return None
         needed = 6 * self._embeddings_CD.size
-        if needed > _SHARE_OF_MEMORY * torch.cuda.mem_get_info(self._device)[0]:
+        if needed > _SHARE_OF_MEMORY * torch.cuda.mem_get_info(self.device)[0]:
             return None
         count, width = self._embeddings_CD.shape
-        vectors_CD = torch.empty(count, width, device=self._device)
+        vectors_CD = torch.empty(count, width, device=self.device)
         biases = []
         for first in range(0, count, _BLOCK):
             block = self._read(first, min(first + _BLOCK, count))
@@ -262,18 +201,21 @@ class Vectors:
     @cached_property
     def _centre_D(self) -> Tensor:
         """The mean of the candidates, or of some all over the array: any point will do."""
-        count = len(self._embeddings_CD)
-        some = np.linspace(0, count - 1, min(count, _CENTRED)).astype(np.int64)
-        x_ND = torch.from_numpy(self._embeddings_CD[some].astype(np.float32)).to(self._device)
+        some_ND = self._embeddings_CD[self._spread_rows()]
+        x_ND = torch.from_numpy(some_ND.astype(np.float32)).to(self.device)
         check_finite(x_ND, "a candidate embedding")
         return x_ND.mean(dim=0)
+
+    def _spread_rows(self) -> IntArray:
+        count = len(self._embeddings_CD)
+        return np.linspace(0, count - 1, min(count, _SOME)).astype(np.int64)
 
     def _read(self, first: int, last: int) -> Block:
         if self._matrix_CD is not None:
             x_BD = self._matrix_CD[first:last]
         else:
             x_BD = torch.from_numpy(np.require(self._embeddings_CD[first:last], None, ["C", "W"]))
-        x_BD = x_BD.to(self._device, torch.float32)
+        x_BD = x_BD.to(self.device, torch.float32)
         if last > self._checked:
             check_finite(x_BD, "a candidate embedding")
             self._checked = last if first <= self._checked else self._checked

@@ -148,10 +148,10 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
 
         def work() -> Batch:
             texts = [document.text for document in body.documents]
-            found = _suggested(tags, texts, limit, threshold)
+            subjects = _suggested(tags, texts, limit, threshold)
             names = [document.document_id for document in body.documents]
             return Batch(
-                [SubjectsOf(results=r, document_id=n) for r, n in zip(found, names, strict=True)]
+                [SubjectsOf(results=r, document_id=n) for r, n in zip(subjects, names, strict=True)]
             )
 
         return await answer(work)
@@ -173,14 +173,14 @@ def _facts(project: Project) -> ProjectFacts:
 def _suggested(tags: Tags, texts: list[str], limit: int, threshold: float) -> list[list[Subject]]:
     """Return labels with scores from 0 to 1; an empty text has none, as with Annif."""
     full = [place for place, text in enumerate(texts) if text.strip()]
-    found: list[list[Subject]] = [[] for _ in texts]
+    subjects: list[list[Subject]] = [[] for _ in texts]
     if not full or not limit:
-        return found
+        return subjects
     papers = [_paper(texts[place]) for place in full]
     lists = tags.suggest(papers, k=limit, threshold=threshold, exclude=())
     for place, suggestions in zip(full, lists, strict=True):
-        found[place] = [_subject(one) for one in suggestions]
-    return found
+        subjects[place] = [_subject(one) for one in suggestions]
+    return subjects
 
 
 def _subject(one: Suggestion) -> Subject:

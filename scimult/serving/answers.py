@@ -148,13 +148,13 @@ class Answers:
             new = as_texts([paper.model_dump() for paper in asked.papers], "paper")
             tags = self._tags(library.model, asked.labels)
             options: dict[str, Any] = {"threshold": asked.threshold, "exclude": asked.exclude}
-            found = tags.suggest([*known, *new], k=asked.k, **options)
+            suggestions = tags.suggest([*known, *new], k=asked.k, **options)
             names: list[str | None] = [*asked.ids, *(None for _ in new)]
             texts = [*known, *new]
             return schemas.TaggedPapers(
                 papers=[
                     schemas.TaggedPaper(id=name, title=text.title, labels=_labels(labels))
-                    for name, text, labels in zip(names, texts, found, strict=True)
+                    for name, text, labels in zip(names, texts, suggestions, strict=True)
                 ]
             )
 

@@ -7,9 +7,9 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from importlib import resources
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
@@ -25,11 +25,8 @@ from scimult.serving.answers import Answers
 from scimult.serving.batching import DEADLINE
 from scimult.serving.guards import Guards, Limits
 from scimult.serving.metrics import Metrics
-from scimult.serving.page import page_paths
 from scimult.serving.refusals import PROBLEM, Refusal, problem_of
 
-_Asked = TypeVar("_Asked", bound=BaseModel)
-Do = Callable[[Callable[[], BaseModel]], Any]
 THREADS = 32
 """Requests that are worked on at once: most of them wait for the encoder."""
 _SECONDS = 1.0
@@ -84,7 +81,6 @@ class Service:
         self._add_paths(app)
         app.include_router(annif_paths(project, self.answer))
         app.include_router(page_paths())
-        self.api = app
         self.app: ASGIApp = Guards(app, self._limits, self._metrics, key, hosts)
 
     async def answer(self, work: Callable[[], BaseModel]) -> Response:
@@ -159,9 +155,9 @@ class Service:
         @app.get("/metrics", response_class=Response, responses=schemas.refusals(401))
         async def metrics() -> Response:
             """Counters and times, for Prometheus."""
-            found = answers.served.library
-            self._metrics.papers.set(len(found))
-            self._metrics.generation.set(found.state.manifest.generation)
+            library = answers.served.library
+            self._metrics.papers.set(len(library))
+            self._metrics.generation.set(library.state.manifest.generation)
             kind = "text/plain; version=0.0.4; charset=utf-8"
             return Response(self._metrics.page(), media_type=kind)
 
@@ -185,9 +181,9 @@ class Service:
 
 
 def _respond(error: SciMultError) -> JSONResponse:
-    found = problem_of(error)
+    body = problem_of(error)
     headers = error.headers if isinstance(error, Refusal) else None
-    return JSONResponse(found, found["status"], headers=headers, media_type=PROBLEM)
+    return JSONResponse(body, body["status"], headers=headers, media_type=PROBLEM)
 
 
 async def _refused(_: Request, error: Exception) -> JSONResponse:
@@ -242,3 +238,25 @@ def _fields_of(request: Request, depth: int) -> list[str]:
         return list(model.model_fields)
     inner = (schemas.CandidateIn, schemas.LabelIn, schemas.Range)
     return sorted({field.alias or name for m in inner for name, field in m.model_fields.items()})
+
+
+_FILES = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+
+
+def page_paths() -> APIRouter:
+    """Return the paths of the page; they stand outside the documentation."""
+    router = APIRouter(include_in_schema=False)
+    for path, (name, kind) in _FILES.items():
+        content = (resources.files("scimult.serving") / "web" / name).read_bytes()
+        _add(router, path, content, kind)
+    return router
+
+
+def _add(router: APIRouter, path: str, content: bytes, kind: str) -> None:
+    @router.get(path)
+    async def page() -> Response:
+        return Response(content, media_type=kind)

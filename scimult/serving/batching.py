@@ -143,21 +143,21 @@ class Passes:
     def _next(self) -> list[_Job]:
         """Take the oldest job and those of its routes that fit into this thread's share with it."""
         most = self._share(sum(job.size for job in self._waiting))
-        chosen: list[_Job] = []
+        jobs: list[_Job] = []
         size, left = 0, deque[_Job]()
         while self._waiting:
             job = self._waiting.popleft()
             if job.done.cancelled():
                 continue
-            first = not chosen
-            fits = first or (job.routes == chosen[0].routes and size + job.size <= most)
+            first = not jobs
+            fits = first or (job.routes == jobs[0].routes and size + job.size <= most)
             if not fits:
                 left.append(job)
             elif job.done.set_running_or_notify_cancel():
-                chosen.append(job)
+                jobs.append(job)
                 size += job.size
         self._waiting = left
-        return chosen
+        return jobs
 
     def _share(self, tokens: int) -> int:
         """Return how many of so many tokens one thread takes."""

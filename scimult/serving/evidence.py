@@ -18,8 +18,8 @@ MOST_SENTENCES, MOST_CHARACTERS = 20, 1000
 
 def sentences_of(text: Text) -> list[str]:
     """Return the sentences of an abstract, or the title where there is none; long ones cut."""
-    found = sentences(text.body[: MOST_SENTENCES * MOST_CHARACTERS])[:MOST_SENTENCES]
-    return [part[:MOST_CHARACTERS] for part in found] or [text.title[:MOST_CHARACTERS]]
+    candidates = sentences(text.body[: MOST_SENTENCES * MOST_CHARACTERS])[:MOST_SENTENCES]
+    return [part[:MOST_CHARACTERS] for part in candidates] or [text.title[:MOST_CHARACTERS]]
 
 
 def evidence_for(

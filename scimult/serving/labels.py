@@ -110,15 +110,15 @@ class LabelSpace:
         out = {self._rows[name] for name in exclude}
         ranking = self._index.search(papers_ND, min(k + len(out), len(self)))
         least = -np.inf if threshold is None else threshold
-        found = []
+        by_paper = []
         for rows, scores in zip(ranking.rows_QK, ranking.scores_QK, strict=True):
-            kept = [
+            suggestions = [
                 Suggestion(self._ids[row], self._texts[row].title, float(score))
                 for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
                 if row >= 0 and row not in out and score >= least
             ]
-            found.append(kept[:k])
-        return found
+            by_paper.append(suggestions[:k])
+        return by_paper
 
 
 class OfTagger:
@@ -140,8 +140,8 @@ class OfTagger:
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
     ) -> list[list[Suggestion]]:
         """Return the best ``k`` labels of every paper, with the sentence that speaks for each."""
-        found = self._tagger.tag(papers, k, threshold, exclude=exclude)
+        by_paper = self._tagger.tag(papers, k, threshold, exclude=exclude)
         return [
             [Suggestion(one.id, one.label, one.score, one.evidence or None) for one in tags]
-            for tags in found
+            for tags in by_paper
         ]

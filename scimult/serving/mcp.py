@@ -205,12 +205,12 @@ def _told(
     name: str, title: str, abstract: str, columns: dict[str, Any], most: int
 ) -> dict[str, Any]:
     """Return a paper whose fields are no longer than an agent can use."""
-    shown = {key: _short(value) for key, value in columns.items() if value not in (None, [])}
+    fields = {key: _short(value) for key, value in columns.items() if value not in (None, [])}
     return {
         "id": name,
         "title": _cut(title, MOST_TITLE),
         "abstract": _cut(abstract, most),
-        "columns": shown,
+        "columns": fields,
     }
 
 

@@ -34,7 +34,7 @@ class Refusal(SciMultError):
 def problem_of(error: SciMultError) -> dict[str, Any]:
     """Return an error as the body of an answer (RFC 9457), without paths of this machine."""
     status = error.status if isinstance(error, Refusal) else HTTPStatus.UNPROCESSABLE_ENTITY.value
-    found: dict[str, Any] = {
+    body: dict[str, Any] = {
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": f"{error.problem}. Fix: {error.fix}" if error.fix else error.problem,
@@ -42,6 +42,6 @@ def problem_of(error: SciMultError) -> dict[str, Any]:
         "fix": error.fix or "check the request against /openapi.json",
     }
     if error.value is not None:
-        found["value"] = error.value if isinstance(error.value, str) else shown(error.value)
-        found["value"] = found["value"][:200]
-    return found
+        body["value"] = error.value if isinstance(error.value, str) else shown(error.value)
+        body["value"] = body["value"][:200]
+    return body

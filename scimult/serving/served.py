@@ -120,9 +120,9 @@ class Served:
 
     def _next(self) -> Library:
         """Open the library anew: with the model that is open, or with another that made it."""
-        found = Library.open(self.path, model=self._shared, device=self._device)
+        reopened = Library.open(self.path, model=self._shared, device=self._device)
         try:
-            return self._warm(found)
+            return self._warm(reopened)
         except DataError:
             former = self._shared
             fresh = self._opened(Library.open(self.path, device=self._device))
@@ -131,9 +131,9 @@ class Served:
 
     def _opened(self, library: Library) -> Library:
         shared = self._share(library.model)
-        found = self._warm(Library.open(self.path, model=shared, device=self._device))
+        opened = self._warm(Library.open(self.path, model=shared, device=self._device))
         self._shared = shared
-        return found
+        return opened
 
     def _warm(self, library: Library) -> Library:
         """Let a library read all that its first question would wait for."""

@@ -13,8 +13,17 @@ from scimult.evaluation.harness import missing_sets
 from scimult.evaluation.suites import Suite, load_suite
 from scimult.hardware import usable_device
 from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig, load_study, parents
-from scimult.studies.marks import Inputs, read_mark, weights_of
-from scimult.studies.trials import Trial, by_run, key_of, make_trials, on_one_line, refuse
+from scimult.studies.trials import (
+    Inputs,
+    Trial,
+    by_run,
+    key_of,
+    make_trials,
+    on_one_line,
+    read_mark,
+    refuse,
+    weights_of,
+)
 from scimult.training.curriculum import rehearse
 from scimult.training.folder import CONFIG_NAME, check_same_config
 

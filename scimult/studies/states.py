@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scimult.studies.costs import Cost, cost_of
 from scimult.studies.plan import Plan
+from scimult.studies.tables import Cost, cost_of
 from scimult.studies.trials import Trial
 from scimult.studies.work import making_of, scored_sets
 from scimult.table import Table, label, number, texts

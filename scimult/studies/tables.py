@@ -1,14 +1,114 @@
-"""Tables of a study: runs and costs."""
+"""What a study found and cost, as tables: scores of every run over its seeds, runs, costs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from scimult.evaluation.columns import AVERAGE, Column, columns_of
+from scimult.evaluation.repeated import Runs, SuiteFindings, findings
+from scimult.evaluation.results import Result, folder_of, load_result
+from scimult.files import read_json
 from scimult.studies.config import RunConfig
-from scimult.studies.costs import Cost
 from scimult.studies.plan import Plan
-from scimult.studies.trials import by_run, config_of
+from scimult.studies.trials import Trial, by_run, config_of
 from scimult.table import ABSENT, Cell, Table, label, number, texts
+from scimult.training import record
+from scimult.training.runs import METRICS, read_metrics
+
+
+def find(plan: Plan, suite: str) -> SuiteFindings | None:
+    """Compare the runs on a suite; None while there is no result.
+
+    Raises
+    ------
+    DataError
+        If results are damaged, of other data, or their scores per query are not there.
+    """
+    results = _results(plan, suite)
+    if not results:
+        return None
+    wanted = plan.suites[suite].suite.select(plan.suites[suite].section.sets)
+    columns = columns_of(plan.results(suite), results, list(wanted))
+    members = by_run(plan.trials)
+    runs = Runs(
+        {run: [trial.key for trial in trials] for run, trials in members.items()},
+        plan.study.baseline,
+        frozenset(run for run, trials in members.items() if trials[0].seed is not None),
+        plan.study.confidence,
+    )
+    description = plan.suites[suite].suite.description
+    return findings(suite, description, columns, runs, _missing(plan, columns, results))
+
+
+def _results(plan: Plan, suite: str) -> dict[str, Result]:
+    """Return the result of every trial that has one."""
+    out = plan.results(suite)
+    paths = {key: folder_of(out, key) / "result.json" for key in plan.trials}
+    return {key: load_result(path) for key, path in paths.items() if path.is_file()}
+
+
+def _missing(plan: Plan, columns: Sequence[Column], results: Mapping[str, Result]) -> list[str]:
+    notes = []
+    lacking = [key for key in plan.trials if key not in results]
+    if lacking:
+        notes.append(f"No result yet of {', '.join(lacking)}.")
+    for column in columns:
+        without = [key for key in results if key not in column.keys]
+        if column.name != AVERAGE and without:
+            notes.append(f"{column.name}: no score yet of {', '.join(without)}.")
+    return notes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one trial; that of the run it starts from is not in it.
+
+    Attributes
+    ----------
+    steps, tokens : int
+        Of its training.
+    flops : float or None
+        Operations of its forward and backward passes; None if its metrics do not have them.
+    training_seconds : float
+        Of all steps, times ranks, without what comes between steps.
+    evaluation_seconds : float
+        To encode and rank.
+    """
+
+    key: str
+    steps: int
+    tokens: int
+    flops: float | None
+    training_seconds: float
+    evaluation_seconds: float
+
+
+def cost_of(plan: Plan, trial: Trial) -> Cost:
+    """Return what a trial has cost so far."""
+    steps, tokens, seconds = 0, 0, 0.0
+    flops: float | None = 0.0
+    for stage in trial.stages:
+        folder = Path(stage.config.output)
+        path = folder / record.FILE
+        ranks = read_json(path).get("ranks", 1) if path.is_file() else 1
+        for line in read_metrics(folder / METRICS):
+            if line["step"] == 0:
+                continue
+            steps += 1
+            tokens += line["tokens"]
+            seconds += line["seconds"] * ranks
+            of_step = line.get("usage", {}).get("model_flops")
+            flops = None if flops is None or of_step is None else flops + of_step
+    return Cost(trial.key, steps, tokens, flops, seconds, _evaluation_seconds(plan, trial))
+
+
+def _evaluation_seconds(plan: Plan, trial: Trial) -> float:
+    paths = [folder_of(plan.results(suite), trial.key) / "result.json" for suite in plan.suites]
+    results = [load_result(path) for path in paths if path.is_file()]
+    return sum(entry.seconds for result in results for entry in result.sets.values())
+
 
 HOUR, TERA = 3600.0, 1e12
 

@@ -1,4 +1,7 @@
-"""Trials: each run of a study with each of its seeds, and what of it is on disk."""
+"""Trials: each run of a study with each of its seeds, and what of it is on disk.
+
+A job over trials is done if its files are whole and its mark names the weights that are there now.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from scimult.checkpoints.weights import WEIGHTS_FILE
 from scimult.config import load_config
 from scimult.errors import ConfigError, SciMultError
-from scimult.files import read_json
+from scimult.files import read_json, sha256, write_json
 from scimult.studies.config import RunConfig, StudyConfig, ordered, seeds_of
 from scimult.training import record
 from scimult.training.config import PretrainConfig
@@ -188,3 +191,30 @@ def _without_seed(config: PretrainConfig, trial: Trial) -> str:
     assert trial.seed is not None
     tree["seed"] -= trial.seed
     return json.dumps(tree).replace(trial.key, "")
+
+
+Inputs = dict[str, str]
+"""What is read, to the SHA-256 of its weights; empty where there are none."""
+
+
+def weights_of(trials: Sequence[Trial]) -> Inputs:
+    """Return the weights of trials."""
+    path_of = {trial.key: trial.weights for trial in trials}
+    return {key: sha256(path) if path.is_file() else "" for key, path in path_of.items()}
+
+
+def read_mark(out: Path, job: str) -> Inputs | None:
+    """Return what a job of a study noted before it began; None if it never did."""
+    path = _path(out, job)
+    return dict(read_json(path)) if path.is_file() else None
+
+
+def write_mark(out: Path, job: str, inputs: Inputs) -> None:
+    """Note what a job begins with."""
+    path = _path(out, job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, inputs)
+
+
+def _path(out: Path, job: str) -> Path:
+    return out / "made" / f"{job}.json"

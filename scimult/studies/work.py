@@ -14,9 +14,8 @@ from scimult.errors import ConfigError
 from scimult.evaluation.results import folder_of, load_result
 from scimult.studies.config import LaunchConfig, MergeConfig
 from scimult.studies.jobs import Job, Slot
-from scimult.studies.marks import Inputs, read_mark, weights_of, write_mark
 from scimult.studies.plan import Plan
-from scimult.studies.trials import Trial, config_of
+from scimult.studies.trials import Inputs, Trial, config_of, read_mark, weights_of, write_mark
 
 LAUNCHER = Path(scimult.__file__).resolve().parent.parent / "launch" / "pretrain.py"
 _SCIMULT = [sys.executable, "-m", "scimult.cli.main"]

@@ -41,8 +41,8 @@ class Curve:
         plain: Numbers = _logistic(np.asarray(logits, dtype=np.float64))
         if not self.logits:
             return plain
-        found = np.interp(logits, self.logits, self.probabilities)
-        mixed: Numbers = (1 - _PLAIN) * found + _PLAIN * plain
+        calibrated = np.interp(logits, self.logits, self.probabilities)
+        mixed: Numbers = (1 - _PLAIN) * calibrated + _PLAIN * plain
         return mixed
 
     @classmethod
@@ -70,10 +70,10 @@ class Calibration:
 
     def probabilities(self, logits: NDArray[Any], seen: BoolArray) -> Numbers:
         """Return probabilities; the last axis of the log odds is that of ``seen``."""
-        found = np.empty(logits.shape, dtype=np.float64)
-        found[..., seen] = self.seen(logits[..., seen])
-        found[..., ~seen] = self.unseen(logits[..., ~seen])
-        return found
+        calibrated = np.empty(logits.shape, dtype=np.float64)
+        calibrated[..., seen] = self.seen(logits[..., seen])
+        calibrated[..., ~seen] = self.unseen(logits[..., ~seen])
+        return calibrated
 
 
 def expected_calibration_error(
@@ -127,19 +127,21 @@ class Suggestions:
         confidence : float
             Probability that the precision of papers like these is not lower.
         """
-        kept = np.full(len(self.right_P), True) if k is None else self.ranks_P <= k
-        order = np.argsort(-self.probabilities_P[kept], kind="stable")
-        p = self.probabilities_P[kept][order]
-        right, papers = self.right_P[kept][order], self.papers_P[kept][order]
+        listed_P = np.full(len(self.right_P), True) if k is None else self.ranks_P <= k
+        order = np.argsort(-self.probabilities_P[listed_P], kind="stable")
+        p = self.probabilities_P[listed_P][order]
+        right, papers = self.right_P[listed_P][order], self.papers_P[listed_P][order]
         steps = _steps(p)
         surely = 1 - (1 - confidence) / _STARTS
-        found = None
+        threshold = None
         for start in np.linspace(0, len(steps), _STARTS, endpoint=False).astype(int).tolist():
             for stop in steps[start:]:
                 if precision_bound(right[:stop], papers[:stop], surely) < precision:
                     break
-                found = float(p[stop - 1]) if found is None else min(found, float(p[stop - 1]))
-        return found
+                threshold = (
+                    float(p[stop - 1]) if threshold is None else min(threshold, float(p[stop - 1]))
+                )
+        return threshold
 
 
 def precision_bound(right_P: BoolArray, papers_P: IntArray, confidence: float = 0.95) -> float:

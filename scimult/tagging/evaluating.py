@@ -83,14 +83,16 @@ def evaluate_tagger(
         ("unseen", ~tagger.seen_C),
     ):
         others = [names[row] for row in np.flatnonzero(~members_C)]
-        found = tagger.tag(texts, k=_LISTED, exclude=others, show_progress=show_progress, **options)
-        facts[group] = metrics_of(tagger, found, gold, members_C)
+        suggested = tagger.tag(
+            texts, k=_LISTED, exclude=others, show_progress=show_progress, **options
+        )
+        facts[group] = metrics_of(tagger, suggested, gold, members_C)
         if group == "all":
-            pairs = _pairs(tagger, found, gold)
+            pairs = _pairs(tagger, suggested, gold)
             facts["expected_calibration_error"] = expected_calibration_error(*pairs)
     if precision is not None:
-        found = tagger.tag(texts, k=None, precision=precision, **options)
-        _, right_P = _pairs(tagger, found, gold)
+        suggested = tagger.tag(texts, k=None, precision=precision, **options)
+        _, right_P = _pairs(tagger, suggested, gold)
         facts["at_precision"] = {
             "wanted": precision,
             "measured": float(right_P.mean()) if len(right_P) else None,
@@ -108,18 +110,18 @@ def metrics_of(
 ) -> dict[str, float]:
     """Return the metrics of a group of concepts, over papers that have one of them."""
     wanted = [sorted(row for row in rows if members_C[row]) for rows in gold]
-    kept = [place for place, rows in enumerate(wanted) if rows]
-    rows_QK = np.full((len(kept), _LISTED), -1, dtype=np.int64)
-    for place, paper in enumerate(kept):
+    tagged = [place for place, rows in enumerate(wanted) if rows]
+    rows_QK = np.full((len(tagged), _LISTED), -1, dtype=np.int64)
+    for place, paper in enumerate(tagged):
         rows = [tagger.vocabulary.row(tag.id) for tag in found[paper]]
         rows_QK[place, : len(rows)] = rows
     scores_QK = np.where(rows_QK >= 0, -np.arange(_LISTED), -np.inf).astype(np.float32)
-    relevant = Ragged.from_lists(wanted[paper] for paper in kept)
+    relevant = Ragged.from_lists(wanted[paper] for paper in tagged)
     grades = Ragged(np.ones_like(relevant.values), relevant.offsets)
     qrels = Qrels(relevant, grades, len(members_C))
     judged = judge(Ranking(rows_QK, scores_QK), qrels)
-    scores = {name: float(compute(name, judged).mean()) if kept else 0.0 for name in METRICS}
-    return {"papers": len(kept), **scores}
+    scores = {name: float(compute(name, judged).mean()) if tagged else 0.0 for name in METRICS}
+    return {"papers": len(tagged), **scores}
 
 
 def _pairs(

@@ -109,15 +109,15 @@ def load_state(folder: Path) -> TaggerState:
     if not (folder / FILE).is_file():
         fix = "name the folder of a tagger; scimult tagger train makes one"
         raise DataError("is no tagger", path=folder, fix=fix)
-    kept = read_json(folder / FILE)
-    if not isinstance(kept, dict) or kept.get("format") != FORMAT:
+    content = read_json(folder / FILE)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         fix = "name the folder of a tagger"
         raise DataError("not a tagger's file", path=folder / FILE, fix=fix)
-    if kept.get("version") != VERSION:
+    if content.get("version") != VERSION:
         fix = "use the scimult that made it, or train the tagger anew"
-        raise DataError("tagger of another version", path=folder, value=kept["version"], fix=fix)
+        raise DataError("tagger of another version", path=folder, value=content["version"], fix=fix)
     try:
-        return _load(folder, kept)
+        return _load(folder, content)
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, DataError):
             raise
@@ -147,16 +147,16 @@ def _load(folder: Path, kept: dict[str, Any]) -> TaggerState:
 def _learned(folder: Path) -> Learned:
     import scipy.sparse as sparse
 
-    kept = _read(folder / _PAPERS)
+    papers = _read(folder / _PAPERS)
     tags_MC, words_MT = (
         sparse.csr_array(
-            (kept[f"{name}_data"], kept[f"{name}_indices"], kept[f"{name}_indptr"]),
-            shape=tuple(kept[f"{name}_shape"].tolist()),
+            (papers[f"{name}_data"], papers[f"{name}_indices"], papers[f"{name}_indptr"]),
+            shape=tuple(papers[f"{name}_shape"].tolist()),
         )
         for name in ("tags", "words")
     )
     linear = LinearHead.load(folder / _LINEAR)
-    return Learned(tags_MC, kept["vectors"], Words.load(folder), words_MT, linear)
+    return Learned(tags_MC, papers["vectors"], Words.load(folder), words_MT, linear)
 
 
 def _save(path: Path, **arrays: Any) -> None:

@@ -42,13 +42,13 @@ class TagReader:
         DataError
             If one is not in the vocabulary, unless such ones are left out.
         """
-        found: set[int] = set()
+        concepts: set[int] = set()
         for tag in tags:
             if self._drop and not self.vocabulary.knows(tag):
                 self.unknown[tag] += 1
                 continue
-            found.add(self.vocabulary.row(tag))
-        return sorted(self.vocabulary.closed(found) if self._closed else found)
+            concepts.add(self.vocabulary.row(tag))
+        return sorted(self.vocabulary.closed(concepts) if self._closed else concepts)
 
     def tell(self) -> None:
         """Warn of tags that were left out."""

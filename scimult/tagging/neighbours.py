@@ -61,8 +61,8 @@ class NearVectors:
         self, vectors_BD: FloatArray, k: int = NEAREST, own_B: IntArray | None = None
     ) -> tuple[IntArray, FloatArray]:
         """Return rows and similarities of the nearest, best first; ``own_B`` is left out."""
-        found = self._index.search(vectors_BD, k, exclude_Q=own_B)
-        return found.rows_QK, found.scores_QK
+        ranking = self._index.search(vectors_BD, k, exclude_Q=own_B)
+        return ranking.rows_QK, ranking.scores_QK
 
 
 class NearWords:

@@ -22,7 +22,6 @@ FIELDS = {
     "description": ("description", "definition"),
     "notation": ("notation",),
 }
-_LISTS = ("synonyms", "broader")
 _TABLES = (".csv", ".tsv")
 _SKOS = {".rdf": "xml", ".xml": "xml", ".ttl": "turtle", ".nt": "nt"}
 

@@ -130,8 +130,8 @@ class Signals:
     ) -> None:
         words_BT = learned.words.rows(texts)
         near, near_words = self._neighbours
-        found = (near.search(vectors_BD), near_words.search(words_BT))
-        for place, (rows_BK, scores_BK) in enumerate(found, start=len(ZERO_SHOT)):
+        neighbours = (near.search(vectors_BD), near_words.search(words_BT))
+        for place, (rows_BK, scores_BK) in enumerate(neighbours, start=len(ZERO_SHOT)):
             share_BC = shares(rows_BK, scores_BK, learned.tags_MC).toarray()
             found_SBC[place] = np.log(share_BC + _LEAST_SHARE)
         found_SBC[-2] = learned.linear.logits(words_BT)

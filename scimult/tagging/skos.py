@@ -124,9 +124,9 @@ def _all_words(graph: Graph, node: Node, predicate: URIRef, language: str) -> li
     """Return the literals of a node in a language; those without one, if there is none."""
     from rdflib import Literal
 
-    found = [word for word in graph.objects(node, predicate) if isinstance(word, Literal)]
+    literals = [word for word in graph.objects(node, predicate) if isinstance(word, Literal)]
     for wanted in (language, ""):
-        chosen = [word for word in found if (word.language or "").split("-")[0] == wanted]
+        chosen = [word for word in literals if (word.language or "").split("-")[0] == wanted]
         if chosen:
             return sorted({" ".join(str(word).split()) for word in chosen} - {""})
     return []

@@ -285,7 +285,7 @@ class Tagger:
         texts, task = as_texts(papers, "paper"), self.task
         if vectors is None:
             vectors = self.model.encode(texts, task=task, role="query", show_progress=show_progress)
-        found: list[list[tuple[int, float]]] = []
+        by_paper: list[list[tuple[int, float]]] = []
         most = max(LISTED, 4 * (k or 0)) + len(excluded)
         for rows in blocks(len(texts), len(self.vocabulary), "tagging", show_progress):
             some = [texts[row] for row in rows.tolist()]
@@ -296,15 +296,15 @@ class Tagger:
                     ranked[:most], scores_C, self.vocabulary, k=k if k is not None else LISTED,
                     threshold=threshold, exclude=excluded, hierarchy=how,
                 )  # fmt: skip
-                found.append([(row, float(scores_C[row])) for row in kept])
-        rows_of = [[row for row, _ in tags] for tags in found]
-        spoken: Sequence[Mapping[int, str]] = [{}] * len(found)
+                by_paper.append([(row, float(scores_C[row])) for row in kept])
+        rows_of = [[row for row, _ in tags] for tags in by_paper]
+        spoken: Sequence[Mapping[int, str]] = [{}] * len(by_paper)
         if evidence:
             place = self.model, task, self.vocabulary, self._state.labels_CD
             spoken = find_evidence(*place, texts, rows_of)
         return [
             [self._suggested(row, score, said) for row, score in tags]
-            for tags, said in zip(found, spoken, strict=True)
+            for tags, said in zip(by_paper, spoken, strict=True)
         ]
 
     def scores(self, texts: Sequence[Text], vectors_BD: FloatArray) -> Numbers:

@@ -61,8 +61,12 @@ def parted(ids: Sequence[str]) -> tuple[IntArray, IntArray, IntArray]:
     order of papers changes nothing.
     """
     order = np.argsort([hashlib.sha256(name.encode()).hexdigest() for name in ids], kind="stable")
-    kept = min(_MOST_DEV, int(_DEV_SHARE * len(ids)))
-    return np.sort(order[kept:]), np.sort(order[: kept // 2]), np.sort(order[kept // 2 : kept])
+    dev_papers = min(_MOST_DEV, int(_DEV_SHARE * len(ids)))
+    return (
+        np.sort(order[dev_papers:]),
+        np.sort(order[: dev_papers // 2]),
+        np.sort(order[dev_papers // 2 : dev_papers]),
+    )
 
 
 def enough(ids: Sequence[str]) -> None:
@@ -186,8 +190,8 @@ def calibrate(
     seen_P, half_P = signals.seen_C[concepts_P], papers_P % 2 == 0
     errors = []
     for fitted_P in (half_P, ~half_P):
-        found = _curves(logits_P[fitted_P], right_P[fitted_P], seen_P[fitted_P])
-        said = found.probabilities(logits_P[~fitted_P], seen_P[~fitted_P])
+        curves = _curves(logits_P[fitted_P], right_P[fitted_P], seen_P[fitted_P])
+        said = curves.probabilities(logits_P[~fitted_P], seen_P[~fitted_P])
         errors.append(expected_calibration_error(said, right_P[~fitted_P]))
     calibration = _curves(logits_P, right_P, seen_P)
     said_P = calibration.probabilities(logits_P, seen_P)

@@ -170,12 +170,12 @@ def _sample(
     hard = _drawn(rng, close[left[close]])
     left[hard] = False
     others = np.flatnonzero(left)
-    drawn = _drawn(rng, others)
-    rows = np.concatenate([having, hard, drawn])
+    negatives = _drawn(rng, others)
+    rows = np.concatenate([having, hard, negatives])
     right = np.zeros(len(rows), dtype=np.float32)
     right[: len(having)] = 1
     weight = np.ones(len(rows), dtype=np.float32)
-    weight[len(having) + len(hard) :] = len(others) / max(1, len(drawn))
+    weight[len(having) + len(hard) :] = len(others) / max(1, len(negatives))
     return rows, right, weight
 
 

@@ -1,7 +1,17 @@
 """What a task is, the catalogue of known ones, and which weights serve them."""
 
-from scimult.tasks.catalogue import ALL, Task, TaskSet, catalogue, default_tasks, named_tasks
-from scimult.tasks.routing import Routing, route_names, route_of, tells_sides
+from scimult.tasks.catalogue import (
+    ALL,
+    Routing,
+    Task,
+    TaskSet,
+    catalogue,
+    default_tasks,
+    named_tasks,
+    route_names,
+    route_of,
+    tells_sides,
+)
 
 __all__ = [
     "ALL",

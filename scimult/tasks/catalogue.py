@@ -1,15 +1,18 @@
-"""Tasks as data: name, instruction, kinds of text, format; their order is the expert index."""
+"""Tasks as data: name, instruction, kinds of text, format; their order is the expert index.
+
+A task and a side of it, query or candidate, have a route by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib import resources
-from typing import Literal
+from typing import Literal, get_args
 
 import yaml
 
 from scimult.config import StrictConfig
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.errors import ConfigError, UnknownNameError, one_of
 from scimult.types import Kind, Role
 
 Format = Literal["classification", "regression", "proximity", "adhoc_search"]
@@ -67,6 +70,17 @@ class TaskSet:
             raise UnknownNameError("task", name, self._tasks)
         return self._tasks[name]
 
+    def kind(self, name: str, role: Role) -> Kind:
+        """Return which kind of text is on one side of a task.
+
+        Raises
+        ------
+        UnknownNameError
+            If the task is not in the set, or ``role`` is not a side.
+        """
+        one_of("role", role, get_args(Role))
+        return self[name].query_kind if role == "query" else self[name].candidate_kind
+
     def expert(self, name: str) -> int:
         """Return the expert index of the task called ``name``."""
         return self.names.index(self[name].name)
@@ -122,3 +136,53 @@ def catalogue() -> TaskSet:
     """Return all tasks that have a name here, those of SciMult first."""
     text = resources.files("scimult.tasks").joinpath("catalogue.yaml").read_text(encoding="utf-8")
     return TaskSet([Task(**entry) for entry in yaml.safe_load(text)])
+
+
+Routing = Literal["task", "format", "task_and_side", "format_and_side"]
+
+
+def route_names(tasks: TaskSet, routing: Routing) -> list[str]:
+    """Return the names of the routes, in order.
+
+    ``task``: one per task; ``format``: one per SciRepEval format among the tasks, so that
+    tasks of a format share it; ``task_and_side``: two per task, ``task/query`` and
+    ``task/candidate``; ``format_and_side``: formats, with the papers that a search looks for
+    among those of proximity (SciRepEval, Table 6: a query's code is [QRY], theirs [PRX]).
+    """
+    if routing == "format":
+        return list(dict.fromkeys(task.format for task in tasks))
+    if routing == "format_and_side":
+        sides = [(task, role) for task in tasks for role in get_args(Role)]
+        return list(dict.fromkeys(_format_of(task, role) for task, role in sides))
+    if routing == "task_and_side":
+        return [f"{name}/{side}" for name in tasks.names for side in ("query", "candidate")]
+    return tasks.names
+
+
+def route_of(tasks: TaskSet, routing: Routing, task: str, role: Role) -> int:
+    """Return the number of the route that serves one side of a task.
+
+    Raises
+    ------
+    UnknownNameError
+        If the task is not in the set.
+    """
+    known = tasks[task]
+    name = {
+        "task": known.name,
+        "format": known.format,
+        "format_and_side": _format_of(known, role),
+        "task_and_side": f"{known.name}/{role}",
+    }[routing]
+    return route_names(tasks, routing).index(name)
+
+
+def tells_sides(routing: Routing) -> bool:
+    """Return whether queries and candidates of a task may take different routes."""
+    return routing.endswith("_and_side")
+
+
+def _format_of(task: Task, role: Role) -> Format:
+    """Return the format whose weights serve one side of a task."""
+    looked_for = task.format == "adhoc_search" and role == "candidate"
+    return "proximity" if looked_for else task.format

@@ -1,7 +1,7 @@
 """Who is compared with whom: rows of this rank, columns of all ranks, and what is masked.
 
 Shape legend: B queries of this rank, S queries of all ranks, C candidates of all ranks,
-H hard negatives of this rank's queries, U distinct texts of a unit on this rank, D width,
+H hard negatives of this rank's queries, U distinct texts of a micro-batch on this rank, D width,
 R rows and K columns of a comparison, W ranks.
 """
 
@@ -33,7 +33,7 @@ class Pairs:
     """Pairs of this rank, of all parts that are compared together.
 
     As in `Batch`, candidates are the positives of all queries, then the hard negatives;
-    ``query_B`` and ``candidate_C`` are places among the unit's texts. ``queries_W`` and
+    ``query_B`` and ``candidate_C`` are places among the micro-batch's texts. ``queries_W`` and
     ``candidates_W`` say how many each rank has, where there are several.
     """
 
@@ -52,7 +52,7 @@ class Pairs:
     def of(
         cls, parts: Sequence[Batch], first_texts: Sequence[int], device: torch.device | str
     ) -> Pairs:
-        """Join parts whose texts begin at ``first_texts`` among the unit's."""
+        """Join parts whose texts begin at ``first_texts`` among the micro-batch's."""
         sizes = [len(part.query_B) for part in parts]
         first_rows = [sum(sizes[:number]) for number in range(len(parts))]
 

@@ -11,9 +11,8 @@ from scimult.data.rates import SamplingMode
 from scimult.models import EncoderConfig
 from scimult.models.config import ROUTED, Pooling
 from scimult.tasks import Routing, Task, default_tasks
-from scimult.training.loss_config import LossConfig
+from scimult.training.loss_config import FORMAT_OF_HEAD, LossConfig, TripletConfig
 from scimult.training.schedules import ScheduleName
-from scimult.training.task_losses import FORMAT_OF_HEAD, TripletConfig
 from scimult.types import Similarity
 
 # Fields of an encoder that the run decides, not its base.
@@ -137,7 +136,9 @@ class BatchConfig(StrictConfig):
     pairs_per_step: int | None = Field(None, ge=2, description="64, unless max_tokens is given")
     max_tokens: int | None = Field(None, ge=9)
     pool: int | None = Field(
-        None, ge=1, description="of max_tokens: units among which pairs are sorted by length; 32"
+        None,
+        ge=1,
+        description="of max_tokens: micro-batches among which pairs are sorted by length; 32",
     )
     accumulation: int = Field(1, ge=1)
     chunk_tokens: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
@@ -324,13 +325,9 @@ class PretrainConfig(StrictConfig):
         return self
 
     @model_validator(mode="after")
-    def _heads_are_there(self) -> PretrainConfig:
+    def _sections_fit(self) -> PretrainConfig:
         if self.checkpoint.keep_heads and not self.loss.heads:
             raise ValueError("checkpoint.keep_heads: loss.by_task gives no task a head")
-        return self
-
-    @model_validator(mode="after")
-    def _mix_fits(self) -> PretrainConfig:
         if self.loss.weighting == "gradnorm" and self.batch.mix != "in_batch":
             raise ValueError(
                 "loss.weighting gradnorm compares the tasks of one pass: set batch.mix to in_batch"
@@ -340,10 +337,6 @@ class PretrainConfig(StrictConfig):
                 "data.sampling sequential trains one source after the other, and batch.mix "
                 "in_batch all of them in each pass; set batch.mix to alternate"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _pairs_fit(self) -> PretrainConfig:
         texts = 3 if self.data.hard_negatives else 2
         if self.batch.max_tokens is not None and (
             self.batch.max_tokens < texts * self.data.max_length
@@ -352,10 +345,6 @@ class PretrainConfig(StrictConfig):
                 f"batch.max_tokens {self.batch.max_tokens} does not hold {texts} texts of "
                 f"data.max_length {self.data.max_length}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _selection_has_scores(self) -> PretrainConfig:
         if self.selects and not self.dev.every:
             raise ValueError("dev.patience and checkpoint.keep_best need scores: set dev.every")
         return self

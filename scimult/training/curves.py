@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scimult.errors import DataError
 from scimult.files import atomic_file
+from scimult.training.runs import METRICS, read_metrics
 
 
 @dataclass(frozen=True)
@@ -30,32 +29,21 @@ def read_curves(run: Path) -> list[Curve]:
     DataError
         If the run has no metrics, or a line of them is damaged.
     """
-    path = run / "metrics.jsonl"
+    path = run / METRICS
     if not path.is_file():
         raise DataError("run has no metrics", path=path, fix="name the output folder of a run")
     points: dict[str, list[tuple[int, float]]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        for metric, value in _points(line, path, number):
-            points.setdefault(metric, []).append(value)
+    for line in read_metrics(path):
+        values = dict(line["metrics"])
+        sources = set(line.get("sources", ()))
+        if len(sources) == 1:
+            values[f"loss/{sources.pop()}"] = line["loss"]
+        for metric, value in values.items():
+            points.setdefault(metric, []).append((line["step"], float(value)))
     return [
         Curve(run.name, metric, *map(list, zip(*values, strict=True)))
         for metric, values in points.items()
     ]
-
-
-def _points(line: str, path: Path, number: int) -> list[tuple[str, tuple[int, float]]]:
-    try:
-        report: dict[str, Any] = json.loads(line)
-        step = int(report["step"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            "not a line of metrics", path=path, line=number, value=line, fix="remove the line"
-        ) from error
-    points = [(name, (step, float(value))) for name, value in report["metrics"].items()]
-    sources = set(report.get("sources", ()))
-    if len(sources) == 1:
-        points.append((f"loss/{sources.pop()}", (step, float(report["loss"]))))
-    return points
 
 
 def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:

@@ -15,7 +15,14 @@ from scimult.errors import CheckpointError, ConfigError
 from scimult.files import only_writer, require_room
 from scimult.models import Encoder
 from scimult.progress import note
-from scimult.training.callbacks import Checkpoints, Console, DevScores, MetricsFile, TensorBoard
+from scimult.training.callbacks import (
+    Checkpoints,
+    Console,
+    DevScores,
+    MetricsFile,
+    TensorBoard,
+    Tracker,
+)
 from scimult.training.config import PretrainConfig
 from scimult.training.engine import DeepSpeedEngine, read_full_weights
 from scimult.training.learned import head_name, learned_numbers, take_learned
@@ -24,7 +31,6 @@ from scimult.training.module import TrainModule
 from scimult.training.record import FILE as RUN_FILE
 from scimult.training.selection import Selection
 from scimult.training.state import Checkpoint, CheckpointStore
-from scimult.training.trackers import Tracker
 
 CONFIG_NAME = "config.yaml"
 MODEL_NAME = "model"

@@ -19,8 +19,7 @@ from scimult.losses import LogVariance, TaskWeights, Temperature
 from scimult.models import Encoder
 from scimult.models.heads import LinearHead
 from scimult.training.config import PretrainConfig
-from scimult.training.loss_config import LossConfig
-from scimult.training.task_losses import InfoNCEConfig
+from scimult.training.loss_config import InfoNCEConfig, LossConfig
 
 MODULE = "learned"
 TEMPERATURE, HEAD, PROJECTION = "temperature", "head", "projection"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from scimult import distributed
-from scimult.data.batches import Unit
+from scimult.data.batches import MicroBatch
 from scimult.errors import SciMultError
 from scimult.training.meter import usage
 from scimult.training.metrics import Sums, add_sums, total
@@ -52,7 +52,7 @@ class FailedStep:
     """What this rank had in hand when a step was not finite."""
 
     step: int
-    units: list[Unit]
+    micro_batches: list[MicroBatch]
     results: list[PartResult]
     gradient_norm: float
 
@@ -91,14 +91,14 @@ class NonFiniteError(SciMultError):
 
 
 class Trainer:
-    """Runs planned units, step by step, and tells callbacks of every step.
+    """Runs planned micro-batches, step by step, and tells callbacks of every step.
 
     Parameters
     ----------
     module : TrainModule
         What does a step.
     unit_at : callable
-        Returns what this rank does in a unit, purely by number.
+        Returns what this rank does in a micro-batch, purely by number.
     stop_request : StopRequest
         Asked after every step; if any rank was told to stop, all do.
     callbacks : sequence of Callback
@@ -112,13 +112,13 @@ class Trainer:
     def __init__(
         self,
         module: TrainModule,
-        unit_at: Callable[[int], Unit],
+        micro_batch_at: Callable[[int], MicroBatch],
         stop_request: StopRequest,
         callbacks: Sequence[Callback],
         reports_late: bool = False,
     ) -> None:
         self._module = module
-        self._unit_at = unit_at
+        self._micro_batch_at = micro_batch_at
         self._stop_request = stop_request
         self._callbacks = callbacks
         self._reports_late = reports_late
@@ -146,7 +146,7 @@ class Trainer:
         done = first_step
         behind: LaunchedStep | None = None
         while done < steps and not any(callback.is_over for callback in self._callbacks):
-            launched = self._module.launch(done, self._unit_at)
+            launched = self._module.launch(done, self._micro_batch_at)
             if behind is not None:
                 self._report(behind)
             done, behind = launched.step, launched
@@ -193,7 +193,9 @@ class Trainer:
         # DeepSpeed calls some norms that are not finite -1.
         if not (math.isfinite(whole["loss"]) and all(math.isfinite(n) and n >= 0 for n in norms)):
             norm = numbers.gradient_norm
-            self._stop(whole["loss"], FailedStep(launched.step, launched.units, results, norm))
+            self._stop(
+                whole["loss"], FailedStep(launched.step, launched.micro_batches, results, norm)
+            )
         now = time.perf_counter()
         # The device began when it was told to, or when it was done with the step before.
         seconds = now - max(launched.started, self._reported)

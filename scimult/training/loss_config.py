@@ -2,19 +2,119 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from scimult.config import StrictConfig
-from scimult.training.task_losses import (
-    ContrastiveLoss,
-    HeadConfig,
-    InfoNCEConfig,
-    TaskLoss,
-    TripletConfig,
-)
-from scimult.training.teacher_config import EmbeddingTeacherConfig
+
+# Zhang et al., 2024, "Jasper and Stella": 200 times the similarity loss, 10 times the cosine loss.
+RELATIONAL_SHARE = 20.0
+
+
+class EmbeddingTeacherConfig(StrictConfig):
+    """A loss beside the chosen one: follow a teacher's vector of each text.
+
+    ``cosine`` is 1 - cosine of the text's embedding and its vector; ``relational`` the squared
+    difference of the two cosines of each pair of texts in a batch; ``both`` their sum. The loss of
+    a pair is the mean over its texts: query, positive, hard negative. ``weight`` times it is
+    added to what ``loss.name`` chooses.
+    """
+
+    vectors: str = Field(description="folder that scimult teach wrote")
+    loss: Literal["cosine", "relational", "both"] = "cosine"
+    weight: float = Field(1.0, gt=0)
+    relational_weight: float | None = Field(
+        None, gt=0, description="of both: that of relational; 20 times weight"
+    )
+    tasks: list[str] | None = Field(
+        None, min_length=1, description="whose texts follow; null: all tasks'"
+    )
+    projection: bool | None = Field(
+        None,
+        description="of cosine: a linear map from the model's width to the teacher's, learned and "
+        "dropped at export; null: where the widths differ",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """Give ``both`` its second weight, so that it is saved."""
+        if not isinstance(given, dict) or given.get("loss") != "both":
+            return given
+        weight = given.get("weight", 1.0)
+        if given.get("relational_weight") is not None or not isinstance(weight, (int, float)):
+            return given
+        return given | {"relational_weight": RELATIONAL_SHARE * weight}
+
+    @model_validator(mode="after")
+    def _fits(self) -> EmbeddingTeacherConfig:
+        if self.loss != "both" and self.relational_weight is not None:
+            raise ValueError(
+                "loss.embedding_teacher.relational_weight belongs to loss: both; "
+                f"{self.loss} has weight alone"
+            )
+        if self.loss == "relational" and self.projection:
+            raise ValueError(
+                "loss.embedding_teacher.projection has nothing to learn from with loss: relational"
+            )
+        return self
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Weights of cosine and relational; 0 for one that is not used."""
+        if self.loss == "both":
+            assert self.relational_weight is not None
+            return self.weight, self.relational_weight
+        return (self.weight, 0.0) if self.loss == "cosine" else (0.0, self.weight)
+
+
+class InfoNCEConfig(StrictConfig):
+    """Equation 2 of SciMult; ``symmetric_info_nce`` is its mean with positives against queries."""
+
+    name: Literal["info_nce", "symmetric_info_nce"]
+    temperature: float = Field(1.0, gt=0, description="divides the scores")
+    learn_temperature: bool = Field(False, description="from temperature as the start")
+
+
+class TripletConfig(StrictConfig):
+    """Equation 2 of SPECTER, against the query's own hard negative or all candidates."""
+
+    name: Literal["triplet"]
+    margin: float = Field(1.0, gt=0)
+    negatives: Literal["own", "all"] = "own"
+
+
+class HeadConfig(StrictConfig):
+    """A linear head on embeddings, with the loss that SciRepEval (section 4.2) has for its targets.
+
+    ``multi_class`` is cross-entropy, ``multi_label`` binary cross-entropy, the mean over classes,
+    and ``regression`` the squared error. ``dropout`` comes before the head; SciRepEval's code has
+    0.2, and starts weights with standard deviation 0.02 as here.
+    """
+
+    name: Literal["multi_class", "multi_label", "regression"]
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+def _named(loss: Any) -> Any:
+    """Let a loss without options be written as its name."""
+    return {"name": loss} if isinstance(loss, str) else loss
+
+
+ContrastiveLoss: TypeAlias = InfoNCEConfig | TripletConfig
+TaskLoss: TypeAlias = Annotated[
+    InfoNCEConfig | TripletConfig | HeadConfig,
+    Field(discriminator="name"),
+    BeforeValidator(_named),
+]
+# Formats of SciRepEval that a head's task may have.
+FORMAT_OF_HEAD = {
+    "multi_class": "classification",
+    "multi_label": "classification",
+    "regression": "regression",
+}
+
 
 LossName = Literal["info_nce", "symmetric_info_nce", "triplet"]
 _INFO_NCE: dict[str, Any] = {"temperature": 1.0, "learn_temperature": False}

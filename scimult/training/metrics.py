@@ -126,7 +126,7 @@ def target_statistics(kind: str, outputs_BK: Tensor, targets_B: Tensor, losses_B
 
 
 def add_sums(parts: Sequence[Mapping[str, Sequence[float]]]) -> Sums:
-    """Return the sums over units or ranks, by task in the order of their names."""
+    """Return the sums over micro-batches or ranks, by task in the order of their names."""
     total: Sums = {}
     for part in parts:
         for task, sums in part.items():

@@ -1,12 +1,14 @@
-"""One optimizer step: the encoder under its engine, and what makes a loss of its embeddings.
+"""One optimizer step: micro-batches made ahead, the encoder, what makes a loss of its embeddings.
 
-Shape legend: U distinct texts of a unit on this rank, D width.
+Shape legend: U distinct texts of a micro-batch on this rank, D width, S statistics of queries
+(`metrics.STATISTICS`), P parts of the model.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,15 +18,15 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
-from scimult.data.batches import Unit
+from scimult.data.batches import MicroBatch
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.learned import LearnedParts, Values
 from scimult.training.meter import Meter, Work
-from scimult.training.numbers import NumbersOnTheWay
+from scimult.training.metrics import Sums, add_sums
 from scimult.training.objective import PartResult, PartsObjective
 from scimult.training.passes import (
     Graph,
-    UnitTexts,
+    MicroBatchTexts,
     activation_tokens,
     pass_in_chunks,
     pass_whole,
@@ -34,11 +36,70 @@ from scimult.training.weighting import Weighting
 
 
 @dataclass(frozen=True)
+class StepNumbers:
+    """What one rank computed in a step.
+
+    ``sums`` are those of its queries by task, ``masked`` counts columns, ``squares_P`` are its
+    share of the squared gradient norms of the parts of the model, where they are kept.
+    """
+
+    sums: Sums
+    masked: int
+    gradient_norm: float
+    squares_P: list[float]
+
+
+class NumbersOnTheWay:
+    """Copies what a report needs as soon as the device has it, and waits only where it is read.
+
+    The copies stand behind the work of their step and before that of the next one: the device
+    goes on while the host reads them.
+
+    Parameters
+    ----------
+    results : sequence of PartResult
+        Of every part of the step's micro-batches.
+    gradient_norm : Tensor
+        Before clipping, one number.
+    squares_P : Tensor
+        See `StepNumbers`.
+    """
+
+    def __init__(
+        self, results: Sequence[PartResult], gradient_norm: Tensor, squares_P: Tensor
+    ) -> None:
+        self._tasks = [result.task for result in results]
+        statistics = torch.stack([result.statistics_S for result in results])
+        masked = torch.stack([result.masked for result in results])
+        # Copies from a GPU go to pinned memory: nothing else would let the host go on.
+        self._copies = [
+            values.detach().to("cpu", torch.float64, non_blocking=True)
+            for values in (statistics, masked, gradient_norm, squares_P)
+        ]
+        self._arrived: torch.cuda.Event | None = None
+        if statistics.is_cuda:
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+
+    def read(self) -> StepNumbers:
+        """Return the numbers, once they are there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        statistics, masked, norm, squares_P = self._copies
+        by_part = [
+            {task: sums} for task, sums in zip(self._tasks, statistics.tolist(), strict=True)
+        ]
+        return StepNumbers(
+            add_sums(by_part), int(masked.sum()), float(norm), list(squares_P.tolist())
+        )
+
+
+@dataclass(frozen=True)
 class LaunchedStep:
     """A step that the device was told to do, with what its report needs; all else is read later."""
 
     step: int
-    units: list[Unit]
+    micro_batches: list[MicroBatch]
     results: list[PartResult]
     numbers: NumbersOnTheWay
     work: Work
@@ -60,16 +121,16 @@ class TrainModule:
     objective : callable
         Turns embeddings into losses.
     weighting : Weighting
-        Makes one number of the losses of a unit. Reports have the losses without weights.
+        Makes one number of the losses of a micro-batch. Reports have the losses without weights.
     learned : LearnedParts
         What is trained beside the encoder.
     meter : Meter
         Counts the work of every forward pass.
     accumulation : int
-        Units per step.
+        Micro-batches per step.
     chunk_tokens : int or None
         Tokens whose activations may be held at once (`activation_tokens`); ``None``: those of a
-        whole unit.
+        whole micro-batch.
     seed : int
         Of dropout.
     """
@@ -98,7 +159,7 @@ class TrainModule:
         self._weigh = partial(activation_tokens, head_width=head_width)
         self._seed = seed
 
-    def launch(self, step: int, unit_at: Callable[[int], Unit]) -> LaunchedStep:
+    def launch(self, step: int, micro_batch_at: Callable[[int], MicroBatch]) -> LaunchedStep:
         """Tell the device to do a step and to copy its numbers to the host; read none of them.
 
         Parameters
@@ -106,23 +167,23 @@ class TrainModule:
         step : int
             Steps done before.
         unit_at : callable
-            Returns what this rank does in a unit, by number.
+            Returns what this rank does in a micro-batch, by number.
         """
         started, engine = time.perf_counter(), self.engine
         lr = engine.learning_rate
-        units: list[Unit] = []
+        micro_batches: list[MicroBatch] = []
         results: list[PartResult] = []
         several = self._accumulation > 1 or self._chunk_tokens is not None
         with engine.one_reduction() if several else nullcontext():
             for number in range(step * self._accumulation, (step + 1) * self._accumulation):
-                units.append(unit_at(number))
-                results += self._pass(number, units[-1])
-        tasks = {task for unit in units for task in unit.tasks}
+                micro_batches.append(micro_batch_at(number))
+                results += self._pass(number, micro_batches[-1])
+        tasks = {task for micro_batch in micro_batches for task in micro_batch.tasks}
         routes = {route for task in tasks for route in self._routes_of_task(task)}
         engine.step(frozenset({*routes, *self.learned.names(tasks)}))
         return LaunchedStep(
             step=step + 1,
-            units=units,
+            micro_batches=micro_batches,
             results=results,
             numbers=NumbersOnTheWay(results, engine.gradient_norm, engine.take_squares()),
             work=self.meter.take(),
@@ -132,19 +193,19 @@ class TrainModule:
             started=started,
         )
 
-    def _pass(self, number: int, unit: Unit) -> list[PartResult]:
-        texts = UnitTexts.of(unit, self._routes_of_task)
+    def _pass(self, number: int, micro_batch: MicroBatch) -> list[PartResult]:
+        texts = MicroBatchTexts.of(micro_batch, self._routes_of_task)
 
         def loss_of(embeddings_UD: Tensor, learned: Values) -> tuple[Tensor, list[PartResult]]:
-            results = self._objective(unit.parts, embeddings_UD, learned)
-            loss = self.weighting(results, unit, embeddings_UD, learned)
+            results = self._objective(micro_batch.parts, embeddings_UD, learned)
+            loss = self.weighting(results, micro_batch, embeddings_UD, learned)
             return loss / self._accumulation, results
 
-        # Dropout depends on the unit, rank and chunk alone, so a resumed run draws the same.
+        # Dropout depends on the micro-batch, rank and chunk alone, so a resumed run draws the same.
         def seed_of_chunk(chunk: int) -> int:
             return _seed_of(self._seed, number, chunk)
 
-        learned = partial(self.learned.values, unit.tasks)
+        learned = partial(self.learned.values, micro_batch.tasks)
         if self._chunk_tokens is None:
             torch.manual_seed(seed_of_chunk(0))
             return pass_whole(self._graph, texts, loss_of, learned)
@@ -159,6 +220,36 @@ class TrainModule:
         )
 
 
-def _seed_of(seed: int, unit: int, chunk: int) -> int:
-    words = np.random.SeedSequence([seed, unit, distributed.rank(), chunk]).generate_state(2)
+def _seed_of(seed: int, micro_batch: int, chunk: int) -> int:
+    words = np.random.SeedSequence([seed, micro_batch, distributed.rank(), chunk]).generate_state(2)
     return int(words[0]) << 31 | int(words[1]) >> 1
+
+
+class MicroBatchesAhead:
+    """Makes micro-batches in a thread of its own, one ahead of the one that was asked for.
+
+    A GPU would otherwise wait at every step while the host reads texts and looks up known
+    positives: milliseconds, as many as a small encoder's step takes there. Everything goes
+    through the one thread, so that ``unit_at`` is never called twice at a time.
+
+    Parameters
+    ----------
+    unit_at : callable
+        Returns what this rank does in a micro-batch, purely by number.
+    micro-batches : int
+        How many micro-batches there are.
+    """
+
+    def __init__(self, micro_batch_at: Callable[[int], MicroBatch], micro_batches: int) -> None:
+        self._micro_batch_at = micro_batch_at
+        self._micro_batches = micro_batches
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="units")
+        self._made: dict[int, Future[MicroBatch]] = {}
+
+    def __call__(self, number: int) -> MicroBatch:
+        """Return a micro-batch; what was raised while it was made is raised here."""
+        asked = self._made.get(number) or self._thread.submit(self._micro_batch_at, number)
+        self._made = {}
+        if number + 1 < self._micro_batches:
+            self._made[number + 1] = self._thread.submit(self._micro_batch_at, number + 1)
+        return asked.result()

@@ -1,6 +1,6 @@
-"""Which parts of a unit share their negatives, and whether every pair has some.
+"""Which parts of a micro-batch share their negatives, and whether every pair has some.
 
-Shape legend: U units, S sources.
+Shape legend: U micro-batches, S sources.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from scimult.data.targets import TargetFile
 from scimult.errors import ConfigError
 from scimult.progress import warn
 from scimult.training.config import NegativesAcross, PretrainConfig
+from scimult.training.loss_config import TripletConfig
 from scimult.training.plan import RunPlan
-from scimult.training.task_losses import TripletConfig
 
-# From source and task to what the parts of a unit have in common that share their negatives.
+# From source and task to what the parts of a micro-batch have in common that share their negatives.
 GroupOf = Callable[[str, str], Hashable]
 RoutesOfTask = Callable[[str], Sequence[int]]
-# Units that are looked at for pairs without company.
+# Micro-batches that are looked at for pairs without company.
 _UNITS = 1000
 
 

@@ -1,6 +1,6 @@
-"""From a unit's embeddings to a loss for each of its parts.
+"""From a micro-batch's embeddings to a loss for each of its parts.
 
-Shape legend: B queries of this rank, C candidates of all ranks, U distinct texts of a unit
+Shape legend: B queries of this rank, C candidates of all ranks, U distinct texts of a micro-batch
 on this rank, D width, R rows and K columns of a comparison, H hard negatives of this rank.
 """
 
@@ -35,10 +35,14 @@ from scimult.training.comparison import (
     queries_to_candidates,
 )
 from scimult.training.learned import Values, head_name, temperature_name
-from scimult.training.loss_config import DistillationConfig, LossConfig
+from scimult.training.loss_config import (
+    ContrastiveLoss,
+    DistillationConfig,
+    LossConfig,
+    TripletConfig,
+)
 from scimult.training.metrics import Sums, query_statistics, target_statistics
 from scimult.training.negatives import GroupOf, by_source
-from scimult.training.task_losses import ContrastiveLoss, TripletConfig
 from scimult.types import Similarity
 
 _NOTHING: Values = {}
@@ -46,7 +50,7 @@ _NOTHING: Values = {}
 
 @dataclass(frozen=True)
 class PartResult:
-    """What this rank's pairs, or papers with targets, of one source gave in a unit.
+    """What this rank's pairs, or papers with targets, of one source gave in a micro-batch.
 
     Tensors are where they were computed: reading one waits for the device. ``loss`` is the
     sum over queries, ``masked`` counts columns, and ``statistics_S`` are the sums of
@@ -112,7 +116,7 @@ class Objective:
         Parameters
         ----------
         parts : sequence of Batch or TargetBatch
-            This rank's rows of every part of a unit.
+            This rank's rows of every part of a micro-batch.
         embeddings_UD : Tensor
             Embeddings of the parts' distinct texts, one part after another.
         learned : mapping of name to Tensor, optional

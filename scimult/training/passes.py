@@ -1,4 +1,4 @@
-"""Forward and backward through a unit's texts, at once or in chunks with an embedding cache.
+"""Forward and backward through a micro-batch's texts, at once or in chunks with an embedding cache.
 
 Shape legend: U distinct texts of this rank, D width.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
-from scimult.data.batches import Unit
+from scimult.data.batches import MicroBatch
 from scimult.hardware import send
 from scimult.models import Encoder, PackedTexts, length_batches, pack
 from scimult.models.attention import multiplies_apart
@@ -25,9 +25,9 @@ from scimult.training.objective import PartResult
 from scimult.types import IntArray, TokenIds
 
 Forward = Callable[[PackedTexts, int | list[int]], Tensor]
-# From the embeddings of a unit's texts, and the values of what is learned beside the encoder
+# From the embeddings of a micro-batch's texts, and the values of what is learned beside the encoder
 # (`LearnedParts.values`), to the loss.
-UnitLoss = Callable[[Tensor, Values], tuple[Tensor, list[PartResult]]]
+MicroBatchLoss = Callable[[Tensor, Values], tuple[Tensor, list[PartResult]]]
 LearnedValues = Callable[[], Values]
 # One padding token: stands in where a rank has no text of a route that others have.
 _FILLER: TokenIds = np.zeros(1, dtype=np.int64)
@@ -52,10 +52,10 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class UnitTexts:
-    """The distinct texts of all parts of a unit on this rank, one part after another.
+class MicroBatchTexts:
+    """The distinct texts of all parts of a micro-batch on this rank, one part after another.
 
-    ``every_route`` lists the routes that the unit has on any rank: ranks must run the same
+    ``every_route`` lists the routes that the micro-batch has on any rank: ranks must run the same
     experts, because sharded ones are gathered by all.
     """
 
@@ -64,15 +64,17 @@ class UnitTexts:
     every_route: list[int]
 
     @classmethod
-    def of(cls, unit: Unit, routes_of_task: Callable[[str], Sequence[int]]) -> UnitTexts:
-        """Collect the texts of a unit; a task has a route for queries and one for candidates."""
+    def of(
+        cls, micro_batch: MicroBatch, routes_of_task: Callable[[str], Sequence[int]]
+    ) -> MicroBatchTexts:
+        """Collect the texts of a micro-batch; a task has a route for each of its two sides."""
         rows: list[TokenIds] = []
         routes: list[int] = []
-        for part in unit.parts:
+        for part in micro_batch.parts:
             of_side = routes_of_task(part.task)
             rows += part.rows
             routes += [of_side[side] for side in part.sides]
-        every_route = {route for task in unit.tasks for route in routes_of_task(task)}
+        every_route = {route for task in micro_batch.tasks for route in routes_of_task(task)}
         return cls(rows, routes, sorted(every_route))
 
 
@@ -127,7 +129,7 @@ def resolve_chunk_tokens(
 
 
 def pass_whole(
-    graph: Graph, texts: UnitTexts, loss_of: UnitLoss, learned: LearnedValues
+    graph: Graph, texts: MicroBatchTexts, loss_of: MicroBatchLoss, learned: LearnedValues
 ) -> list[PartResult]:
     """Encode all texts in one forward pass and go back through the loss."""
     absent = sorted(set(texts.every_route) - set(texts.routes))
@@ -141,8 +143,8 @@ def pass_whole(
 
 def pass_in_chunks(
     graph: Graph,
-    texts: UnitTexts,
-    loss_of: UnitLoss,
+    texts: MicroBatchTexts,
+    loss_of: MicroBatchLoss,
     learned: LearnedValues,
     *,
     chunk_tokens: int,
@@ -160,12 +162,12 @@ def pass_in_chunks(
     ----------
     graph : Graph
         Adds up the gradients of all chunks.
-    texts : UnitTexts
-        This rank's texts; every rank calls with the same unit.
+    texts : MicroBatchTexts
+        This rank's texts; every rank calls with the same micro-batch.
     loss_of : callable
-        The unit's loss.
+        The micro-batch's loss.
     learned : callable
-        Returns the values of what is learned beside the encoder, as far as the unit uses it.
+        Returns the values of what is learned beside the encoder, as far as the micro-batch uses it.
     chunk_tokens : int
         What the texts of a chunk may weigh; a heavier text is a chunk of its own.
     weigh : callable
@@ -218,7 +220,7 @@ def _embed(graph: Graph, texts: PackedTexts, route: int | list[int]) -> Tensor:
 
 
 def _chunks(
-    texts: UnitTexts, weights_U: IntArray, chunk_tokens: int
+    texts: MicroBatchTexts, weights_U: IntArray, chunk_tokens: int
 ) -> Iterator[tuple[IntArray, int]]:
     """Yield (places of texts, route) of every chunk, as many for each route on all ranks.
 

@@ -14,10 +14,10 @@ from scimult import distributed
 from scimult.checkpoints.heads import HeadDescription
 from scimult.data.batches import all_known_positives
 from scimult.data.pair_streams import (
-    FixedUnits,
+    FixedMicroBatches,
     ItemStream,
-    TokenUnits,
-    UnitStream,
+    MicroBatchStream,
+    TokenMicroBatches,
     pair_streams,
 )
 from scimult.data.pairs import KnownPositives, PairFile
@@ -28,7 +28,7 @@ from scimult.data.sampler import (
     BalancedSampler,
     MixingSampler,
     Sampler,
-    epoch_units,
+    epoch_micro_batches,
 )
 from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores, scored_share
@@ -38,7 +38,7 @@ from scimult.tasks import TaskSet
 from scimult.training import dev
 from scimult.training.config import DataConfig, PretrainConfig
 from scimult.training.embedding_teacher import EmbeddingTeacher, open_embedding_teacher
-from scimult.training.task_losses import HeadConfig
+from scimult.training.loss_config import HeadConfig
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ def teacher_scores(
 def build_sampler(
     config: PretrainConfig, plan: RunPlan, lengths_N: NDArray[np.int32]
 ) -> tuple[Sampler, int]:
-    """Plan every unit of the run.
+    """Plan every micro-batch of the run.
 
     Parameters
     ----------
@@ -342,11 +342,13 @@ def build_sampler(
     if batch.max_tokens is None:
         assert batch.pairs_per_step is not None
         rows = batch.pairs_per_step // batch.accumulation
-        units: list[UnitStream] = [FixedUnits(stream, rows) for stream in plan.streams]
+        micro_batches: list[MicroBatchStream] = [
+            FixedMicroBatches(stream, rows) for stream in plan.streams
+        ]
     else:
         assert batch.pool is not None
-        units = [
-            TokenUnits(
+        micro_batches = [
+            TokenMicroBatches(
                 stream,
                 encoded_N,
                 max_tokens=batch.max_tokens,
@@ -356,26 +358,26 @@ def build_sampler(
             )
             for stream in plan.streams
         ]
-    steps = _steps(config, epoch_units(units, plan.rates))
+    steps = _steps(config, epoch_micro_batches(micro_batches, plan.rates))
     length = steps * batch.accumulation
     sampler: Sampler
     if batch.mix == "in_batch":
-        sampler = MixingSampler(plan.streams, plan.rates, rows=rows, units=length)
+        sampler = MixingSampler(plan.streams, plan.rates, rows=rows, micro_batches=length)
     else:
         sequential = config.data.sampling == "sequential"
         sampler = AlternatingSampler(
-            units, plan.rates, units=length, seed=config.seed, sequential=sequential
+            micro_batches, plan.rates, micro_batches=length, seed=config.seed, sequential=sequential
         )
     if batch.max_tokens is None and ranks > 1:
         sampler = BalancedSampler(sampler, encoded_N, ranks=ranks, hard_negatives=hard_negatives)
     return sampler, steps
 
 
-def _steps(config: PretrainConfig, units_per_epoch: float) -> int:
+def _steps(config: PretrainConfig, micro_batches_per_epoch: float) -> int:
     """Return ``schedule.steps``, or those of ``schedule.epochs``: as many pairs as there are."""
     if config.schedule.steps is not None:
         return config.schedule.steps
     assert config.schedule.epochs is not None
-    steps = config.schedule.epochs * units_per_epoch / config.batch.accumulation
+    steps = config.schedule.epochs * micro_batches_per_epoch / config.batch.accumulation
     # Rates are fractions: their rounding must not add a step.
     return max(1, ceil(round(steps, 6)))

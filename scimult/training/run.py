@@ -11,24 +11,24 @@ import torch
 
 from scimult import distributed
 from scimult.checkpoints import Pretrained
-from scimult.data.batches import BatchBuilder, Unit
+from scimult.data.batches import BatchBuilder, MicroBatch
 from scimult.data.sampler import Sampler
 from scimult.data.token_store import TokenStore
 from scimult.models.compiled import compile_blocks
 from scimult.progress import note
 from scimult.tasks import tells_sides
 from scimult.training import build, dev
-from scimult.training.ahead import UnitsAhead
+from scimult.training.callbacks import open_tracker
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import deepspeed_settings, resolve_precision
 from scimult.training.embedding_teacher import make_projection
 from scimult.training.engine import DeepSpeedEngine, process_group
-from scimult.training.failure import FailureFile
+from scimult.training.failure import FailureFile, Watchdog
 from scimult.training.folder import RunFolder
 from scimult.training.learned import LearnedPart, head_name, learned_parts
 from scimult.training.loop import Trainer
 from scimult.training.meter import Meter, resolve_peak
-from scimult.training.module import TrainModule
+from scimult.training.module import MicroBatchesAhead, TrainModule
 from scimult.training.negatives import check_in_batch_negatives, shared_negatives
 from scimult.training.objective import Objective, PartsObjective
 from scimult.training.passes import resolve_chunk_tokens
@@ -38,8 +38,6 @@ from scimult.training.selection import Selection
 from scimult.training.state import Checkpoint
 from scimult.training.stopping import StopRequest
 from scimult.training.taught import TaughtObjective
-from scimult.training.trackers import open_tracker
-from scimult.training.watchdog import Watchdog
 from scimult.training.weighting import Weighting
 
 
@@ -102,7 +100,7 @@ def pretrain(
         callbacks = run.callbacks(scores, module, selection, first_step, steps)
         trainer = Trainer(
             module,
-            _units(config, plan, sampler, tokens),
+            _micro_batches(config, plan, sampler, tokens),
             stop_request,
             [*callbacks, FailureFile(run.path, plan.data.texts.ids_at), watchdog],
             reports_late=device.type != "cpu",
@@ -182,13 +180,13 @@ def _meter(config: PretrainConfig, pretrained: Pretrained, device: torch.device)
     return Meter(pretrained.model, device, dtype, peak)
 
 
-def _units(
+def _micro_batches(
     config: PretrainConfig,
     plan: RunPlan,
     sampler: Sampler,
     tokens: TokenStore,
-) -> Callable[[int], Unit]:
-    """Return the function from a unit's number to what this rank does in it."""
+) -> Callable[[int], MicroBatch]:
+    """Return the function from a micro-batch's number to what this rank does in it."""
     builder = BatchBuilder(
         plan.sources,
         tokens,
@@ -200,8 +198,8 @@ def _units(
         vectors_of=plan.embedding_teacher.of if plan.embedding_teacher else lambda source: None,
         seed=config.seed,
     )
-    return UnitsAhead(
-        lambda number: builder.unit(sampler.plan(number), distributed.rank()), len(sampler)
+    return MicroBatchesAhead(
+        lambda number: builder.micro_batch(sampler.plan(number), distributed.rank()), len(sampler)
     )
 
 

@@ -19,10 +19,10 @@ from scimult.data.batches import Batch, Part
 from scimult.hardware import send
 from scimult.losses import cosine_distance, mean_over_pairs, relational_distance
 from scimult.training.learned import PROJECTION, Values
+from scimult.training.loss_config import EmbeddingTeacherConfig
 from scimult.training.metrics import STATISTICS
 from scimult.training.negatives import GroupOf
 from scimult.training.objective import PartResult, PartsObjective
-from scimult.training.teacher_config import EmbeddingTeacherConfig
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""From the losses of a unit's parts to the number that a step minimises.
+"""From the losses of a micro-batch's parts to the number that a step minimises.
 
-Shape legend: U distinct texts of a unit on this rank, D width, T tasks of the unit.
+Shape legend: U distinct texts of a micro-batch on this rank, D width, T tasks of the micro-batch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
-from scimult.data.batches import Unit
+from scimult.data.batches import MicroBatch
 from scimult.losses.weighting import gradnorm_loss, uncertainty_weighted
 from scimult.training.learned import TASK_WEIGHTS, Values, log_variance_name
 from scimult.training.loss_config import LossConfig
@@ -21,7 +21,7 @@ _SMALL = 1e-12
 
 
 class Weighting:
-    """Adds up what this rank computed, so that the mean over ranks is the loss of the unit.
+    """Adds up what this rank computed, so that the mean over ranks is the loss of the micro-batch.
 
     Parameters
     ----------
@@ -46,18 +46,22 @@ class Weighting:
         self._first_losses = dict(state)
 
     def __call__(
-        self, results: Sequence[PartResult], unit: Unit, embeddings_UD: Tensor, learned: Values
+        self,
+        results: Sequence[PartResult],
+        micro_batch: MicroBatch,
+        embeddings_UD: Tensor,
+        learned: Values,
     ) -> Tensor:
         """Return this rank's loss; every rank calls it alike."""
         ranks = distributed.world_size()
         if self._options.reduction == "pairs":
             weighted = [result.loss * self._weights[result.task] for result in results]
-            return torch.stack(weighted).sum() * (ranks / unit.pairs)
+            return torch.stack(weighted).sum() * (ranks / micro_batch.pairs)
         sums: dict[str, Tensor] = {}
         for result in results:
             sums[result.task] = sums.get(result.task, 0) + result.loss
         # Over ranks, these sum up to the mean of each task.
-        shares = {task: loss / unit.pairs_of[task] for task, loss in sums.items()}
+        shares = {task: loss / micro_batch.pairs_of[task] for task, loss in sums.items()}
         if self._options.weighting == "uncertainty":
             return self._uncertain(shares, learned, ranks)
         if self._options.weighting == "gradnorm":

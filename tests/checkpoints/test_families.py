@@ -17,7 +17,7 @@ from transformers import (
 from scimult.checkpoints import load_pretrained, save_pretrained
 from scimult.checkpoints.families import FAMILIES, export_config, export_weights
 from scimult.checkpoints.modernbert_keys import modernbert_config
-from scimult.checkpoints.pretrained import read_config
+from scimult.checkpoints.reading import read_config
 from scimult.errors import CheckpointError
 from scimult.files import write_json
 from scimult.models import Encoder, EncoderConfig, pack, variant_layouts

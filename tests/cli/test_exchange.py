@@ -96,7 +96,10 @@ def test_a_base_with_adapterhub_adapters_becomes_a_model(tmp_path: Path) -> None
         (("--base", "a", "--task", "b"), "--task has no meaning with --base"),
         (("--base", "a"), "no adapters for the base"),
         (("--base", "a", "--adapter", "b"), "TASK=FOLDER or TASK/SIDE=FOLDER"),
-        (("--base", "a", "--adapter", "b=c", "--adapter", "b=d"), "two adapters for one route"),
+        (
+            ("--base", "a", "--adapter", "b=c", "--adapter", "b=d"),
+            "two adapters have the same name",
+        ),
     ],
 )
 def test_contradictions_of_import(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

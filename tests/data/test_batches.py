@@ -39,7 +39,7 @@ def test_positives_of_every_task_are_no_negatives_but_the_judged_ones() -> None:
         np.zeros(3 * TEXTS, dtype=np.uint16), np.arange(TEXTS + 1) * 3, {"sep_id": 3}
     )
     builder = BatchBuilder([source], tokens, by_task, max_length=8)
-    (batch,) = builder.unit([PlannedPart(0, rows)], 0).parts
+    (batch,) = builder.micro_batch([PlannedPart(0, rows)], 0).parts
     no_negatives: list[set[int]] = [set() for _ in range(4)]
     for row, text in zip(batch.known_rows_P.tolist(), batch.known_ids_P.tolist(), strict=True):
         no_negatives[row].add(text)
@@ -69,7 +69,7 @@ def test_every_rank_knows_what_the_others_have(hard_negatives: bool) -> None:
     by_task = {"search": known((5, 10), (6, 20), (7, 21))}
     source = pair_file("clicks", "search", [1], [1])
     builder = BatchBuilder([source], tokens, by_task, max_length=8, hard_negatives=hard_negatives)
-    parts = [builder.unit([PlannedPart(0, rows)], rank).parts[0] for rank in range(4)]
+    parts = [builder.micro_batch([PlannedPart(0, rows)], rank).parts[0] for rank in range(4)]
     sizes = [(len(part.query_B), len(part.negative_rows_H)) for part in parts]
     negatives = [1, 2, 0, 0] if hard_negatives else [0] * 4
     assert sizes == list(zip([1, 3, 0, 1], negatives, strict=True))

@@ -126,10 +126,10 @@ def test_without_shares_draws_are_uniform_and_what_they_were(
 def test_a_stream_draws_by_shares_whatever_was_read_before() -> None:
     file = mined([(2, 3, 1), (0, 2, 0), (4, 1, 0)] * 5, (1.0, 3.0), positives=3)
     forward, backward = PairStream(file, 5), PairStream(file, 5)
-    units = [forward.rows(7 * number, 7).negatives_R.tolist() for number in range(20)]
-    assert len({tuple(unit) for unit in units}) > 1
+    micro_batches = [forward.rows(7 * number, 7).negatives_R.tolist() for number in range(20)]
+    assert len({tuple(micro_batch) for micro_batch in micro_batches}) > 1
     for number in reversed(range(20)):
-        assert backward.rows(7 * number, 7).negatives_R.tolist() == units[number]
+        assert backward.rows(7 * number, 7).negatives_R.tolist() == micro_batches[number]
 
 
 def test_shares_are_kept_in_the_file(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from scimult.data.negatives import NO_NEGATIVE
 from scimult.data.pair_streams import (
-    FixedUnits,
+    FixedMicroBatches,
+    MicroBatchStream,
     PairStream,
     Rows,
-    TokenUnits,
-    UnitStream,
+    TokenMicroBatches,
 )
 from scimult.data.sampler import AlternatingSampler, BalancedSampler, Sampler
 from scimult.errors import ConfigError
@@ -62,11 +62,13 @@ def test_negatives_come_from_the_group_and_change_by_epoch() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("by_tokens", [False, True])
-def test_ranks_share_a_unit_without_overlap(ranks: int, by_tokens: bool) -> None:
+def test_ranks_share_a_micro_batch_without_overlap(ranks: int, by_tokens: bool) -> None:
     stream = PairStream(SOURCES[1], 0)
     texts = SOURCES[1].queries.max() + 1
-    units: UnitStream = token_units(texts, ranks, 1) if by_tokens else FixedUnits(stream, 6)
-    sampler: Sampler = AlternatingSampler([units], np.ones(1), units=12, seed=0)
+    micro_batches: MicroBatchStream = (
+        token_micro_batches(texts, ranks, 1) if by_tokens else FixedMicroBatches(stream, 6)
+    )
+    sampler: Sampler = AlternatingSampler([micro_batches], np.ones(1), micro_batches=12, seed=0)
     if not by_tokens:
         sampler = BalancedSampler(sampler, np.arange(texts), ranks=ranks)
     for number in range(12):
@@ -82,10 +84,12 @@ def test_ranks_share_a_unit_without_overlap(ranks: int, by_tokens: bool) -> None
 LONGEST = 12
 
 
-def token_units(texts: int, ranks: int, pool: int, hard_negatives: bool = True) -> TokenUnits:
+def token_micro_batches(
+    texts: int, ranks: int, pool: int, hard_negatives: bool = True
+) -> TokenMicroBatches:
     lengths = np.random.default_rng(0).integers(1, LONGEST + 1, texts)
     stream = PairStream(SOURCES[1], 7)
-    return TokenUnits(
+    return TokenMicroBatches(
         stream,
         lengths,
         max_tokens=3 * LONGEST,
@@ -103,13 +107,13 @@ def pairs_of(rows: Rows) -> list[tuple[int, int]]:
 @given(
     st.integers(1, 60), st.integers(1, 4), st.integers(1, 5), st.booleans(), st.integers(0, 1000)
 )
-def test_token_units_hold_an_epoch_once_within_the_budget(
+def test_token_micro_batches_hold_an_epoch_once_within_the_budget(
     pairs: int, ranks: int, pool: int, hard_negatives: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     file = pair_file("x", "search", [1] * pairs, rng.integers(0, 3, pairs).tolist())
     lengths = rng.integers(1, LONGEST + 1, int(file.queries.max()) + 1)
-    units = TokenUnits(
+    micro_batches = TokenMicroBatches(
         PairStream(file, seed),
         lengths,
         max_tokens=3 * LONGEST,
@@ -122,41 +126,46 @@ def test_token_units_hold_an_epoch_once_within_the_budget(
     for _ in range(3):
         seen: list[tuple[int, int]] = []
         while len(seen) < len(every_pair):
-            unit = units.unit(number)
+            micro_batch = micro_batches.micro_batch(number)
             for rank in range(ranks):
-                shard = unit.shard(rank)
+                shard = micro_batch.shard(rank)
                 costs = lengths[shard.queries_R] + lengths[shard.positives_R]
                 if hard_negatives:
                     drawn = shard.negatives_R
                     costs = costs + np.where(drawn == NO_NEGATIVE, 0, lengths[drawn])
                 assert costs.sum() <= 3 * LONGEST
-            seen += pairs_of(unit)
+            seen += pairs_of(micro_batch)
             number += 1
         assert sorted(seen) == every_pair
 
 
-def test_token_units_are_the_same_in_any_order() -> None:
+def test_token_micro_batches_are_the_same_in_any_order() -> None:
     texts = int(SOURCES[1].queries.max()) + 1
-    forward, backward = (token_units(texts, 2, 3) for _ in range(2))
-    units = [pairs_of(forward.unit(number)) for number in range(40)]
+    forward, backward = (token_micro_batches(texts, 2, 3) for _ in range(2))
+    micro_batches = [pairs_of(forward.micro_batch(number)) for number in range(40)]
     for number in reversed(range(40)):
-        assert pairs_of(backward.unit(number)) == units[number]
+        assert pairs_of(backward.micro_batch(number)) == micro_batches[number]
 
 
 def test_a_pool_sorts_by_length_and_keeps_epochs_apart() -> None:
-    """Lengths within a unit differ less with a pool; who meets whom changes by epoch."""
+    """Lengths within a micro-batch differ less with a pool; who meets whom changes by epoch."""
     file = pair_file("x", "search", [1] * 400, [0] * 400)
     lengths = np.random.default_rng(0).integers(1, 101, int(file.queries.max()) + 1)
     spreads, meetings = {}, {}
     for pool in (1, 10):
-        units = TokenUnits(PairStream(file, 3), lengths, max_tokens=1000, ranks=1, pool=pool)
-        per_epoch = int(units.units_per_epoch)
-        of_epoch = [units.unit(number) for number in range(per_epoch)]
-        costs = [lengths[unit.queries_R] + lengths[unit.positives_R] for unit in of_epoch]
+        micro_batches = TokenMicroBatches(
+            PairStream(file, 3), lengths, max_tokens=1000, ranks=1, pool=pool
+        )
+        per_epoch = int(micro_batches.micro_batches_per_epoch)
+        of_epoch = [micro_batches.micro_batch(number) for number in range(per_epoch)]
+        costs = [
+            lengths[micro_batch.queries_R] + lengths[micro_batch.positives_R]
+            for micro_batch in of_epoch
+        ]
         spreads[pool] = np.mean([cost.std() for cost in costs])
-        first = {frozenset(unit.queries_R.tolist()) for unit in of_epoch}
+        first = {frozenset(micro_batch.queries_R.tolist()) for micro_batch in of_epoch}
         again = {
-            frozenset(units.unit(number).queries_R.tolist())
+            frozenset(micro_batches.micro_batch(number).queries_R.tolist())
             for number in range(per_epoch, 2 * per_epoch)
         }
         meetings[pool] = first & again
@@ -169,11 +178,11 @@ def test_a_pair_beyond_the_budget_is_refused() -> None:
     file = pair_file("x", "search", [1, 1], [1, 0])
     lengths = np.full(int(file.queries.max()) + 1, 10)
     with pytest.raises(ConfigError, match=r"'x\.search' has 30 tokens.*max_tokens"):
-        TokenUnits(PairStream(file, 0), lengths, max_tokens=29, ranks=1, pool=1)
-    units = TokenUnits(
+        TokenMicroBatches(PairStream(file, 0), lengths, max_tokens=29, ranks=1, pool=1)
+    micro_batches = TokenMicroBatches(
         PairStream(file, 0), lengths, max_tokens=20, ranks=1, pool=1, hard_negatives=False
     )
-    assert units.units_per_epoch == 2
+    assert micro_batches.micro_batches_per_epoch == 2
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 5), st.integers(0, 100))

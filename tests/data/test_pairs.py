@@ -54,8 +54,6 @@ def test_known_positives_is_the_union_of_all_groups(
     known = known_positives([_pairs(first), _pairs(second)])
     assert {query: set(rows.tolist()) for query, rows in known.items()} == expected
     assert all(rows.tolist() == sorted(set(rows.tolist())) for rows in known.values())
-    by_row = known.by_row(6)
-    assert [set(rows.tolist()) for rows in by_row] == [expected.get(q, set()) for q in range(6)]
 
 
 def test_known_positives_of_a_stranger() -> None:

@@ -117,6 +117,6 @@ def test_a_temperature_without_effect_is_refused(
         sampling_rates(sources, mode, explicit, temperature=3)
 
 
-def test_one_source_has_every_unit_in_every_mode() -> None:
+def test_one_source_has_every_micro_batch_in_every_mode() -> None:
     for mode in ("proportional", "equal", "equal_tasks"):
         assert sampling_rates(SOURCES[:1], mode, temperature=2).tolist() == [1.0]

@@ -1,4 +1,4 @@
-"""Which sources a unit holds: rates are kept, plans are a function of their inputs."""
+"""Which sources a micro-batch holds: rates are kept, plans are a function of their inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scimult.data.pair_streams import FixedUnits, Rows, TokenUnits, UnitStream, pair_streams
+from scimult.data.pair_streams import (
+    FixedMicroBatches,
+    MicroBatchStream,
+    Rows,
+    TokenMicroBatches,
+    pair_streams,
+)
 from scimult.data.pairs import PairFile
 from scimult.data.ragged import Ragged
 from scimult.data.rates import RateArray, sampling_rates
@@ -20,47 +26,51 @@ from scimult.data.sampler import (
     MixingSampler,
     PlannedPart,
     Sampler,
-    epoch_units,
+    epoch_micro_batches,
 )
 from scimult.errors import ConfigError
 from tests.data.pair_files import SOURCES, pair_file
 
 
 @pytest.mark.parametrize("mix", ["alternate", "in_batch"])
-def test_units_can_be_planned_in_any_order(mix: str) -> None:
-    forward, backward = make_sampler(mix, units=40), make_sampler(mix, units=40)
-    plans = [forward.plan(unit) for unit in range(40)]
-    for unit in reversed(range(40)):
-        assert same_parts(backward.plan(unit), plans[unit])
+def test_micro_batches_can_be_planned_in_any_order(mix: str) -> None:
+    forward, backward = make_sampler(mix, micro_batches=40), make_sampler(mix, micro_batches=40)
+    plans = [forward.plan(micro_batch) for micro_batch in range(40)]
+    for micro_batch in reversed(range(40)):
+        assert same_parts(backward.plan(micro_batch), plans[micro_batch])
 
 
 @pytest.mark.parametrize("mix", ["alternate", "in_batch"])
 def test_another_seed_gives_another_plan(mix: str) -> None:
-    one, other = (make_sampler(mix, units=20, seed=seed) for seed in (1, 2))
-    assert not any(same_parts(one.plan(unit), other.plan(unit)) for unit in range(20))
+    one, other = (make_sampler(mix, micro_batches=20, seed=seed) for seed in (1, 2))
+    assert not any(
+        same_parts(one.plan(micro_batch), other.plan(micro_batch)) for micro_batch in range(20)
+    )
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.05, 1), min_size=1, max_size=3), st.integers(1, 300))
-def test_alternating_ends_at_its_rates(weights: list[float], units: int) -> None:
+def test_alternating_ends_at_its_rates(weights: list[float], micro_batches: int) -> None:
     rates = np.array(weights) / sum(weights)
-    streams = [FixedUnits(stream, 2) for stream in pair_streams(SOURCES[: len(weights)], 0)]
-    sampler = AlternatingSampler(streams, rates, units=units, seed=0)
-    uses = Counter(part.source for unit in range(units) for part in sampler.plan(unit))
+    streams = [FixedMicroBatches(stream, 2) for stream in pair_streams(SOURCES[: len(weights)], 0)]
+    sampler = AlternatingSampler(streams, rates, micro_batches=micro_batches, seed=0)
+    uses = Counter(
+        part.source for micro_batch in range(micro_batches) for part in sampler.plan(micro_batch)
+    )
     for number, rate in enumerate(rates):
-        assert abs(uses[number] - rate * units) < 1
+        assert abs(uses[number] - rate * micro_batches) < 1
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.05, 1), min_size=1, max_size=3), st.integers(1, 300))
-def test_alternating_keeps_rates_on_the_way(weights: list[float], units: int) -> None:
+def test_alternating_keeps_rates_on_the_way(weights: list[float], micro_batches: int) -> None:
     rates = np.array(weights) / sum(weights)
-    streams = [FixedUnits(stream, 2) for stream in pair_streams(SOURCES[: len(weights)], 0)]
-    sampler = AlternatingSampler(streams, rates, units=units, seed=0)
+    streams = [FixedMicroBatches(stream, 2) for stream in pair_streams(SOURCES[: len(weights)], 0)]
+    sampler = AlternatingSampler(streams, rates, micro_batches=micro_batches, seed=0)
     used = np.zeros(len(rates))
-    for unit in range(units):
-        used[sampler.plan(unit)[0].source] += 1
-        assert abs(used - rates * (unit + 1)).max() <= 2
+    for micro_batch in range(micro_batches):
+        used[sampler.plan(micro_batch)[0].source] += 1
+        assert abs(used - rates * (micro_batch + 1)).max() <= 2
 
 
 def texts_of_two_lengths(pairs: list[int]) -> tuple[list[PairFile], np.ndarray]:
@@ -75,21 +85,23 @@ def texts_of_two_lengths(pairs: list[int]) -> tuple[list[PairFile], np.ndarray]:
     return sources, np.repeat([20, *[200] * (len(pairs) - 1)], 2 * np.array(pairs))
 
 
-def token_units(
+def token_micro_batches(
     sources: list[PairFile], lengths_N: np.ndarray, ranks: int, seed: int = 0
-) -> list[UnitStream]:
+) -> list[MicroBatchStream]:
     return [
-        TokenUnits(stream, lengths_N, max_tokens=1000, ranks=ranks, pool=4)
+        TokenMicroBatches(stream, lengths_N, max_tokens=1000, ranks=ranks, pool=4)
         for stream in pair_streams(sources, seed)
     ]
 
 
-def seen_pairs(units: list[UnitStream], rates: RateArray, length: int) -> list[Counter[int]]:
+def seen_pairs(
+    micro_batches: list[MicroBatchStream], rates: RateArray, length: int
+) -> list[Counter[int]]:
     """Return how often each query of each source comes in a plan."""
-    sampler = AlternatingSampler(units, rates, units=length, seed=3)
-    seen: list[Counter[int]] = [Counter() for _ in units]
-    for unit in range(length):
-        for part in sampler.plan(unit):
+    sampler = AlternatingSampler(micro_batches, rates, micro_batches=length, seed=3)
+    seen: list[Counter[int]] = [Counter() for _ in micro_batches]
+    for micro_batch in range(length):
+        for part in sampler.plan(micro_batch):
             seen[part.source].update(part.rows.queries_R.tolist())
     return seen
 
@@ -99,10 +111,12 @@ def seen_pairs(units: list[UnitStream], rates: RateArray, length: int) -> list[C
 def test_an_epoch_by_tokens_holds_every_pair_once(pairs: list[int], ranks: int) -> None:
     sources, lengths_N = texts_of_two_lengths(pairs)
     rates = sampling_rates(sources, "proportional")
-    units = token_units(sources, lengths_N, ranks)
-    length = epoch_units(units, rates)
-    assert length == pytest.approx(sum(stream.units_per_epoch for stream in units))
-    for counts, source in zip(seen_pairs(units, rates, round(length)), sources, strict=True):
+    micro_batches = token_micro_batches(sources, lengths_N, ranks)
+    length = epoch_micro_batches(micro_batches, rates)
+    assert length == pytest.approx(sum(stream.micro_batches_per_epoch for stream in micro_batches))
+    for counts, source in zip(
+        seen_pairs(micro_batches, rates, round(length)), sources, strict=True
+    ):
         assert counts == Counter(source.queries.tolist())
 
 
@@ -110,15 +124,18 @@ SHARES = {"s0": 5.0, "s1": 1.0, "s2": 0.0}
 
 
 @pytest.mark.parametrize("mode", ["proportional", "equal", "explicit"])
-def test_rates_are_shares_of_pairs_whatever_a_unit_holds(mode: str) -> None:
+def test_rates_are_shares_of_pairs_whatever_a_micro_batch_holds(mode: str) -> None:
     sources, lengths_N = texts_of_two_lengths([4000, 3000, 1500])
     rates = sampling_rates(sources, mode, SHARES if mode == "explicit" else None)  # type: ignore[arg-type]
-    units = token_units(sources, lengths_N, ranks=1)
-    length = ceil(3 * epoch_units(units, rates))
-    pairs_S = np.array([counts.total() for counts in seen_pairs(units, rates, length)])
-    # The whole numbers of units are the nearest; epochs of a source differ by a unit or two.
+    micro_batches = token_micro_batches(sources, lengths_N, ranks=1)
+    length = ceil(3 * epoch_micro_batches(micro_batches, rates))
+    pairs_S = np.array([counts.total() for counts in seen_pairs(micro_batches, rates, length)])
+    # The whole numbers of micro-batches are the nearest; epochs of a source differ by a micro-batch
+    # or two.
     assert pairs_S / pairs_S.sum() == pytest.approx(rates, abs=0.01)
-    trained = sum(len(stream) for stream, rate in zip(units, rates, strict=True) if rate > 0)
+    trained = sum(
+        len(stream) for stream, rate in zip(micro_batches, rates, strict=True) if rate > 0
+    )
     assert pairs_S.sum() == pytest.approx(3 * trained, rel=0.01)
 
 
@@ -128,13 +145,15 @@ def test_rates_are_shares_of_pairs_whatever_a_unit_holds(mode: str) -> None:
     st.integers(1, 9),
     st.integers(1, 60),
 )
-def test_mixing_keeps_rates_at_every_moment(weights: list[float], rows: int, units: int) -> None:
+def test_mixing_keeps_rates_at_every_moment(
+    weights: list[float], rows: int, micro_batches: int
+) -> None:
     rates = np.array(weights) / sum(weights)
     streams = pair_streams(SOURCES[: len(weights)], 0)
-    sampler = MixingSampler(streams, rates, rows=rows, units=units)
+    sampler = MixingSampler(streams, rates, rows=rows, micro_batches=micro_batches)
     used = np.zeros(len(rates))
-    for unit in range(units):
-        parts = sampler.plan(unit)
+    for micro_batch in range(micro_batches):
+        parts = sampler.plan(micro_batch)
         assert sum(len(part.rows) for part in parts) == rows
         for part in parts:
             # The source's own order, without a gap or a repetition.
@@ -142,7 +161,7 @@ def test_mixing_keeps_rates_at_every_moment(weights: list[float], rows: int, uni
             following = streams[part.source].rows(start, len(part.rows))
             assert np.array_equal(part.rows.positives_R, following.positives_R)
             used[part.source] += len(part.rows)
-        assert abs(used - rates * rows * (unit + 1)).max() < 1 + 1e-6
+        assert abs(used - rates * rows * (micro_batch + 1)).max() < 1 + 1e-6
     assert not used[rates == 0].any()
 
 
@@ -154,19 +173,19 @@ def same_parts(one: list[PlannedPart], other: list[PlannedPart]) -> bool:
     )
 
 
-def make_sampler(mix: str, units: int, seed: int = 0) -> Sampler:
+def make_sampler(mix: str, micro_batches: int, seed: int = 0) -> Sampler:
     rates, streams = sampling_rates(SOURCES, "equal"), pair_streams(SOURCES, seed)
     if mix == "in_batch":
-        return MixingSampler(streams, rates, rows=9, units=units)
-    fixed = [FixedUnits(stream, 6) for stream in streams]
-    return AlternatingSampler(fixed, rates, units=units, seed=seed)
+        return MixingSampler(streams, rates, rows=9, micro_batches=micro_batches)
+    fixed = [FixedMicroBatches(stream, 6) for stream in streams]
+    return AlternatingSampler(fixed, rates, micro_batches=micro_batches, seed=seed)
 
 
 def test_a_source_of_weight_zero_is_never_used() -> None:
     rates = sampling_rates(SOURCES, "explicit", {"labels": 1, "links": 1, "clicks": 0})
-    streams = [FixedUnits(stream, 2) for stream in pair_streams(SOURCES, 0)]
-    sampler = AlternatingSampler(streams, rates, units=50, seed=0)
-    assert all(part.source != 2 for unit in range(50) for part in sampler.plan(unit))
+    streams = [FixedMicroBatches(stream, 2) for stream in pair_streams(SOURCES, 0)]
+    sampler = AlternatingSampler(streams, rates, micro_batches=50, seed=0)
+    assert all(part.source != 2 for micro_batch in range(50) for part in sampler.plan(micro_batch))
 
 
 def test_a_source_without_pairs_is_refused() -> None:
@@ -186,13 +205,13 @@ def test_ranks_get_as_many_tokens_of_the_same_rows(
     mix: str, ranks: int, hard_negatives: bool, seed: int
 ) -> None:
     lengths_N = np.random.default_rng(seed).integers(1, 513, size=1_000_100)
-    plain = make_sampler(mix, units=6)
+    plain = make_sampler(mix, micro_batches=6)
     balanced = BalancedSampler(plain, lengths_N, ranks=ranks, hard_negatives=hard_negatives)
     assert len(balanced) == len(plain)
-    for unit in range(len(plain)):
+    for micro_batch in range(len(plain)):
         loads, longest = np.zeros(ranks, dtype=int), 0
-        parts = balanced.plan(unit)
-        for part, whole in zip(parts, plain.plan(unit), strict=True):
+        parts = balanced.plan(micro_batch)
+        for part, whole in zip(parts, plain.plan(micro_batch), strict=True):
             assert part.source == whole.source
             assert sorted(triples(part.rows)) == sorted(triples(whole.rows))
             shards = [triples(part.rows.shard(rank)) for rank in range(ranks)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scimult.config import validate
 from scimult.data.batches import Batch, BatchBuilder, all_known_positives
-from scimult.data.pair_streams import FixedUnits, PairStream, TokenUnits
+from scimult.data.pair_streams import FixedMicroBatches, PairStream, TokenMicroBatches
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.sampler import (
@@ -58,7 +58,7 @@ def test_views_are_cut_as_defined(
         assert view[0] == CLS
         assert view[-1] == SEP
         assert SEP not in view[1:-1]
-        assert 2 < len(view) <= len(stored), "units are planned by the length of the text"
+        assert 2 < len(view) <= len(stored), "micro-batches are planned by the length of the text"
     query, candidate = (view[1:-1].tolist() for view in views)
     if name == "title_to_abstract":
         assert query == list(range(title))
@@ -133,11 +133,11 @@ def test_a_self_supervised_source_in_batches(tmp_path: Path) -> None:
     tokens = data.tokens(tiny_tokenizer())
     count = len(file)
     sampler = AlternatingSampler(
-        [FixedUnits(PairStream(file, 3), count)], np.ones(1), units=2, seed=3
+        [FixedMicroBatches(PairStream(file, 3), count)], np.ones(1), micro_batches=2, seed=3
     )
     texts = []
     for epoch in range(2):
-        (batch,) = _builder(data, file, tokens).unit(sampler.plan(epoch), 0).parts
+        (batch,) = _builder(data, file, tokens).micro_batch(sampler.plan(epoch), 0).parts
         assert sorted(batch.query_ids_B.tolist()) == sorted(file.queries.tolist())
         _check_views(batch, tokens, epoch)
         texts.append({row.tobytes() for row in batch.rows})
@@ -159,24 +159,24 @@ def _check_views(batch: Batch, tokens: TokenStore, epoch: int) -> None:
             assert part[-1] == view[-1]
 
 
-def test_views_in_units_by_tokens_and_in_mixed_ones(tmp_path: Path) -> None:
+def test_views_in_micro_batches_by_tokens_and_in_mixed_ones(tmp_path: Path) -> None:
     data = _prepared(tmp_path, min_words=3)
     (file,) = [file for file in data.pairs("train") if file.view is not None]
     tokens = data.tokens(tiny_tokenizer())
     builder, stream = _builder(data, file, tokens), PairStream(file, 3)
     lengths = np.minimum(tokens.lengths_N, 32).astype(np.int64)
-    by_tokens = TokenUnits(stream, lengths, max_tokens=100, ranks=2, pool=2)
-    per_epoch = int(by_tokens.units_per_epoch)
+    by_tokens = TokenMicroBatches(stream, lengths, max_tokens=100, ranks=2, pool=2)
+    per_epoch = int(by_tokens.micro_batches_per_epoch)
     assert per_epoch > 1
-    whole = MixingSampler([stream], np.ones(1), rows=3, units=len(file))
+    whole = MixingSampler([stream], np.ones(1), rows=3, micro_batches=len(file))
     mixed = BalancedSampler(whole, lengths, ranks=2)
     for rank in range(2):
         for number in range(2 * per_epoch):
-            unit = builder.unit([PlannedPart(0, by_tokens.unit(number))], rank)
-            assert sum(part.num_tokens for part in unit.parts) <= 100
-            _check_views(unit.parts[0], tokens, epoch=int(number >= per_epoch))
+            micro_batch = builder.micro_batch([PlannedPart(0, by_tokens.micro_batch(number))], rank)
+            assert sum(part.num_tokens for part in micro_batch.parts) <= 100
+            _check_views(micro_batch.parts[0], tokens, epoch=int(number >= per_epoch))
         for number in range(len(file) // 3):
-            _check_views(builder.unit(mixed.plan(number), rank).parts[0], tokens, epoch=0)
+            _check_views(builder.micro_batch(mixed.plan(number), rank).parts[0], tokens, epoch=0)
 
 
 def test_choices_that_cannot_work(tmp_path: Path) -> None:

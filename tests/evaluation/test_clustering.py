@@ -58,7 +58,7 @@ def _signatures(gap: float) -> tuple[Signatures, FloatArray]:
         np.arange(len(rows)),
         [f"s/b{block}" for block, _ in rows],
         [f"{block}-{person}" for block, person in rows],
-        [Path("made")],
+        files=[Path("made")],
     )
     return signatures, (np.array(places) + 0.1 * draw.normal(size=(len(rows), 2))).astype("f4")
 

@@ -9,8 +9,7 @@ import pytest
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import HubFile
-from scimult.evaluation.datasets import Dataset, read_dataset
-from scimult.evaluation.hub import download, write_hub_file
+from scimult.evaluation.datasets import Dataset, download_from_hub, read_dataset, write_hub_file
 from tests.benchmark_sets import CORPUS, HEADER, REQUESTS, write_jsonl, write_rows, write_search
 
 CARD = """---
@@ -46,14 +45,14 @@ def test_downloaded_files_are_read_as_local_ones(tmp_path: Path, repository_fold
     }
     benchmark = write_search(tmp_path / "unused").model_copy(update={"hub": hub})
     told: list[Path] = []
-    written = download({"search": benchmark}, tmp_path / "data", told.append)
+    written = download_from_hub({"search": benchmark}, tmp_path / "data", told.append)
     assert told == written
     assert len(written) == 3
     data = read_dataset("search", benchmark, tmp_path / "data", "", Rejects())
     assert isinstance(data, Dataset)
     assert data.candidate_ids == ["d1", "d2", "d3", "d4", "d5"]
     assert data.qrels.grades.values.tolist() == [2, 1, 1]
-    assert download({"search": benchmark}, tmp_path / "data", told.append) == []
+    assert download_from_hub({"search": benchmark}, tmp_path / "data", told.append) == []
 
 
 def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.datasets import Dataset, read_dataset
-from scimult.evaluation.dev_sets import read_dev_sets
-from scimult.evaluation.hybrid import FusedSystem, RerankedSystem, halves
+from scimult.evaluation.hybrid import FusedSystem, RerankedSystem, halves, read_dev_sets
 from scimult.evaluation.metrics import compute, judge
 from scimult.evaluation.systems import BM25System, DenseSystem, System
 from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores

@@ -208,7 +208,7 @@ def _classified(case: str, **probe: Any) -> Outcome:
     texts = [Text("paper", name) for name in ids]
     rows = np.arange(300), np.arange(300, 420)
     papers = PaperSet(
-        "made", "classification", ids, texts, *rows, labels, np.zeros(420), [Path("made")]
+        "made", "classification", ids, texts, *rows, labels, np.zeros(420), files=[Path("made")]
     )
     options = Probe(intercept=False, multi_label=case == "labels", **probe)
     metric = "f1" if case == "two classes" else "macro_f1"

@@ -44,7 +44,7 @@ def _papers(labels: list[list[str]], values: list[float]) -> PaperSet:
         np.arange(TRAIN, TRAIN + TEST),
         labels,
         np.array(values),
-        [Path("made")],
+        files=[Path("made")],
     )
 
 

@@ -12,8 +12,8 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from scimult.errors import ConfigError, DataError
+from scimult.evaluation.growing import with_intervals
 from scimult.evaluation.harness import LoadedSet, evaluate, load_sets
-from scimult.evaluation.intervals import with_intervals
 from scimult.evaluation.per_query import read_per_query, write_per_query
 from scimult.evaluation.report import make_report, score_table, update_table
 from scimult.evaluation.results import Result, averages, folder_of, load_results

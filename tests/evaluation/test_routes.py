@@ -9,9 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
-from scimult.evaluation.reporting.routes import cross_tables
 from scimult.evaluation.results import load_results
-from scimult.evaluation.routes import FixedRoute
+from scimult.evaluation.routes import FixedRoute, cross_tables
 from scimult.inference import SciMult
 from scimult.types import Text
 from tests.benchmark_sets import PAPERS, write_fields, write_links, write_search

@@ -194,3 +194,10 @@ def test_papers_are_asked_for_papers_as_iclr_2022_has_them(tmp_path: Path) -> No
     # BM25 ranks p1 (both words) before p2 (one).
     worst = (1 / math.log2(2) + 2 / math.log2(3)) / (2 / math.log2(2) + 1 / math.log2(3))
     assert result.sets["iclr2022"].scores["ndcg@10"] == pytest.approx(worst, abs=1e-12)
+
+
+def test_suites_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """Their name of our own layout stands in results on disk too."""
+    written = write_search(tmp_path).model_dump()
+    assert written["format"] == "native"
+    assert Benchmark.model_validate({**written, "format": "house"}).model_dump() == written

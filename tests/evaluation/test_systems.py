@@ -116,7 +116,7 @@ def test_a_cosine_model_gives_unit_vectors_to_linear_models_and_distances(
 ) -> None:
     folder = save_tiny_model(tmp_path / "m", similarity="cosine")
     ids, none = links.candidate_ids, np.empty(0, dtype=np.int64)
-    papers = PaperSet("links", "link_prediction", ids, links.candidates, none, none, [], none, [])
+    papers = PaperSet("links", "link_prediction", ids, links.candidates, none, none, [], none)
     angles = DenseSystem(SciMult.from_pretrained(folder, device="cpu"))
     raw = DenseSystem(SciMult.from_pretrained(folder, device="cpu", normalise=False))
     assert np.allclose(np.linalg.norm(angles.paper_embeddings(papers), axis=1), 1, atol=1e-6)
@@ -131,7 +131,7 @@ def test_stored_embeddings_compared_by_cosine_are_scaled_for_distances_and_linea
     by_distance = replace(links, similarity="l2")
     ids = links.candidate_ids
     none = np.empty(0, dtype=np.int64)
-    papers = PaperSet("links", "search", ids, links.candidates, none, none, [], none, [])
+    papers = PaperSet("links", "search", ids, links.candidates, none, none, [], none)
     draw = np.random.default_rng(0)
     for side, ids in (
         ("queries", links.query_ids),

@@ -85,10 +85,12 @@ def test_finds_what_a_naive_search_finds(
     allowed_N = np.ones(shape[0], bool) if whole else generator.random(shape[0]) < 0.4
     longest = float(np.linalg.norm(vectors_ND, axis=1).max()) * 1.00001
     search = ExactSearch(shards, longest, _ids)
-    for query_D, (rows, scores) in zip(
-        queries_QD, search.best(queries_QD, k, allowed_N), strict=True
-    ):
+    together = search.best(queries_QD, k, allowed_N)
+    for query_D, (rows, scores) in zip(queries_QD, together, strict=True):
         wanted = _naive(query_D, vectors_ND, similarity, allowed_N)
+        assert list(zip(rows.tolist(), scores, strict=True)) == wanted[:k]
+        # One query is multiplied by another library.
+        ((rows, scores),) = search.best(query_D[None], k, allowed_N)
         assert list(zip(rows.tolist(), scores, strict=True)) == wanted[:k]
         if wanted:
             least = wanted[len(wanted) // 2][1]
@@ -125,5 +127,21 @@ def test_vectors_of_another_width_or_without_a_value_are_refused(tmp_path: Path)
     everything = np.ones(4, bool)
     with pytest.raises(DataError, match=r"shape \(1, 3\) for a library of width 4"):
         search.best(np.ones((1, 3), np.float32), 1, everything)
+    for queries in (1, 2):
+        with pytest.raises(DataError, match="length of a list is negative"):
+            search.best(np.ones((queries, 4), np.float32), -1, everything)
+        assert all(len(rows) == 0 for rows, _ in search.best(np.ones((queries, 4)), 0, everything))
     with pytest.raises(DataError, match="not finite"):
         search.best(np.full((1, 4), np.nan, np.float32), 1, everything)
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+def test_numbers_of_a_damaged_file_are_refused(tmp_path: Path, queries: int) -> None:
+    shards = _stored(tmp_path, np.eye(4, dtype=np.float32), [4], Space(4, "dot"))
+    path = tmp_path / "000000.npy"
+    bad_ND = np.eye(4, dtype=np.float32)
+    bad_ND[2, 1] = np.nan
+    np.save(path, bad_ND)
+    search = ExactSearch(Shards(tmp_path), 1.0, _ids)
+    with pytest.raises(DataError, match="score is not finite"):
+        search.best(np.ones((queries, 4), np.float32), 2, np.ones(len(shards), bool))

@@ -80,7 +80,7 @@ def test_half_the_squared_distance_is_exact_where_one_minus_the_cosine_is_noise(
     teacher = student + 1e-4 * normal(1, 50, 64)
     exact = cosine_distance(student, teacher)
     single = cosine_distance(student.float(), teacher.float())
-    # Unit vectors carry errors of 2^-24 a number, against differences of some 1e-4 / 8.
+    # MicroBatch vectors carry errors of 2^-24 a number, against differences of some 1e-4 / 8.
     torch.testing.assert_close(single.double(), exact, rtol=0.02, atol=0)
     rounded = 1 - torch.nn.functional.cosine_similarity(student.float(), teacher.float())
     assert (rounded - exact).abs().max() > 0.5 * exact.min()

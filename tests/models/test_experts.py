@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from scimult.checkpoints import warm_start
+from scimult.checkpoints.warm_start import warm_start
 from scimult.errors import CheckpointError, SciMultError
 from scimult.models import Encoder, pack, variant_layouts
 from tests.models.variants import FLOAT64, WIDTH, random_weights, tiny_config

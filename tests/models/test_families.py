@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
-from scimult.checkpoints import load_pretrained, warm_start
+from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.families import FAMILIES
+from scimult.checkpoints.warm_start import warm_start
 from scimult.models import Encoder, attention, pack, variant_layouts
 from tests.base_models import save_base_model
 from tests.models.variants import FLOAT64, random_weights

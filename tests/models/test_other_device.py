@@ -15,7 +15,7 @@ from scimult.losses import Temperature
 from scimult.models import PackedTexts, pack
 from scimult.training.learned import Values
 from scimult.training.objective import PartResult
-from scimult.training.passes import Graph, UnitTexts, pass_in_chunks
+from scimult.training.passes import Graph, MicroBatchTexts, pass_in_chunks
 from tests.models.variants import (
     CASES,
     LENGTHS,
@@ -48,7 +48,7 @@ def test_nothing_stays_on_the_host(case: str, dtype: torch.dtype, dropout: float
 
 def test_the_embedding_cache_reads_nothing_back() -> None:
     model = tiny_encoder("mha_expert", dropout=0.1, attention_dropout=0.1).to(META)
-    texts = UnitTexts(tiny_rows(), list(ROUTE_OF_ROW), [0, 1, 2])
+    texts = MicroBatchTexts(tiny_rows(), list(ROUTE_OF_ROW), [0, 1, 2])
     passes: list[int] = []
 
     def forward(packed: PackedTexts, routes: int | list[int]) -> Tensor:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from scimult.checkpoints import PretrainedConfig, load_pretrained, save_pretrained, warm_start
+from scimult.checkpoints import PretrainedConfig, load_pretrained, save_pretrained
+from scimult.checkpoints.warm_start import warm_start
 from scimult.errors import SciMultError
 from scimult.inference import SciMult
 from scimult.models import VARIANTS, embed_tokens, pack

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
+from scimult.products import multiplies_bytes
 from scimult.retrieval import exact
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.exact import ExactIndex, FirstPass
@@ -38,6 +39,9 @@ def _literal(
     return lists
 
 
+FIRST_PASSES: list[FirstPass] = ["float32", "bfloat16", *(["int8"] if multiplies_bytes() else [])]
+
+
 def _lists(ranking: Ranking) -> list[list[int]]:
     return [[int(row) for row in rows if row >= 0] for rows in ranking.rows_QK]
 
@@ -52,7 +56,7 @@ def _lists(ranking: Ranking) -> list[list[int]]:
     k=st.integers(1, 45),
     query_rows=st.integers(1, 8),
     block_rows=st.integers(1, 50),
-    first_pass=st.sampled_from(["float32", "bfloat16"]),
+    first_pass=st.sampled_from(FIRST_PASSES),
 )
 def test_search_is_one_matrix_product_ties_included(
     seed: int,

@@ -14,8 +14,8 @@ from scimult.evaluation.resampling import holm
 from scimult.evaluation.results import Result, SetResult, save_result
 from scimult.evaluation.suites import Suite
 from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
-from scimult.studies.findings import find
 from scimult.studies.plan import Plan, Scored
+from scimult.studies.tables import find
 from scimult.studies.trials import Trial
 from tests.benchmark_sets import benchmark
 

@@ -109,7 +109,7 @@ def run_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
     return validate(PretrainConfig, tree)
 
 
-def plan_units(config: PretrainConfig, tokens: int = 32) -> Sampler:
+def plan_micro_batches(config: PretrainConfig, tokens: int = 32) -> Sampler:
     """Return the plan of a run whose texts all have ``tokens`` tokens."""
     return build_sampler(config, plan_run(config), np.full(1000, tokens, dtype=np.int32))[0]
 

@@ -40,7 +40,9 @@ def config_of(folder: Path, name: str, **sections: Any) -> PretrainConfig:
     return run_config(folder, name, tasks=ALL_TASKS, loss={"by_task": BY_TASK, **own}, **sections)
 
 
-def units_of(config: PretrainConfig, plan: RunPlan, tokenizer: Any) -> tuple[Any, BatchBuilder]:
+def micro_batches_of(
+    config: PretrainConfig, plan: RunPlan, tokenizer: Any
+) -> tuple[Any, BatchBuilder]:
     tokens = plan.data.tokens(tokenizer, 32)
     sampler, _ = build_sampler(config, plan, tokens.lengths_N)
     known = all_known_positives(plan.data)

@@ -1,4 +1,4 @@
-"""Units made ahead: the same ones, each made once, errors where they belong."""
+"""Micro-batches made ahead: the same ones, each made once, errors where they belong."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from scimult.data.batches import Unit
+from scimult.data.batches import MicroBatch
 from scimult.errors import DataError
-from scimult.training.ahead import UnitsAhead
+from scimult.training.module import MicroBatchesAhead
 
 
 class Maker:
-    """Notes which units it made and in which thread; one of them is broken."""
+    """Notes which micro-batches it made and in which thread; one of them is broken."""
 
     def __init__(self, broken: int | None = None) -> None:
         self.made: list[int] = []
@@ -21,20 +21,22 @@ class Maker:
         self.started = threading.Event()
         self._broken = broken
 
-    def __call__(self, number: int) -> Unit:
+    def __call__(self, number: int) -> MicroBatch:
         if number == self._broken:
             raise DataError("broken", value=number)
         self.made.append(number)
         self.threads.add(threading.get_ident())
         if number == 1:
             self.started.set()
-        return cast(Any, f"unit {number}")
+        return cast(Any, f"micro-batch {number}")
 
 
-def test_units_come_in_order_and_are_made_once() -> None:
+def test_micro_batches_come_in_order_and_are_made_once() -> None:
     maker = Maker()
-    ahead = UnitsAhead(maker, 5)
-    assert [ahead(number) for number in range(5)] == [f"unit {number}" for number in range(5)]
+    ahead = MicroBatchesAhead(maker, 5)
+    assert [ahead(number) for number in range(5)] == [
+        f"micro-batch {number}" for number in range(5)
+    ]
     assert maker.made == [0, 1, 2, 3, 4]
     assert len(maker.threads) == 1
     assert threading.get_ident() not in maker.threads
@@ -42,21 +44,21 @@ def test_units_come_in_order_and_are_made_once() -> None:
 
 def test_the_next_one_is_made_while_nobody_asks() -> None:
     maker = Maker()
-    ahead = UnitsAhead(maker, 5)
+    ahead = MicroBatchesAhead(maker, 5)
     ahead(0)
     assert maker.started.wait(timeout=60)
 
 
-def test_a_run_that_goes_on_in_the_middle_gets_its_own_units() -> None:
-    ahead = UnitsAhead(Maker(), 9)
+def test_a_run_that_goes_on_in_the_middle_gets_its_own_micro_batches() -> None:
+    ahead = MicroBatchesAhead(Maker(), 9)
     assert [ahead(number) for number in (4, 5, 2, 2, 8)] == [
-        f"unit {number}" for number in (4, 5, 2, 2, 8)
+        f"micro-batch {number}" for number in (4, 5, 2, 2, 8)
     ]
 
 
-def test_an_error_is_raised_for_its_own_unit() -> None:
-    ahead = UnitsAhead(Maker(broken=2), 4)
-    assert [ahead(0), ahead(1)] == ["unit 0", "unit 1"]
+def test_an_error_is_raised_for_its_own_micro_batch() -> None:
+    ahead = MicroBatchesAhead(Maker(broken=2), 4)
+    assert [ahead(0), ahead(1)] == ["micro-batch 0", "micro-batch 1"]
     with pytest.raises(DataError, match="broken"):
         ahead(2)
-    assert ahead(3) == "unit 3"
+    assert ahead(3) == "micro-batch 3"

@@ -13,11 +13,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from scimult.errors import ConfigError
-from scimult.training.callbacks import Console, MetricsFile, TensorBoard
+from scimult.training.callbacks import Console, MetricsFile, TensorBoard, Tracker, open_tracker
 from scimult.training.loop import Callback, StepReport
 from scimult.training.metrics import STATISTICS
 from scimult.training.summary import Window
-from scimult.training.trackers import Tracker, open_tracker
 
 
 def report(step: int, task: str, loss: float, **changes: Any) -> StepReport:

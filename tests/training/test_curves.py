@@ -47,6 +47,6 @@ def test_missing_and_damaged_metrics_are_named(tmp_path: Path) -> None:
         read_curves(tmp_path)
     run = write_run(tmp_path / "run")
     with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 5, "me')
+        file.write('{"step": 5, "me\n')
     with pytest.raises(DataError, match=r"metrics\.jsonl:6: not a line of metrics"):
         read_curves(run)

@@ -32,7 +32,13 @@ from scimult.training.objective import Objective
 from scimult.training.run import pretrain
 from scimult.training.taught import TaughtObjective
 from tests.ranks import run_ranks
-from tests.training.corpus import assert_same_run, metrics, plan_units, prepare_corpus, run_config
+from tests.training.corpus import (
+    assert_same_run,
+    metrics,
+    plan_micro_batches,
+    prepare_corpus,
+    run_config,
+)
 from tests.training.test_ranks import CHUNK, OwnGradients, assert_equal_gradients, run_pass
 
 TASKS = ("classification", "link_prediction", "search")
@@ -53,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Case:
-    """What a unit is taught by; ``width`` is the teacher's."""
+    """What a micro-batch is taught by; ``width`` is the teacher's."""
 
     teacher: dict[str, Any]
     width: int = WIDTH
@@ -83,11 +89,11 @@ CASES = (
 
 
 def all_gradients(folder: Path, chunk_tokens: int | None) -> list[dict[str, Any]]:
-    return [unit_gradients(folder, case, chunk_tokens) for case in CASES]
+    return [micro_batch_gradients(folder, case, chunk_tokens) for case in CASES]
 
 
-def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[str, Any]:
-    """Return this rank's share of losses and gradients of three units, averaged over ranks."""
+def micro_batch_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[str, Any]:
+    """Return this rank's losses and gradients of three micro-batches, a mean over ranks."""
     model = {"dropout": 0.0, "attention_dropout": 0.0, "similarity": "cosine"}
     sections = {**case.sections, "model": model | case.sections.get("model", {})}
     loss = {"temperature": 0.5, **case.loss}
@@ -117,11 +123,11 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
     plain = Objective("cosine", section, group_of=group_of)
     objective = TaughtObjective(plain, options, section.matryoshka, "cpu", group_of)
     engine = OwnGradients(pretrained.model)
-    sampler, sums = plan_units(config), []
+    sampler, sums = plan_micro_batches(config), []
     for number in range(3):
-        unit = builder.unit(sampler.plan(number), distributed.rank())
-        results = run_pass(engine, objective, unit, pretrained.routes, learned, chunk_tokens)
-        share = distributed.world_size() / unit.pairs
+        micro_batch = builder.micro_batch(sampler.plan(number), distributed.rank())
+        results = run_pass(engine, objective, micro_batch, pretrained.routes, learned, chunk_tokens)
+        share = distributed.world_size() / micro_batch.pairs
         sums.append(sum(float(result.loss.detach()) * share for result in results))
     ranks, gradients = distributed.world_size(), {}
     for name, parameter in pretrained.model.named_parameters():

@@ -15,7 +15,7 @@ from torch import Tensor
 from scimult import distributed
 from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.heads import load_heads
-from scimult.data.batches import Unit
+from scimult.data.batches import MicroBatch
 from scimult.errors import SciMultError
 from scimult.models import embed_tokens
 from scimult.training import build
@@ -23,7 +23,7 @@ from scimult.training.callbacks import Checkpoints
 from scimult.training.learned import learned_parts
 from scimult.training.negatives import shared_negatives
 from scimult.training.objective import Objective, PartResult
-from scimult.training.passes import UnitTexts, activation_tokens, pass_in_chunks, pass_whole
+from scimult.training.passes import MicroBatchTexts, activation_tokens, pass_in_chunks, pass_whole
 from scimult.training.plan import plan_run
 from scimult.training.run import pretrain
 from scimult.training.weighting import Weighting
@@ -35,7 +35,7 @@ from tests.training.corpus import (
     metrics,
     prepare_corpus,
 )
-from tests.training.heads import BY_TASK, LOSSES, config_of, stir, units_of
+from tests.training.heads import BY_TASK, LOSSES, config_of, micro_batches_of, stir
 from tests.training.test_ranks import CHUNK, OwnGradients, assert_equal_gradients
 
 pytestmark = pytest.mark.ranks
@@ -51,10 +51,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gradients(
     folder: Path, loss: dict[str, Any], chunk_tokens: int | None
 ) -> tuple[list[float], dict[str, Tensor]]:
-    """Return the loss of two units and their gradients, in float64, averaged over ranks."""
+    """Return the loss of two micro-batches and their gradients, in float64, averaged over ranks."""
     config = config_of(folder, "unused", loss=loss)
     plan, pretrained = plan_run(config), build.build_model(config)
-    sampler, builder = units_of(config, plan, pretrained.tokenizer)
+    sampler, builder = micro_batches_of(config, plan, pretrained.tokenizer)
     learned = learned_parts(config, pretrained.model, plan.loss_weights, plan.head_outputs)
     model = pretrained.model.double()
     stir(model)
@@ -64,18 +64,18 @@ def gradients(
     engine = OwnGradients(model)
     losses = []
     for number in range(2):
-        unit = builder.unit(sampler.plan(number), distributed.rank())
-        texts = UnitTexts.of(unit, pretrained.routes)
+        micro_batch = builder.micro_batch(sampler.plan(number), distributed.rank())
+        texts = MicroBatchTexts.of(micro_batch, pretrained.routes)
 
         def loss_of(
-            embeddings_UD: Tensor, values: Any, unit: Unit = unit
+            embeddings_UD: Tensor, values: Any, micro_batch: MicroBatch = micro_batch
         ) -> tuple[Tensor, list[PartResult]]:
-            results = objective(unit.parts, embeddings_UD, values)
-            value = weighting(results, unit, embeddings_UD, values)
+            results = objective(micro_batch.parts, embeddings_UD, values)
+            value = weighting(results, micro_batch, embeddings_UD, values)
             losses.append(float(value.detach()))
             return value, results
 
-        values = partial(learned.values, unit.tasks)
+        values = partial(learned.values, micro_batch.tasks)
         if chunk_tokens is None:
             pass_whole(engine, texts, loss_of, values)  # type: ignore[arg-type]
         else:

@@ -41,14 +41,14 @@ def kill_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
     return run_config(folder, name, **{**settings, **sections})
 
 
-def before_unit(trouble: Callable[[], None]) -> None:
-    """Let this process meet ``trouble`` before it plans the troubled unit."""
+def before_micro_batch(trouble: Callable[[], None]) -> None:
+    """Let this process meet ``trouble`` before it plans the troubled micro-batch."""
     plan = AlternatingSampler.plan
 
-    def troubled(self: AlternatingSampler, unit: int) -> Any:
-        if unit == TROUBLED_UNIT:
+    def troubled(self: AlternatingSampler, micro_batch: int) -> Any:
+        if micro_batch == TROUBLED_UNIT:
             trouble()
-        return plan(self, unit)
+        return plan(self, micro_batch)
 
     AlternatingSampler.plan = troubled  # type: ignore[method-assign]
 
@@ -106,7 +106,7 @@ def start(
     config: PretrainConfig, jobs: list[Job], trouble: dict[int, Callable[[], None]] | None = None
 ) -> Job:
     """Start both ranks, with what happens to them by rank."""
-    before = {rank: partial(before_unit, what) for rank, what in (trouble or {}).items()}
+    before = {rank: partial(before_micro_batch, what) for rank, what in (trouble or {}).items()}
     output, port = Path(config.output), free_port()
     file = output.with_suffix(".yaml")
     save_config(config, file)

@@ -71,9 +71,9 @@ def test_statistics_equal_loops(
         assert found[row].tolist() == sums_of(1, losses[row], *expected)
 
 
-def test_means_weigh_queries_and_not_units() -> None:
-    # Of "search", one unit with a hard negative for one of two queries, and one with a single
-    # query; "links" has neither negatives nor hard ones.
+def test_means_weigh_queries_and_not_micro_batches() -> None:
+    # Of "search", one micro-batch with a hard negative for one of two queries, and one with a
+    # single query; "links" has neither negatives nor hard ones.
     mixed = {"search": sums_of(2, 6, 1, 2, 3, 1, 1), "links": sums_of(1, 7, 1, 0, 0, 0, 0)}
     alone = {"search": sums_of(1, 6, 0, 1, 0, 1, 0)}
     sums = add_sums([mixed, alone])

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def tasks_of_units(config: PretrainConfig) -> list[dict[str, int]]:
+def tasks_of_micro_batches(config: PretrainConfig) -> list[dict[str, int]]:
     plan = plan_run(config)
     sampler, steps = build_sampler(config, plan, np.full(1000, 8, dtype=np.int32))
     return [
@@ -42,25 +42,27 @@ def tasks_of_units(config: PretrainConfig) -> list[dict[str, int]]:
 
 
 def test_strategies_fill_batches_as_they_promise(folder: Path) -> None:
-    equal = tasks_of_units(config_of(folder, "unused"))
+    equal = tasks_of_micro_batches(config_of(folder, "unused"))
     names = {task["name"] for task in ALL_TASKS}
-    assert all(unit == dict.fromkeys(names, 4) for unit in equal)
+    assert all(micro_batch == dict.fromkeys(names, 4) for micro_batch in equal)
     alternate = {"batch": {"mix": "alternate", "pairs_per_step": 4}, "schedule": {"steps": 24}}
-    turns = tasks_of_units(config_of(folder, "unused", **alternate))
-    assert all(len(unit) == 1 and sum(unit.values()) == 4 for unit in turns)
-    counts = {name: sum(name in unit for unit in turns) for name in names}
+    turns = tasks_of_micro_batches(config_of(folder, "unused", **alternate))
+    assert all(len(micro_batch) == 1 and sum(micro_batch.values()) == 4 for micro_batch in turns)
+    counts = {name: sum(name in micro_batch for micro_batch in turns) for name in names}
     assert counts == dict.fromkeys(names, 4)
     order = ["world.count", "world.search", "world.venue"]
     sequential = {"data": {"sampling": "sequential", "sources": order}, **alternate}
     row = [
-        task for unit in tasks_of_units(config_of(folder, "unused", **sequential)) for task in unit
+        task
+        for micro_batch in tasks_of_micro_batches(config_of(folder, "unused", **sequential))
+        for task in micro_batch
     ]
     assert list(dict.fromkeys(row)) == ["count", "search", "venue"]
     assert row == sorted(row, key=["count", "search", "venue"].index)
     rates = {"count": 0.5, "venue": 0.25, "search": 0.25}
     shares = {"data": {"sampling": "explicit", "rates": rates, "sources": order}}
-    mixed = tasks_of_units(config_of(folder, "unused", **shares))
-    assert all(unit == {"count": 12, "venue": 6, "search": 6} for unit in mixed)
+    mixed = tasks_of_micro_batches(config_of(folder, "unused", **shares))
+    assert all(micro_batch == {"count": 12, "venue": 6, "search": 6} for micro_batch in mixed)
 
 
 @pytest.mark.parametrize(

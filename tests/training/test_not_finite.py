@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from scimult import distributed
 from scimult.cli.main import app
 from scimult.config import save_config
-from scimult.data.batches import Batch, Unit
+from scimult.data.batches import Batch, MicroBatch
 from scimult.data.prepared import PreparedData
 from scimult.models import PackedTexts
 from scimult.training import build
@@ -36,7 +36,7 @@ from scimult.training.stopping import StoppedError, StopRequest
 from scimult.training.weighting import Weighting
 from tests.models.variants import tiny_encoder
 from tests.ranks import run_ranks
-from tests.training.corpus import metrics, plan_units, prepare_corpus, run_config
+from tests.training.corpus import metrics, plan_micro_batches, prepare_corpus, run_config
 
 pytestmark = pytest.mark.ranks
 
@@ -74,21 +74,21 @@ class OnlyNumbers:
         return {}
 
 
-def unit_at(unit: int) -> Unit:
+def micro_batch_at(micro_batch: int) -> MicroBatch:
     part = Batch(
         source="s",
-        task=["search", "classification"][unit % 2],
+        task=["search", "classification"][micro_batch % 2],
         rows=[np.array([1, 2])],
         sides=[0],
         query_B=torch.tensor([0]),
         candidate_C=torch.tensor([0, 0]),
-        query_ids_B=torch.tensor([unit]),
+        query_ids_B=torch.tensor([micro_batch]),
         candidate_ids_C=torch.tensor([5, 6]),
         negative_rows_H=torch.tensor([0]),
         known_rows_P=torch.tensor([0]),
         known_ids_P=torch.tensor([5]),
     )
-    return Unit([part], pairs=1)
+    return MicroBatch([part], pairs=1)
 
 
 def trainer(
@@ -123,7 +123,11 @@ def trainer(
         seed=0,
     )
     return Trainer(
-        module, unit_at, StopRequest(), [FailureFile(folder, ids_at), *callbacks], reports_late
+        module,
+        micro_batch_at,
+        StopRequest(),
+        [FailureFile(folder, ids_at), *callbacks],
+        reports_late,
     )
 
 
@@ -158,9 +162,9 @@ def test_what_is_not_finite_stops_the_run_and_names_its_texts(
     kept = json.loads(Path(caught.value.path).read_text(encoding="utf-8"))
     first = 2 * (kept["step"] - 1)
     (rank,) = kept["ranks"]
-    for unit, told in enumerate(rank["parts"], start=first):
-        assert told["loss"] == str(losses[unit])
-        assert told["queries"] == [f"text{unit}"]
+    for micro_batch, told in enumerate(rank["parts"], start=first):
+        assert told["loss"] == str(losses[micro_batch])
+        assert told["queries"] == [f"text{micro_batch}"]
         assert (told["positives"], told["hard_negatives"]) == (["text5"], ["text6"])
 
 
@@ -201,10 +205,10 @@ def test_a_report_waits_for_the_next_step_unless_the_model_is_needed(
     tmp_path: Path, late: bool, needed: set[int], events: str
 ) -> None:
     noted = Noted(needed)
-    losses = [float(unit) for unit in range(8)]
+    losses = [float(micro_batch) for micro_batch in range(8)]
     trainer(NotedEngine(noted.events), losses, tmp_path, [noted], late).run(0, 4)
     assert " ".join(event.split()[0] for event in noted.events) == events
-    # Each with the numbers of its own step: the mean over two units.
+    # Each with the numbers of its own step: the mean over two micro-batches.
     told = [event for event in noted.events if event != "launch"]
     assert told == ["1 0.5", "2 2.5", "3 4.5", "4 6.5"]
 
@@ -272,7 +276,7 @@ def test_every_rank_stops_under_zero_stages(tmp_path: Path) -> None:
     ranks = run_ranks(run_with_broken_gradient, 2, tmp_path, tmp_path)
     config = run_config(tmp_path, "planned")
     ids_at = PreparedData.open(config.data.prepared).texts.ids_at
-    (planned,) = plan_units(config).plan(0)
+    (planned,) = plan_micro_batches(config).plan(0)
     columns = (planned.rows.queries_R, planned.rows.positives_R)
     assert ranks[0] == ranks[1]
     for stage, (message, kept, steps) in ranks[0].items():
@@ -280,9 +284,11 @@ def test_every_rank_stops_under_zero_stages(tmp_path: Path) -> None:
         assert steps == 0
         told = [rank["parts"][0] for rank in kept["ranks"]]
         # Which rank has which pairs depends on their lengths.
-        assert [len(unit["queries"]) for unit in told] == [4, 4]
+        assert [len(micro_batch["queries"]) for micro_batch in told] == [4, 4]
         pairs = [
-            pair for unit in told for pair in zip(unit["queries"], unit["positives"], strict=True)
+            pair
+            for micro_batch in told
+            for pair in zip(micro_batch["queries"], micro_batch["positives"], strict=True)
         ]
         assert sorted(pairs) == sorted(zip(*map(ids_at, columns), strict=True))
 

@@ -162,7 +162,7 @@ def test_matryoshka_is_the_mean_over_cuts() -> None:
     )
 
 
-# Parts of a unit: the pairs of each, its source and its task.
+# Parts of a micro-batch: the pairs of each, its source and its task.
 PARTS = [([0, 2], "a", "t"), ([1, 3], "b", "t"), ([4], "c", "u")]
 
 

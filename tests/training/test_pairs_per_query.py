@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scimult.training.plan import plan_run
-from tests.training.corpus import plan_units, prepare_corpus, run_config
+from tests.training.corpus import plan_micro_batches, prepare_corpus, run_config
 
 
 @pytest.mark.parametrize("batch", [{"pairs_per_step": 8}, {"max_tokens": 96 * 8}])
@@ -37,9 +37,9 @@ def test_an_epoch_has_at_most_so_many_pairs_of_a_query(
     sizes = np.array([len(stream) for stream in plan.streams])
     np.testing.assert_allclose(plan.rates, sizes / sizes.sum())
     first_epoch: Counter[int] = Counter()
-    sampler = plan_units(config)
-    for unit in range(len(sampler)):
-        for part in sampler.plan(unit):
+    sampler = plan_micro_batches(config)
+    for micro_batch in range(len(sampler)):
+        for part in sampler.plan(micro_batch):
             rows = part.rows
             first_epoch.update(rows.queries_R[rows.epochs_R == 0].tolist())
     assert max(first_epoch.values()) == 2

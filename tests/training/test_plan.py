@@ -46,8 +46,8 @@ def pairs_seen(prepared: Path, tokenizer: TextTokenizer, **batch: Any) -> dict[s
     lengths_N = PreparedData.open(prepared).tokens(tokenizer, 128).lengths_N
     sampler, _ = build_sampler(config, plan, lengths_N)
     visits = [Counter[tuple[int, int]]() for _ in plan.sources]
-    for unit in range(len(sampler)):
-        for part in sampler.plan(unit):
+    for micro_batch in range(len(sampler)):
+        for part in sampler.plan(micro_batch):
             pairs = np.stack([part.rows.queries_R, part.rows.positives_R], 1).tolist()
             visits[part.source].update(map(tuple, pairs))
     seen = {}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scimult import distributed
 from scimult.checkpoints import load_pretrained
-from scimult.data.batches import BatchBuilder, Unit, all_known_positives
+from scimult.data.batches import BatchBuilder, MicroBatch, all_known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.sampler import PlannedPart
 from scimult.models import Encoder, PackedTexts
@@ -25,10 +25,10 @@ from scimult.training import build
 from scimult.training.learned import LearnedParts, Values, learned_parts
 from scimult.training.negatives import shared_negatives
 from scimult.training.objective import Objective, PartResult
-from scimult.training.passes import UnitTexts, activation_tokens, pass_in_chunks, pass_whole
+from scimult.training.passes import MicroBatchTexts, activation_tokens, pass_in_chunks, pass_whole
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
-from tests.training.corpus import metrics, plan_units, prepare_corpus, run_config
+from tests.training.corpus import metrics, plan_micro_batches, prepare_corpus, run_config
 
 pytestmark = pytest.mark.ranks
 
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Case:
-    """What a unit is compared by; ``duplicates`` gives both ranks the same pairs."""
+    """What a micro-batch is compared by; ``duplicates`` gives both ranks the same pairs."""
 
     similarity: str = "dot"
     duplicates: bool = False
@@ -98,11 +98,11 @@ class OwnGradients:
 
 def all_gradients(folder: Path, chunk_tokens: int | None) -> list[dict[str, Any]]:
     """Return ``unit_gradients`` of every case."""
-    return [unit_gradients(folder, case, chunk_tokens) for case in CASES]
+    return [micro_batch_gradients(folder, case, chunk_tokens) for case in CASES]
 
 
-def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[str, Any]:
-    """Return this rank's share of loss and gradients of three units, averaged over ranks."""
+def micro_batch_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[str, Any]:
+    """Return this rank's share of loss and gradients of three micro-batches, a mean over ranks."""
     config = run_config(
         folder,
         "unused",
@@ -122,7 +122,7 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
         max_length=32,
         by_side=config.model.routing == "task_and_side",
     )
-    sampler = plan_units(config)
+    sampler = plan_micro_batches(config)
     learned = learned_parts(config, pretrained.model, TASKS)
     pretrained.model.double()
     objective = Objective(
@@ -136,9 +136,9 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
         planned = sampler.plan(number)
         if case.duplicates:
             planned = [_repeat_positives(part) for part in planned]
-        unit = builder.unit(planned, distributed.rank())
-        results = run_pass(engine, objective, unit, pretrained.routes, learned, chunk_tokens)
-        share = distributed.world_size() / unit.pairs
+        micro_batch = builder.micro_batch(planned, distributed.rank())
+        results = run_pass(engine, objective, micro_batch, pretrained.routes, learned, chunk_tokens)
+        share = distributed.world_size() / micro_batch.pairs
         losses.append(sum(float(result.loss.detach()) * share for result in results))
         masked += sum(int(result.masked) for result in results)
     ranks = distributed.world_size()
@@ -154,20 +154,20 @@ def unit_gradients(folder: Path, case: Case, chunk_tokens: int | None) -> dict[s
 def run_pass(
     engine: OwnGradients,
     objective: Objective,
-    unit: Unit,
+    micro_batch: MicroBatch,
     routes_of_task: Callable[[str], Sequence[int]],
     learned: LearnedParts,
     chunk_tokens: int | None,
 ) -> list[PartResult]:
     """Do one forward-backward, whole or in chunks."""
-    texts = UnitTexts.of(unit, routes_of_task)
-    scale = distributed.world_size() / unit.pairs
+    texts = MicroBatchTexts.of(micro_batch, routes_of_task)
+    scale = distributed.world_size() / micro_batch.pairs
 
     def loss_of(embeddings: Tensor, values: Values) -> tuple[Tensor, list[PartResult]]:
-        results = objective(unit.parts, embeddings, values)
+        results = objective(micro_batch.parts, embeddings, values)
         return torch.stack([result.loss for result in results]).sum() * scale, results
 
-    values = partial(learned.values, unit.tasks)
+    values = partial(learned.values, micro_batch.tasks)
     if chunk_tokens is None:
         return pass_whole(engine, texts, loss_of, values)
     return pass_in_chunks(
@@ -206,7 +206,7 @@ def assert_equal_gradients(
         assert error <= 1e-10 * max(0.1, float(gradient.norm())), (case, name)
 
 
-# Below the tokens of most units, above the longest text.
+# Below the tokens of most micro-batches, above the longest text.
 CHUNK = 120
 
 
@@ -234,7 +234,7 @@ def test_a_chunk_draws_the_same_dropout_twice(folder: Path) -> None:
     learned = learned_parts(config, pretrained.model, TASKS)
     tokens = data.tokens(pretrained.tokenizer, 32)
     builder = BatchBuilder(sources, tokens, all_known_positives(data), max_length=32)
-    unit = builder.unit(plan_units(config).plan(0), 0)
+    micro_batch = builder.micro_batch(plan_micro_batches(config).plan(0), 0)
     objective = Objective("dot", config.loss)
     model = pretrained.model.double().train()
 
@@ -247,7 +247,7 @@ def test_a_chunk_draws_the_same_dropout_twice(folder: Path) -> None:
             return super().forward(texts, routes)
 
     engine = Recording(model)
-    run_pass(engine, objective, unit, pretrained.routes, learned, CHUNK)
+    run_pass(engine, objective, micro_batch, pretrained.routes, learned, CHUNK)
     cached = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     assert len(engine.passes) > 1
@@ -257,9 +257,11 @@ def test_a_chunk_draws_the_same_dropout_twice(folder: Path) -> None:
         rows = torch.split(texts.tokens_T, texts.lengths)
         keys = [tuple(row.tolist()) for row in rows]
         embedded |= dict(zip(keys, model(texts, routes), strict=True))
-    in_order = torch.stack([embedded[tuple(row.tolist())] for row in unit.parts[0].rows])
-    values = learned.values(unit.tasks)
-    torch.autograd.backward(objective(unit.parts, in_order, values)[0].loss / unit.pairs)
+    in_order = torch.stack([embedded[tuple(row.tolist())] for row in micro_batch.parts[0].rows])
+    values = learned.values(micro_batch.tasks)
+    torch.autograd.backward(
+        objective(micro_batch.parts, in_order, values)[0].loss / micro_batch.pairs
+    )
     kept = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert_equal_gradients(cached, kept, "dropout")
 
@@ -359,14 +361,14 @@ def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
 def run_by_tokens(folder: Path) -> list[tuple[int, list[str], float]]:
     """Train on batches by tokens under ZeRO 2; return each rank's tokens, and what was done."""
     seen = []
-    whole = BatchBuilder.unit
+    whole = BatchBuilder.micro_batch
 
-    def noted(self: BatchBuilder, planned: Sequence[PlannedPart], rank: int) -> Unit:
-        unit = whole(self, planned, rank)
-        seen.append(sum(part.num_tokens for part in unit.parts))
-        return unit
+    def noted(self: BatchBuilder, planned: Sequence[PlannedPart], rank: int) -> MicroBatch:
+        micro_batch = whole(self, planned, rank)
+        seen.append(sum(part.num_tokens for part in micro_batch.parts))
+        return micro_batch
 
-    BatchBuilder.unit = noted  # type: ignore[method-assign]
+    BatchBuilder.micro_batch = noted  # type: ignore[method-assign]
     config = run_config(
         folder,
         "tokens",
@@ -376,7 +378,7 @@ def run_by_tokens(folder: Path) -> list[tuple[int, list[str], float]]:
         engine={"deepspeed": {"zero_optimization": {"stage": 2}}},
     )
     pretrain(config)
-    BatchBuilder.unit = whole  # type: ignore[method-assign]
+    BatchBuilder.micro_batch = whole  # type: ignore[method-assign]
     lines = metrics(folder / "tokens")
     return [(tokens, line["tasks"], line["loss"]) for tokens, line in zip(seen, lines, strict=True)]
 

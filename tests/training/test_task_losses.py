@@ -24,7 +24,7 @@ from tests.training.corpus import (
     TARGETS,
     prepare_corpus,
 )
-from tests.training.heads import config_of, stir, units_of
+from tests.training.heads import config_of, micro_batches_of, stir
 
 
 @pytest.fixture(scope="module")
@@ -35,25 +35,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Planned:
-    """A unit of all tasks, the embeddings of its texts and what is learned, in float64."""
+    """A micro-batch of all tasks, the embeddings of its texts and what is learned, in float64."""
 
     def __init__(self, folder: Path, **loss: Any) -> None:
         self.config = config_of(folder, "unused", loss=loss)
         self.plan = plan_run(self.config)
         pretrained = build.build_model(self.config)
-        sampler, builder = units_of(self.config, self.plan, pretrained.tokenizer)
-        self.unit = builder.unit(sampler.plan(0), 0)
+        sampler, builder = micro_batches_of(self.config, self.plan, pretrained.tokenizer)
+        self.micro_batch = builder.micro_batch(sampler.plan(0), 0)
         weights, outputs = self.plan.loss_weights, self.plan.head_outputs
         learned = learned_parts(self.config, pretrained.model, weights, outputs)
         stir(pretrained.model.double())
-        self.values = {n: v.detach() for n, v in learned.values(self.unit.tasks).items()}
+        self.values = {n: v.detach() for n, v in learned.values(self.micro_batch.tasks).items()}
         for value in self.values.values():
             value.requires_grad_()
-        texts = sum(len(part.rows) for part in self.unit.parts)
+        texts = sum(len(part.rows) for part in self.micro_batch.parts)
         generator = torch.Generator().manual_seed(0)
         self.embeddings = torch.randn(texts, 16, generator=generator, dtype=torch.float64)
         self.embeddings.requires_grad_()
-        self.results = self.objective(self.unit.parts, self.embeddings, self.values)
+        self.results = self.objective(self.micro_batch.parts, self.embeddings, self.values)
 
     @property
     def objective(self) -> Objective:
@@ -62,9 +62,9 @@ class Planned:
 
     def outputs(self, number: int) -> tuple[TargetBatch, np.ndarray]:
         """Return a part with targets and what its head gives, without torch."""
-        part = self.unit.parts[number]
+        part = self.micro_batch.parts[number]
         assert isinstance(part, TargetBatch)
-        first = sum(len(before.rows) for before in self.unit.parts[:number])
+        first = sum(len(before.rows) for before in self.micro_batch.parts[:number])
         texts = self.embeddings.detach().numpy()[first + part.text_B.numpy()]
         value = self.values[head_name(part.task)].detach().numpy()
         return part, texts @ value[:, :-1].T + value[:, -1]
@@ -101,7 +101,7 @@ def test_losses_and_scores_of_heads_by_hand(folder: Path) -> None:
 def test_losses_of_tasks_share_their_negatives(folder: Path) -> None:
     """Against loops over pairs: each query sees the candidates of all parts, by its own loss."""
     planned = Planned(folder)
-    parts, vectors = planned.unit.parts, planned.embeddings.detach().numpy()
+    parts, vectors = planned.micro_batch.parts, planned.embeddings.detach().numpy()
     firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
     pairs = [
         (part, row, vectors[first + part.query_B[row]], vectors[first + part.candidate_C[row]])
@@ -161,7 +161,7 @@ def means_of(planned: Planned) -> dict[str, Tensor]:
 
 def weighted(planned: Planned) -> Tensor:
     weighting = Weighting(planned.config.loss, planned.plan.loss_weights)
-    return weighting(planned.results, planned.unit, planned.embeddings, planned.values)
+    return weighting(planned.results, planned.micro_batch, planned.embeddings, planned.values)
 
 
 def test_reductions_by_hand(folder: Path) -> None:
@@ -196,7 +196,7 @@ def test_gradnorm_by_hand(folder: Path) -> None:
     first = {task: float(2 + number) for number, task in enumerate(planned.plan.loss_weights)}
     weighting.restore(first)
     value = planned.values["task_weights"]
-    loss = weighting(planned.results, planned.unit, planned.embeddings, planned.values)
+    loss = weighting(planned.results, planned.micro_batch, planned.embeddings, planned.values)
     (by_weights, by_texts) = torch.autograd.grad(
         loss, [value, planned.embeddings], retain_graph=True
     )
@@ -223,9 +223,9 @@ def test_gradnorm_by_hand(folder: Path) -> None:
 def test_gradnorm_remembers_first_losses(folder: Path) -> None:
     planned = Planned(folder, weighting="gradnorm")
     weighting = Weighting(planned.config.loss, planned.plan.loss_weights)
-    weighting(planned.results, planned.unit, planned.embeddings, planned.values)
+    weighting(planned.results, planned.micro_batch, planned.embeddings, planned.values)
     means = {task: float(mean.detach()) for task, mean in means_of(planned).items()}
     assert weighting.state == pytest.approx(means)
     weighting.restore({"venue": 7.0})
-    weighting(planned.results, planned.unit, planned.embeddings, planned.values)
+    weighting(planned.results, planned.micro_batch, planned.embeddings, planned.values)
     assert weighting.state == pytest.approx(means | {"venue": 7.0})

@@ -102,10 +102,10 @@ def reads_of_steps(folder: Path) -> dict[str, dict[str, float]]:
         noted = NotedReads()
 
         def noting(
-            self: TrainModule, step: int, unit_at: Any, noted: NotedReads = noted
+            self: TrainModule, step: int, micro_batch_at: Any, noted: NotedReads = noted
         ) -> LaunchedStep:
             with noted:
-                return launch(self, step, unit_at)
+                return launch(self, step, micro_batch_at)
 
         TrainModule.launch = noting  # type: ignore[method-assign]
         config = run_config(

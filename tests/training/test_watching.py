@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from scimult.data.batches import Batch, BatchBuilder
-from scimult.data.pair_streams import FixedUnits
+from scimult.data.pair_streams import FixedMicroBatches
 from scimult.data.sampler import AlternatingSampler, BalancedSampler
 from scimult.models import pack
 from scimult.models.flops import EncoderFlops
@@ -80,15 +80,15 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def first_batches(config: PretrainConfig, ranks: int) -> list[Batch]:
-    """Return the batch of every rank in the first unit."""
+    """Return the batch of every rank in the first micro-batch."""
     plan = plan_run(config)
     tokens = plan.data.tokens(build.build_model(config).tokenizer, 32)
     builder = BatchBuilder(plan.sources, tokens, plan.known, max_length=32)
-    streams = [FixedUnits(stream, 8) for stream in plan.streams]
-    sampler = AlternatingSampler(streams, plan.rates, units=1, seed=config.seed)
+    streams = [FixedMicroBatches(stream, 8) for stream in plan.streams]
+    sampler = AlternatingSampler(streams, plan.rates, micro_batches=1, seed=config.seed)
     lengths_N = np.minimum(tokens.lengths_N, 32)
     planned = BalancedSampler(sampler, lengths_N, ranks=ranks).plan(0)
-    return [builder.unit(planned, rank).parts[0] for rank in range(ranks)]
+    return [builder.micro_batch(planned, rank).parts[0] for rank in range(ranks)]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,20 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from scimult.data.importers.columns import TABLES, is_expression
 from scimult.data.importers.files import Format, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, make_paper
 from scimult.data.importers.shapes import SHAPES, at, has_text
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.rows import delimiter_of, read_delimited, read_parquet
+from scimult.data.text_store import FILE_NAME as TEXTS_FILE
+from scimult.data.text_store import open_arrow
 from scimult.errors import DataError
+from scimult.types import IntArray
 
 Columns = Mapping[str, str | None]
 _MOST_NAMED = 12
@@ -146,7 +153,7 @@ def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
         delimiter = "\t" if container == "tsv" else delimiter_of(path)
         return read_delimited(path, delimiter, rejects)
     if container == "prepared":
-        from scimult.data.importers.prepared import read_prepared
+        from scimult.data.importers.read import read_prepared
 
         return read_prepared(path)
     from scimult.data.importers import bibliographies
@@ -210,3 +217,47 @@ def shaped(record: Record, shape: str) -> Record:
         fix = f"say which format the file has; it was read as {shape}"
         problem = "record has another form than its format"
         raise record.error(problem, value=str(error), fix=fix) from error
+
+
+METADATA_FILE = "metadata.arrow"
+_BATCH = 8192
+
+
+def read_prepared(folder: Path) -> Iterator[Record]:
+    """Yield the papers of a prepared folder; the "line" is the row of the text.
+
+    Raises
+    ------
+    DataError
+        If a file is absent, damaged or of another format version.
+    """
+    texts = open_arrow(folder / TEXTS_FILE, "texts", "1")
+    metadata = open_arrow(folder / METADATA_FILE, "metadata", "1")
+    edges = open_arrow(folder / "citations.arrow", "citations", "1")
+    citing, cited = (edges.column(name).to_numpy() for name in ("citing", "cited"))
+    has_doi = "doi" in metadata.column_names
+    for batch in metadata.to_batches(_BATCH):
+        rows = batch.column("row").to_numpy()
+        ids, titles, abstracts = (_taken(texts, name, rows) for name in ("id", "title", "body"))
+        starts, ends = (np.searchsorted(citing, rows, side) for side in ("left", "right"))
+        authors, venues, years, labels = (
+            batch.column(name).to_pylist() for name in ("authors", "venue", "year", "labels")
+        )
+        dois = batch.column("doi").to_pylist() if has_doi else [None] * len(rows)
+        for place, row in enumerate(rows.tolist()):
+            fields = {
+                "id": ids[place],
+                "title": titles[place],
+                "abstract": abstracts[place],
+                "authors": authors[place],
+                "venue": venues[place],
+                "year": years[place],
+                "doi": dois[place],
+                "references": _taken(texts, "id", cited[starts[place] : ends[place]]),
+                "labels": _taken(texts, "title", np.array(labels[place], dtype=np.int64)),
+            }
+            yield Record(folder / TEXTS_FILE, row, fields)
+
+
+def _taken(texts: pa.Table, column: str, rows: IntArray) -> list[str]:
+    return [] if not len(rows) else pc.take(texts.column(column), pa.array(rows)).to_pylist()

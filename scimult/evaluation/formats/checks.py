@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,83 +33,274 @@ Targets = dict[str, tuple[list[str], float]]
 """Paper id to its labels and its number, of which one is meant."""
 
 
-def keep(
-    queries: Iterable[str],
-    problem_of: Callable[[str], str | None],
-    path: Path,
-    rejects: Rejects,
-    fix: str,
-) -> list[str]:
-    """Return the queries without a problem; the others are rejected with it.
+@dataclass(frozen=True)
+class Source:
+    """A benchmark while its files are read.
 
-    Raises
-    ------
-    DataError
-        If none is left.
-    """
-    kept = []
-    for query in queries:
-        problem = problem_of(query)
-        if problem is None:
-            kept.append(query)
-        else:
-            rejects.reject(DataError(problem, path=path, value=query, fix=fix))
-    if not kept:
-        raise DataError("no query can be scored", path=path, fix="check that the ids agree")
-    return kept
-
-
-def scorable(
-    queries: Iterable[str],
-    judgments: Judgments,
-    path: Path,
-    rejects: Rejects,
-    benchmark: Benchmark,
-) -> list[str]:
-    """Return the queries that can be scored.
-
-    They have a judgment, and a relevant candidate unless the benchmark counts those without as 0.
+    Attributes
+    ----------
+    name, benchmark
+        The set.
+    folder : Path
+        Of its files.
+    paths : list of Path
+        The files that its layout needs, in the order of ``needed``.
+    rejects : Rejects
+        Takes bad records and queries that cannot be scored.
     """
 
-    def problem_of(query: str) -> str | None:
-        if not judgments[query]:
-            return "query has no judgment"
-        counts_as_0 = benchmark.nothing_relevant == "zero"
-        return None if counts_as_0 or _has_relevant(judgments[query]) else NOTHING_RELEVANT
+    name: str
+    benchmark: Benchmark
+    folder: Path
+    paths: list[Path]
+    rejects: Rejects
 
-    fix = "judge it, leave it out, or set nothing_relevant: zero to count it as 0 as trec_eval does"
-    return keep(queries, problem_of, path, rejects, fix)
+    def reject(self, problem: str, value: Any, fix: str, path: Path | None = None) -> None:
+        """Reject what a file says, by default the first, with a message."""
+        self.rejects.reject(DataError(problem, path=path or self.paths[0], value=value, fix=fix))
+
+    def keep(
+        self,
+        queries: Iterable[str],
+        problem_of: Callable[[str], str | None],
+        fix: str,
+        path: Path | None = None,
+    ) -> list[str]:
+        """Return the queries without a problem; the others are rejected with it.
+
+        Raises
+        ------
+        DataError
+            If none is left.
+        """
+        sound = []
+        for query in queries:
+            problem = problem_of(query)
+            if problem is None:
+                sound.append(query)
+            else:
+                self.reject(problem, query, fix, path)
+        if not sound:
+            fix, path = "check that the ids agree", path or self.paths[0]
+            raise DataError("no query can be scored", path=path, fix=fix)
+        return sound
+
+    def known_documents(
+        self, judgments: Judgments, documents: Mapping[str, Text], path: Path | None = None
+    ) -> Judgments:
+        """Return the judgments of documents that are there; the others are rejected."""
+        known: Judgments = {}
+        for query, judged in judgments.items():
+            for document in judged:
+                if document not in documents:
+                    fix = "get its text, or leave the judgment out"
+                    self.reject("judged paper has no text", (query, document), fix, path)
+            known[query] = {
+                document: grade for document, grade in judged.items() if document in documents
+            }
+        return known
+
+    def known_queries(
+        self, judgments: Judgments, text_of: Callable[[str], Text | None]
+    ) -> dict[str, Text]:
+        """Return the texts of judged queries; those without one are rejected."""
+        queries: dict[str, Text] = {}
+        for query in judgments:
+            text = text_of(query)
+            if text is None:
+                fix = "get its text, or leave the query out"
+                self.reject("judged query has no text", query, fix)
+            else:
+                queries[query] = text
+        return queries
+
+    def ranked_set(
+        self,
+        queries: Mapping[str, Text],
+        documents: Mapping[str, Text],
+        judgments: Judgments,
+        *,
+        judged_in: Path | None = None,
+        listed: Judgments | None = None,
+        listed_in: Path | None = None,
+        groups: Mapping[str, str] | None = None,
+        remarks: Mapping[str, int] | None = None,
+    ) -> Dataset:
+        """Put queries, documents and judgments together, keeping the queries that can be scored.
+
+        Parameters
+        ----------
+        queries, documents, judgments : mapping
+            By id.
+        judged_in : Path, optional
+            The file of the judgments, which messages name; by default the first.
+        listed : mapping, optional
+            The candidates of each query, where it does not rank all documents.
+        listed_in : Path, optional
+            Their file, where they have one of their own.
+        groups : mapping, optional
+            The group of each query.
+        remarks : mapping, optional
+            What a reader of the scores should know, and how often it occurred.
+
+        Raises
+        ------
+        DataError
+            If no query is left, or none has anything relevant.
+        """
+        judged_in = judged_in or self.paths[0]
+        asked = self._scorable(queries, judgments, judged_in)
+        if listed is not None:
+            asked = self._listed_too(asked, judgments, listed, listed_in or judged_in)
+        remarks = dict(remarks or {})
+        without = sum(not _has_relevant(judgments[query]) for query in asked)
+        if without == len(asked):
+            fix = "check the judgments"
+            raise DataError("no query has anything relevant", path=judged_in, fix=fix)
+        if without:
+            remarks[COUNTS_AS_0] = without
+        rows = {document: row for row, document in enumerate(documents)}
+        return Dataset(
+            name=self.name,
+            task=self.benchmark.task,
+            query_ids=asked,
+            queries=[queries[query] for query in asked],
+            candidate_ids=list(documents),
+            candidates=list(documents.values()),
+            qrels=qrels_of([judgments[query] for query in asked], rows),
+            lists=None if listed is None else lists_of([listed[query] for query in asked], rows),
+            files=self.paths,
+            similarity=self.benchmark.similarity,
+            groups=[groups[query] for query in asked] if groups else [],
+            remarks=remarks,
+        )
+
+    def labelled_set(
+        self,
+        papers: Mapping[str, tuple[Text, Sequence[str]]],
+        labels: Mapping[str, tuple[Text, list[str]]],
+        files: Sequence[Path],
+    ) -> Dataset:
+        """Put papers and their labels together, keeping the papers that can be scored.
+
+        Parameters
+        ----------
+        papers : mapping
+            Paper id to its text and the ids of its labels.
+        labels : mapping
+            Label id to its text and all its names.
+        files : sequence of Path
+            Everything that was read.
+
+        Raises
+        ------
+        DataError
+            If no paper is left.
+        """
+        judgments: Judgments = {}
+        for identity, (_, given) in papers.items():
+            for label in given:
+                if label not in labels:
+                    problem = "paper has a label that the label file does not name"
+                    self.reject(problem, (identity, label), f"add it to {self.paths[1]}")
+            judgments[identity] = dict.fromkeys((label for label in given if label in labels), 1)
+        asked = self._scorable(papers, judgments, self.paths[0])
+        if self.benchmark.protocol == "classification_coarse":
+            asked = self._single_label(asked, judgments)
+        texts = [text for text, _ in labels.values()]
+        if self.benchmark.label_text == "name":
+            texts = [Text("label", text.title) for text in texts]
+        rows = {label: row for row, label in enumerate(labels)}
+        return Dataset(
+            name=self.name,
+            task=self.benchmark.task,
+            query_ids=asked,
+            queries=[papers[identity][0] for identity in asked],
+            candidate_ids=list(labels),
+            candidates=texts,
+            qrels=qrels_of([judgments[identity] for identity in asked], rows),
+            label_names=[names for _, names in labels.values()],
+            files=list(files),
+            similarity=self.benchmark.similarity,
+        )
+
+    def paper_set(
+        self,
+        papers: Mapping[str, Text],
+        train: Targets,
+        test: Targets,
+        files: Sequence[Path] | None = None,
+    ) -> PaperSet:
+        """Put papers and their targets together, training papers first.
+
+        Raises
+        ------
+        DataError
+            If one side has no paper.
+        """
+        files = self.paths if files is None else files
+        for what, side in (("training", train), ("test", test)):
+            if not side:
+                problem = f"{self.name} has no {what} paper"
+                raise DataError(problem, path=files[0], fix="check the split")
+        ids = [*train, *test]
+        targets = [*train.values(), *test.values()]
+        is_regression = self.benchmark.protocol == "regression_linear"
+        return PaperSet(
+            name=self.name,
+            task=self.benchmark.task,
+            ids=ids,
+            texts=[papers[paper] for paper in ids],
+            train_rows=np.arange(len(train)),
+            test_rows=np.arange(len(train), len(ids)),
+            labels=[] if is_regression else [labels for labels, _ in targets],
+            values_N=np.array([value for _, value in targets] if is_regression else []),
+            files=list(files),
+        )
+
+    def _scorable(self, queries: Iterable[str], judgments: Judgments, path: Path) -> list[str]:
+        """Return the queries that can be scored.
+
+        They have a judgment, and a relevant candidate unless the benchmark counts those without
+        as 0.
+        """
+
+        def problem_of(query: str) -> str | None:
+            if not judgments[query]:
+                return "query has no judgment"
+            counts_as_0 = self.benchmark.nothing_relevant == "zero"
+            return None if counts_as_0 or _has_relevant(judgments[query]) else NOTHING_RELEVANT
+
+        fix = (
+            "judge it, leave it out, or set nothing_relevant: zero to count it as 0 as trec_eval "
+            "does"
+        )
+        return self.keep(queries, problem_of, fix, path)
+
+    def _single_label(self, papers: Sequence[str], judgments: Judgments) -> list[str]:
+        def problem_of(paper: str) -> str | None:
+            several = len(judgments[paper]) > 1
+            return "paper has several labels, coarse classification takes one" if several else None
+
+        fix = "keep one label or use the protocol classification_fine"
+        return self.keep(papers, problem_of, fix)
+
+    def _listed_too(
+        self, queries: Sequence[str], judgments: Judgments, listed: Judgments, path: Path
+    ) -> list[str]:
+        """Return the queries whose candidates include everything relevant to them."""
+
+        def problem_of(query: str) -> str | None:
+            if not listed[query]:
+                return "query has no candidates"
+            relevant = {document for document, score in judgments[query].items() if score > 0}
+            return None if relevant <= listed[query].keys() else "a relevant one is not listed"
+
+        return self.keep(queries, problem_of, "list it as a candidate of the query", path)
 
 
 def _has_relevant(judged: Mapping[str, int]) -> bool:
     return any(grade > 0 for grade in judged.values())
-
-
-def single_label(
-    papers: Sequence[str], judgments: Judgments, path: Path, rejects: Rejects
-) -> list[str]:
-    """Return the papers with one label."""
-
-    def problem_of(paper: str) -> str | None:
-        several = len(judgments[paper]) > 1
-        return "paper has several labels, coarse classification takes one" if several else None
-
-    fix = "keep one label or use the protocol classification_fine"
-    return keep(papers, problem_of, path, rejects, fix)
-
-
-def listed_too(
-    queries: Sequence[str], judgments: Judgments, listed: Judgments, path: Path, rejects: Rejects
-) -> list[str]:
-    """Return the queries whose candidates include everything relevant to them."""
-
-    def problem_of(query: str) -> str | None:
-        if not listed[query]:
-            return "query has no candidates"
-        relevant = {document for document, score in judgments[query].items() if score > 0}
-        return None if relevant <= listed[query].keys() else "a relevant one is not listed"
-
-    return keep(queries, problem_of, path, rejects, "list it as a candidate of the query")
 
 
 def qrels_of(judgments: Sequence[Mapping[str, int]], rows: Mapping[str, int]) -> Qrels:
@@ -121,132 +314,9 @@ def lists_of(listed: Sequence[Iterable[str]], rows: Mapping[str, int]) -> Ragged
     return Ragged.from_lists([rows[document] for document in documents] for documents in listed)
 
 
-def ranked_set(
-    name: str,
-    benchmark: Benchmark,
-    queries: Mapping[str, Text],
-    documents: Mapping[str, Text],
-    judgments: Judgments,
-    rejects: Rejects,
-    *,
-    files: Sequence[Path],
-    judged_in: Path,
-    listed: Judgments | None = None,
-    listed_in: Path | None = None,
-    groups: Mapping[str, str] | None = None,
-    remarks: Mapping[str, int] | None = None,
-) -> Dataset:
-    """Put queries, documents and judgments together, keeping the queries that can be scored.
-
-    Parameters
-    ----------
-    name, benchmark
-        The set.
-    queries, documents, judgments : mapping
-        By id.
-    rejects : Rejects
-        Takes queries that cannot be scored.
-    files : sequence of Path
-        Everything that was read.
-    judged_in : Path
-        The file of the judgments, which messages name.
-    listed : mapping, optional
-        The candidates of each query, where it does not rank all documents.
-    listed_in : Path, optional
-        Their file, where they have one of their own.
-    groups : mapping, optional
-        The group of each query.
-    remarks : mapping, optional
-        What a reader of the scores should know, and how often it occurred.
-
-    Raises
-    ------
-    DataError
-        If no query is left, or none has anything relevant.
-    """
-    kept = scorable(queries, judgments, judged_in, rejects, benchmark)
-    if listed is not None:
-        kept = listed_too(kept, judgments, listed, listed_in or judged_in, rejects)
-    remarks, without = (
-        dict(remarks or {}),
-        sum(not _has_relevant(judgments[query]) for query in kept),
-    )
-    if without == len(kept):
-        fix = "check the judgments"
-        raise DataError("no query has anything relevant", path=judged_in, fix=fix)
-    if without:
-        remarks[COUNTS_AS_0] = without
-    rows = {document: row for row, document in enumerate(documents)}
-    return Dataset(
-        name=name,
-        task=benchmark.task,
-        query_ids=kept,
-        queries=[queries[query] for query in kept],
-        candidate_ids=list(documents),
-        candidates=list(documents.values()),
-        qrels=qrels_of([judgments[query] for query in kept], rows),
-        lists=None if listed is None else lists_of([listed[query] for query in kept], rows),
-        files=list(files),
-        similarity=benchmark.similarity,
-        groups=[groups[query] for query in kept] if groups else [],
-        remarks=remarks,
-    )
-
-
-def paper_set(
-    name: str,
-    benchmark: Benchmark,
-    papers: Mapping[str, Text],
-    train: Targets,
-    test: Targets,
-    files: Sequence[Path],
-) -> PaperSet:
-    """Put papers and their targets together, training papers first.
-
-    Raises
-    ------
-    DataError
-        If one side has no paper.
-    """
-    for what, side in (("training", train), ("test", test)):
-        if not side:
-            raise DataError(f"{name} has no {what} paper", path=files[0], fix="check the split")
-    ids = [*train, *test]
-    targets = [*train.values(), *test.values()]
-    is_regression = benchmark.protocol == "regression_linear"
-    return PaperSet(
-        name=name,
-        task=benchmark.task,
-        ids=ids,
-        texts=[papers[paper] for paper in ids],
-        train_rows=np.arange(len(train)),
-        test_rows=np.arange(len(train), len(ids)),
-        labels=[] if is_regression else [labels for labels, _ in targets],
-        values_N=np.array([value for _, value in targets] if is_regression else []),
-        files=list(files),
-    )
-
-
 def hold_out(targets: Targets, share: float) -> tuple[Targets, Targets]:
     """Split papers by the SHA-256 of their ids; return those kept and the share held out."""
     order = sorted(targets, key=lambda paper: hashlib.sha256(paper.encode()).digest())
     held = set(order[: max(1, round(share * len(order)))])
-    kept = {paper: target for paper, target in targets.items() if paper not in held}
-    return kept, {paper: target for paper, target in targets.items() if paper in held}
-
-
-def known_documents(
-    judgments: Judgments, documents: Mapping[str, Text], path: Path, rejects: Rejects
-) -> Judgments:
-    """Return the judgments of documents that are there; the others are rejected."""
-    kept: Judgments = {}
-    for query, judged in judgments.items():
-        for document in judged:
-            if document not in documents:
-                fix = "get its text, or leave the judgment out"
-                problem = "judged paper has no text"
-                rejects.reject(DataError(problem, path=path, value=(query, document), fix=fix))
-        kept[query] = {
-            document: grade for document, grade in judged.items() if document in documents
-        }
-    return kept
+    others = {paper: target for paper, target in targets.items() if paper not in held}
+    return others, {paper: target for paper, target in targets.items() if paper in held}

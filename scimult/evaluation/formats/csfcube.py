@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import known_documents, ranked_set
+from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.records import Judgments, by_id
 from scimult.evaluation.task_data import Dataset
 from scimult.files import packed_or_plain, read_json
@@ -32,34 +32,24 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     return [packed_or_plain(root / benchmark.folder / name) for name in names]
 
 
-def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+def read(source: Source) -> Dataset:
     """Read the pools of the facets; a paper that two facets ask for is two queries."""
-    *pools, folds, texts = needed(benchmark, root)
-    documents = by_id(texts, "paper_id", _paper, rejects)
+    *pools, folds, texts = source.paths
+    documents = by_id(texts, "paper_id", _paper, source.rejects)
     judgments: Judgments = {}
     in_own_pool = 0
-    for facet, path in zip(benchmark.splits, pools, strict=True):
+    for facet, path in zip(source.benchmark.splits, pools, strict=True):
         for paper, pool in _object(path).items():
             grades = zip(pool["cands"], pool["relevance_adju"], strict=True)
             judged = {str(candidate): int(grade) for candidate, grade in grades}
             in_own_pool += judged.pop(paper, None) is not None
             judgments[f"{paper}_{facet}"] = judged
-    judgments = known_documents(judgments, documents, pools[0], rejects)
-    queries = {query: documents.get(query.rpartition("_")[0]) for query in judgments}
-    for query in [query for query, text in queries.items() if text is None]:
-        fix = "get its text, or leave the query out"
-        problem = "judged query has no text"
-        rejects.reject(DataError(problem, path=pools[0], value=query, fix=fix))
-        del queries[query]
-    return ranked_set(
-        name,
-        benchmark,
-        {query: text for query, text in queries.items() if text is not None},
+    judgments = source.known_documents(judgments, documents)
+    queries = source.known_queries(judgments, lambda query: documents.get(query.rpartition("_")[0]))
+    return source.ranked_set(
+        queries,
         documents,
         judgments,
-        rejects,
-        files=[*pools, folds, texts],
-        judged_in=pools[0],
         listed=judgments,
         groups=_folds(folds, judgments),
         remarks={IN_OWN_POOL: in_own_pool} if in_own_pool else {},
@@ -81,12 +71,12 @@ def _folds(path: Path, judgments: Judgments) -> dict[str, str]:
         If a query is in none.
     """
     tree = _object(path).get("all", {})
-    found = {query: fold for fold in ("fold1_test", "fold2_test") for query in tree.get(fold, ())}
-    missing = sorted(judgments.keys() - found.keys())
+    folds = {query: fold for fold in ("fold1_test", "fold2_test") for query in tree.get(fold, ())}
+    missing = sorted(judgments.keys() - folds.keys())
     if missing:
         fix = "get the file again"
         raise DataError("a query is in no fold", path=path, value=missing[0], fix=fix)
-    return {query: found[query] for query in judgments}
+    return {query: folds[query] for query in judgments}
 
 
 def _object(path: Path) -> Mapping[str, Mapping[str, list[Any]]]:

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import ranked_set
+from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.records import Judgments
 from scimult.evaluation.task_data import Dataset
 from scimult.files import packed_or_plain, read_json
@@ -35,12 +34,12 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     return [packed_or_plain(root / benchmark.folder / name)]
 
 
-def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+def read(source: Source) -> Dataset:
     """Read the queries, each with its pool of abstracts."""
-    if benchmark.split not in SPLITS:
+    split, [path] = source.benchmark.split, source.paths
+    if split not in SPLITS:
         fix = f"use split: {' or '.join(SPLITS)}"
-        raise ConfigError("format 'doris_mae' has no such split", value=benchmark.split, fix=fix)
-    [path] = needed(benchmark, root)
+        raise ConfigError("format 'doris_mae' has no such split", value=split, fix=fix)
     tree = read_json(path)
     absent = [key for key in KEYS if not isinstance(tree, dict) or key not in tree]
     if absent:
@@ -55,31 +54,28 @@ def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Datas
             str(abstract): sum(scores[aspect, str(abstract)] for aspect in aspects)
             for abstract in query["candidate_pool"]
         }
-        if benchmark.split == "relevant":
+        if split == "relevant":
             sums = {abstract: int(total >= len(aspects)) for abstract, total in sums.items()}
         judgments[str(place)] = sums
-    kept = {query: sums for query, sums in judgments.items() if any(sums.values())}
-    listed = {abstract for sums in kept.values() for abstract in sums}
+    answered = {query: sums for query, sums in judgments.items() if any(sums.values())}
+    listed = {abstract for sums in answered.values() for abstract in sums}
     documents = {
         str(place): Text("paper", str(entry.get("title") or ""), entry["original_abstract"])
         for place, entry in enumerate(tree["Corpus"])
         if str(place) in listed
     }
-    return ranked_set(
-        name,
-        benchmark,
-        {query: Text("query", tree["Query"][int(query)]["query_text"]) for query in kept},
+    return source.ranked_set(
+        {query: Text("query", tree["Query"][int(query)]["query_text"]) for query in answered},
         documents,
-        kept,
-        rejects,
-        files=[path],
-        judged_in=path,
-        listed=kept,
-        remarks={LEFT_OUT: len(judgments) - len(kept)} if len(kept) < len(judgments) else {},
+        answered,
+        listed=answered,
+        remarks={LEFT_OUT: len(judgments) - len(answered)}
+        if len(answered) < len(judgments)
+        else {},
     )
 
 
 def _aspects(query: Mapping[str, Any]) -> set[str]:
     """Return the ids of a query's aspects and their sub-aspects."""
-    found = {str(aspect) for aspect in query["aspects"]}
-    return found | {str(part) for parts in query["aspects"].values() for part in parts}
+    aspects = {str(aspect) for aspect in query["aspects"]}
+    return aspects | {str(part) for parts in query["aspects"].values() for part in parts}

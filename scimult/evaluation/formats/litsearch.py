@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import Record, read_jsonl
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import known_documents, ranked_set
+from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.records import Judgments, by_id
 from scimult.evaluation.task_data import Dataset
 from scimult.files import packed_or_plain
@@ -27,30 +27,25 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     return [packed_or_plain(root / benchmark.folder / name) for name in names]
 
 
-def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+def read(source: Source) -> Dataset:
     """Read questions, numbered by their places, and search the whole corpus for each."""
-    path, texts = needed(benchmark, root)
-    documents = by_id(texts, "corpusid", _paper, rejects)
+    path, texts = source.paths
+    documents = by_id(texts, "corpusid", _paper, source.rejects)
     empty = [paper for paper, text in documents.items() if not text.joined]
     documents.update(dict.fromkeys(empty, Text("paper", ".")))
     queries: dict[str, Text] = {}
     judgments: Judgments = {}
     groups: dict[str, str] = {}
-    for place, record in enumerate(read_jsonl(path, rejects)):
+    for place, record in enumerate(read_jsonl(path, source.rejects)):
         query = f"q{place + 1}"
         queries[query] = Text("query", record.text("query"))
         judgments[query] = dict.fromkeys(map(str, record.fields.get("corpusids") or ()), 1)
         breadth = str(record.fields.get("specificity"))
         groups[query] = f"{record.text('query_set')}, {BREADTH.get(breadth, breadth)}"
-    return ranked_set(
-        name,
-        benchmark,
+    return source.ranked_set(
         queries,
         documents,
-        known_documents(judgments, documents, path, rejects),
-        rejects,
-        files=[path, texts],
-        judged_in=path,
+        source.known_documents(judgments, documents),
         groups=groups,
         remarks={NO_TEXT: len(empty)} if empty else {},
     )

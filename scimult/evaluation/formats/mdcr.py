@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import known_documents, ranked_set
+from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.formats.scirepeval import read_texts
 from scimult.evaluation.records import Judgments
 from scimult.evaluation.task_data import Dataset
@@ -24,33 +23,18 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     return [packed_or_plain(root / benchmark.folder / name) for name in names]
 
 
-def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+def read(source: Source) -> Dataset:
     """Read judgments by field, and rank what is listed for each query."""
-    path, texts = needed(benchmark, root)
-    documents, _ = read_texts(texts, benchmark, rejects)
-    judgments, fields = _read_judgments(path, rejects)
-    judgments = known_documents(judgments, documents, path, rejects)
-    for query in [query for query in judgments if query not in documents]:
-        fix = "get its text, or leave the query out"
-        rejects.reject(DataError("judged query has no text", path=path, value=query, fix=fix))
-        del judgments[query]
-    queries = {query: documents[query] for query in judgments}
-    return ranked_set(
-        name,
-        benchmark,
-        queries,
-        documents,
-        judgments,
-        rejects,
-        files=[path, texts],
-        judged_in=path,
-        listed=judgments,
-        groups=fields,
-    )
+    documents, _ = read_texts(source, source.paths[1])
+    judgments, fields = _read_judgments(source)
+    judgments = source.known_documents(judgments, documents)
+    queries = source.known_queries(judgments, documents.get)
+    return source.ranked_set(queries, documents, judgments, listed=judgments, groups=fields)
 
 
-def _read_judgments(path: Path, rejects: Rejects) -> tuple[Judgments, dict[str, str]]:
+def _read_judgments(source: Source) -> tuple[Judgments, dict[str, str]]:
     """Return judgments and the field of every query."""
+    path = source.paths[0]
     tree = read_json(path)
     if not isinstance(tree, dict) or not all(isinstance(entry, dict) for entry in tree.values()):
         fix = 'write {field: {query: {"true": [...], ...}}}'
@@ -60,9 +44,7 @@ def _read_judgments(path: Path, rejects: Rejects) -> tuple[Judgments, dict[str, 
     for field, queries in tree.items():
         for query, lists in queries.items():
             if query in judgments:
-                fix = "keep it in one field"
-                problem = "query is in two fields"
-                rejects.reject(DataError(problem, path=path, value=query, fix=fix))
+                source.reject("query is in two fields", query, "keep it in one field")
                 continue
             cited = {str(paper) for paper in lists.get("true", [])}
             listed = [str(paper) for papers in lists.values() for paper in papers]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.formats.scidocs import read_papers
 from scimult.evaluation.task_data import Signatures
 from scimult.files import packed_or_plain, read_json
@@ -29,31 +29,30 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     ]
 
 
-def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Signatures:
+def read(source: Source) -> Signatures:
     """Read all sources; ids and blocks carry the name of theirs."""
-    paths = needed(benchmark, root)
+    benchmark, paths = source.benchmark, source.paths
     texts: dict[str, Any] = {}
     rows: list[tuple[str, str, str, str]] = []
-    for source, place in zip(benchmark.splits, range(0, len(paths), 3), strict=True):
-        papers = read_papers(paths[place], benchmark, rejects)
-        texts.update({f"{source}/{paper}": text for paper, text in papers.items()})
+    for project, place in zip(benchmark.splits, range(0, len(paths), 3), strict=True):
+        papers = read_papers(source, paths[place])
+        texts.update({f"{project}/{paper}": text for paper, text in papers.items()})
         persons = _persons(paths[place + 2])
         for signature, fields in _objects(paths[place + 1]).items():
             problem = _problem(fields, papers, signature in persons)
             if problem:
                 fix = "correct the entry or leave it out"
-                error = DataError(problem, path=paths[place + 1], value=signature, fix=fix)
-                rejects.reject(error)
+                source.reject(problem, signature, fix, paths[place + 1])
                 continue
             paper, block = str(fields["paper_id"]), fields["author_info"]["block"]
-            where = f"{source}/"
+            where = f"{project}/"
             rows.append((where + signature, where + paper, where + block, persons[signature]))
     if not rows:
         raise DataError("no signature is left", path=paths[1], fix="check that the ids agree")
     used = list(dict.fromkeys(paper for _, paper, _, _ in rows))
     row_of = {paper: row for row, paper in enumerate(used)}
     return Signatures(
-        name=name,
+        name=source.name,
         task=benchmark.task,
         ids=[signature for signature, _, _, _ in rows],
         paper_ids=used,

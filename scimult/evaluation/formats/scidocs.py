@@ -8,24 +8,19 @@ each place was, whatever stood there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record
 from scimult.data.members import read_members
 from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import (
-    Targets,
-    known_documents,
-    paper_set,
-    ranked_set,
-)
+from scimult.evaluation.formats.checks import Source, Targets
 from scimult.evaluation.formats.scirepeval import text_of
 from scimult.evaluation.records import Judgments, read_pairs
 from scimult.evaluation.task_data import Dataset, PaperSet
@@ -48,57 +43,37 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     return [packed_or_plain(folder / name) for name in names]
 
 
-def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset | PaperSet:
+def read(source: Source) -> Dataset | PaperSet:
     """Read papers, then labels, judgments or clicks."""
-    paths = needed(benchmark, root)
-    papers = read_papers(paths[-1], benchmark, rejects)
-    if benchmark.probe:
-        return _read_probe(name, benchmark, papers, paths, rejects)
-    if benchmark.protocol == "recommendation":
-        return _read_clicks(name, benchmark, papers, paths, rejects)
-    judgments = read_pairs(paths[0], papers, rejects)
-    judgments = known_documents(judgments, papers, paths[0], rejects)
+    paths = source.paths
+    papers = read_papers(source, paths[-1])
+    if source.benchmark.probe:
+        # The original scores a paper without a text as a zero vector.
+        train, test = _labels(source, paths[:1], papers), _labels(source, paths[1:-1], papers)
+        return source.paper_set(papers, train, test)
+    if source.benchmark.protocol == "recommendation":
+        return _read_clicks(source, papers)
+    judgments = read_pairs(paths[0], papers, source.rejects)
+    judgments = source.known_documents(judgments, papers)
     queries = {query: papers[query] for query in judgments}
     listed = {paper for judged in judgments.values() for paper in judged}
     documents = {paper: text for paper, text in papers.items() if paper in listed}
-    return ranked_set(
-        name,
-        benchmark,
-        queries,
-        documents,
-        judgments,
-        rejects,
-        files=paths,
-        judged_in=paths[0],
-        listed=judgments,
-    )
+    return source.ranked_set(queries, documents, judgments, listed=judgments)
 
 
-def read_papers(path: Path, benchmark: Benchmark, rejects: Rejects) -> dict[str, Text]:
+def read_papers(source: Source, path: Path) -> dict[str, Text]:
     """Read a dictionary of papers by id; papers without a text are rejected."""
     papers = {}
-    for name, record in read_members(path, rejects):
+    for name, record in read_members(path, source.rejects):
         try:
-            papers[name] = text_of(record, benchmark)
+            papers[name] = text_of(record, source.benchmark)
         except DataError as error:
-            rejects.reject(error)
+            source.rejects.reject(error)
     return papers
 
 
-def _read_probe(
-    name: str,
-    benchmark: Benchmark,
-    papers: Mapping[str, Text],
-    paths: list[Path],
-    rejects: Rejects,
-) -> PaperSet:
-    """Read a label per paper. The original scores a paper without a text as a zero vector."""
-    train = _labels(paths[:1], papers, rejects)
-    test = _labels(paths[1:-1], papers, rejects)
-    return paper_set(name, benchmark, papers, train, test, paths)
-
-
-def _labels(paths: list[Path], papers: Mapping[str, Text], rejects: Rejects) -> Targets:
+def _labels(source: Source, paths: Sequence[Path], papers: Mapping[str, Text]) -> Targets:
+    """Read a label per paper."""
     targets: Targets = {}
 
     def parse(record: Record) -> tuple[str, str]:
@@ -110,21 +85,15 @@ def _labels(paths: list[Path], papers: Mapping[str, Text], rejects: Rejects) -> 
         return paper, record.identifier("class_label")
 
     for path in paths:
-        records = read_table(path, ["pid|paper_id|id", "class_label|label"], rejects)
-        for paper, label in rejects.keep(records, parse):
+        records = read_table(path, ["pid|paper_id|id", "class_label|label"], source.rejects)
+        for paper, label in source.rejects.keep(records, parse):
             targets[paper] = ([label], 0.0)
     return targets
 
 
-def _read_clicks(
-    name: str,
-    benchmark: Benchmark,
-    papers: Mapping[str, Text],
-    paths: list[Path],
-    rejects: Rejects,
-) -> Dataset:
+def _read_clicks(source: Source, papers: Mapping[str, Text]) -> Dataset:
     """Read one query per click; the less likely a click there was, the more it weighs."""
-    propensities = _propensities(paths[1])
+    propensities, clicks = _propensities(source.paths[1]), _click_table(source)
     queries: dict[str, Text] = {}
     judgments: Judgments = {}
     weights: dict[str, float] = {}
@@ -145,7 +114,7 @@ def _read_clicks(
                 raise record.error("paper has no text", value=paper, fix=fix)
         return query, clicked, shown, record.line
 
-    for query, clicked, shown, line in rejects.keep(_click_table(paths[0], rejects), parse):
+    for query, clicked, shown, line in source.rejects.keep(clicks, parse):
         click = f"{query}@{line}"
         queries[click] = papers[query]
         judgments[click] = {paper: int(paper == clicked) for paper in shown}
@@ -153,23 +122,14 @@ def _read_clicks(
     documents = {
         paper: papers[paper] for paper in dict.fromkeys(p for j in judgments.values() for p in j)
     }
-    dataset = ranked_set(
-        name,
-        benchmark,
-        queries,
-        documents,
-        judgments,
-        rejects,
-        files=paths,
-        judged_in=paths[0],
-        listed=judgments,
-    )
+    dataset = source.ranked_set(queries, documents, judgments, listed=judgments)
     return replace(dataset, weights_Q=np.array([weights[query] for query in dataset.query_ids]))
 
 
-def _click_table(path: Path, rejects: Rejects) -> list[Record]:
+def _click_table(source: Source) -> list[Record]:
     """Return the rows of a click file, whose three columns are known by their order."""
-    rows = list(read_table(path, [], rejects))
+    path = source.paths[0]
+    rows = list(read_table(path, [], source.rejects))
     if rows and len(rows[0].fields) != 3:
         fix = "write query, clicked paper and papers shown (quoted, separated by commas)"
         value = list(rows[0].fields)

@@ -9,22 +9,15 @@ of label ids; in coarse sets the row of the label file) or lists of linked paper
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record
 from scimult.data.ragged import Ragged
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import (
-    known_documents,
-    lists_of,
-    qrels_of,
-    ranked_set,
-    scorable,
-    single_label,
-)
-from scimult.evaluation.formats.house import label_text
-from scimult.evaluation.records import QUERY_ID, Judgments, by_id, paper
+from scimult.evaluation.formats.checks import Source, lists_of
+from scimult.evaluation.records import QUERY_ID, by_id, paper
 from scimult.evaluation.task_data import Dataset
 from scimult.files import packed_or_plain
 from scimult.types import Text
@@ -40,54 +33,31 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     return [packed_or_plain(root / benchmark.folder / name) for name in names if name]
 
 
-def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+def read(source: Source) -> Dataset:
     """Read papers, then labels, links or scored lists."""
-    paths = needed(benchmark, root)
-    if benchmark.is_classification:
-        return _read_labelled(name, benchmark, paths, rejects)
-    if benchmark.protocol == "link_retrieval":
-        return _read_links(name, benchmark, paths, rejects)
-    return _read_lists(name, benchmark, paths, rejects)
+    if source.benchmark.is_classification:
+        return _read_labelled(source)
+    if source.benchmark.protocol == "link_retrieval":
+        return _read_links(source)
+    return _read_lists(source)
 
 
-def _read_labelled(name: str, benchmark: Benchmark, paths: list[Path], rejects: Rejects) -> Dataset:
+def _read_labelled(source: Source) -> Dataset:
+    paths, rejects = source.paths, source.rejects
     labels = by_id(paths[1], "label", _label, rejects)
     order = list(labels)
-    coarse = benchmark.protocol == "classification_coarse"
-    found = by_id(
+    coarse = source.benchmark.protocol == "classification_coarse"
+    papers = by_id(
         paths[0],
         DOCUMENT_ID,
         lambda record: (_paper(record), _labels(record, order, coarse)),
         rejects,
     )
-    judgments: Judgments = {}
-    for identity, (_, given) in found.items():
-        for label in given:
-            if label not in labels:
-                problem = "paper has a label that the label file does not name"
-                value, fix = (identity, label), f"add it to {paths[1]}"
-                rejects.reject(DataError(problem, path=paths[0], value=value, fix=fix))
-        judgments[identity] = dict.fromkeys((label for label in given if label in labels), 1)
-    kept = scorable(found, judgments, paths[0], rejects, benchmark)
-    if coarse:
-        kept = single_label(kept, judgments, paths[0], rejects)
+    dataset = source.labelled_set(papers, labels, paths)
+    if not source.benchmark.matched:
+        return dataset
     rows = {label: row for row, label in enumerate(labels)}
-    matched = None
-    if benchmark.matched:
-        matched = _matches(paths[-1], kept, rows, rejects)
-    return Dataset(
-        name=name,
-        task=benchmark.task,
-        query_ids=kept,
-        queries=[found[identity][0] for identity in kept],
-        candidate_ids=order,
-        candidates=[label_text(text, benchmark) for text, _ in labels.values()],
-        qrels=qrels_of([judgments[identity] for identity in kept], rows),
-        label_names=[names for _, names in labels.values()],
-        files=paths,
-        similarity=benchmark.similarity,
-        matched=matched,
-    )
+    return replace(dataset, matched=_matches(source, dataset.query_ids, rows))
 
 
 def _paper(record: Record) -> Text:
@@ -116,79 +86,61 @@ def _labels(record: Record, order: Sequence[str], coarse: bool) -> list[str]:
     return [record.identifier("label")]
 
 
-def _matches(
-    path: Path, papers: Sequence[str], rows: Mapping[str, int], rejects: Rejects
-) -> Ragged:
+def _matches(source: Source, papers: Sequence[str], rows: Mapping[str, int]) -> Ragged:
     """Return the rows of the labels that match each paper, by id: the file has its own order."""
-    listed = by_id(path, "paper", lambda record: record.fields.get("candidate") or [], rejects)
+    path = source.paths[-1]
+    listed = by_id(
+        path, "paper", lambda record: record.fields.get("candidate") or [], source.rejects
+    )
     for identity in papers:
         if identity not in listed:
             fix = "write a line with an empty list if nothing matches"
-            problem = "paper has no line of matches"
-            rejects.reject(DataError(problem, path=path, value=identity, fix=fix))
+            source.reject("paper has no line of matches", identity, fix, path)
         for label in listed.get(identity, []):
             if str(label) not in rows:
                 problem = "matched label is not in the label file"
-                value = (identity, label)
-                rejects.reject(DataError(problem, path=path, value=value, fix="correct the line"))
-    chosen = [
+                source.reject(problem, (identity, label), "correct the line", path)
+    matching = [
         dict.fromkeys(str(label) for label in listed.get(identity, []) if str(label) in rows)
         for identity in papers
     ]
-    return lists_of(chosen, rows)
+    return lists_of(matching, rows)
 
 
-def _read_links(name: str, benchmark: Benchmark, paths: list[Path], rejects: Rejects) -> Dataset:
+def _read_links(source: Source) -> Dataset:
     """Read papers that name the papers linked to them; those that name none are not asked."""
-    field = benchmark.link
+    paths, rejects, field = source.paths, source.rejects, source.benchmark.link
     if field is None:
         raise ConfigError("link_retrieval in format 'scimult' needs the field of the links")
     documents = by_id(paths[0], DOCUMENT_ID, _paper, rejects)
     asked = by_id(
         paths[-1],
-        QUERY_ID if benchmark.queries else DOCUMENT_ID,
+        QUERY_ID if source.benchmark.queries else DOCUMENT_ID,
         lambda record: (_paper(record), [str(item) for item in record.fields.get(field) or []]),
         rejects,
     )
     queries = {identity: text for identity, (text, links) in asked.items() if links}
     judgments = {identity: dict.fromkeys(asked[identity][1], 1) for identity in queries}
-    judgments = known_documents(judgments, documents, paths[-1], rejects)
-    return ranked_set(
-        name,
-        benchmark,
-        queries,
-        documents,
-        judgments,
-        rejects,
-        files=paths,
-        judged_in=paths[-1],
-    )
+    judgments = source.known_documents(judgments, documents, paths[-1])
+    return source.ranked_set(queries, documents, judgments, judged_in=paths[-1])
 
 
-def _read_lists(name: str, benchmark: Benchmark, paths: list[Path], rejects: Rejects) -> Dataset:
+def _read_lists(source: Source) -> Dataset:
     """Read queries with scored documents, which are the candidates in reranking.
 
     Without a file of queries these are papers of the first file; those with no scores are
     candidates only.
     """
+    paths, rejects = source.paths, source.rejects
     documents = by_id(paths[0], DOCUMENT_ID, _paper, rejects)
-    own_file = benchmark.queries is not None
+    own_file = source.benchmark.queries is not None
     asked = by_id(paths[-1], QUERY_ID if own_file else DOCUMENT_ID, _asked, rejects)
     asked = {identity: found for identity, found in asked.items() if found[1] or own_file}
     queries = {identity: text for identity, (text, _) in asked.items()}
     judgments = {identity: scores for identity, (_, scores) in asked.items()}
-    judgments = known_documents(judgments, documents, paths[-1], rejects)
-    return ranked_set(
-        name,
-        benchmark,
-        queries,
-        documents,
-        judgments,
-        rejects,
-        files=paths,
-        judged_in=paths[-1],
-        listed=judgments if benchmark.protocol == "rerank" else None,
-    )
+    judgments = source.known_documents(judgments, documents, paths[-1])
+    listed = judgments if source.benchmark.protocol == "rerank" else None
+    return source.ranked_set(queries, documents, judgments, judged_in=paths[-1], listed=listed)
 
 
 def _asked(record: Record) -> tuple[Text, dict[str, int]]:

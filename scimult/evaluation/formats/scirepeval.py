@@ -17,15 +17,8 @@ from scimult.data.ragged import Ragged
 from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import (
-    Targets,
-    keep,
-    known_documents,
-    paper_set,
-    qrels_of,
-    ranked_set,
-)
-from scimult.evaluation.formats.house import labels_of
+from scimult.evaluation.formats.checks import Source, Targets, qrels_of
+from scimult.evaluation.formats.native import labels_of
 from scimult.evaluation.records import Judgments, read_pairs
 from scimult.evaluation.task_data import HARD, SOFT, Dataset, PaperSet, Reviewers
 from scimult.files import packed_or_plain
@@ -52,49 +45,36 @@ def _table(folder: Path, split: str) -> str:
     return f"{split}.jsonl" if lines.exists() else f"{split}.csv"
 
 
-def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset | PaperSet:
+def read(source: Source) -> Dataset | PaperSet:
     """Read texts, then targets or judgments."""
-    *paths, texts = needed(benchmark, root)
-    if benchmark.probe:
-        documents, _ = read_texts(texts, benchmark, rejects)
-        train, test = (_targets(path, benchmark, documents, rejects) for path in paths)
-        return paper_set(name, benchmark, documents, train, test, [*paths, texts])
-    documents, queries = read_texts(texts, benchmark, rejects)
-    if benchmark.protocol == "reviewer_matching":
-        return _reviewers(name, benchmark, documents, paths, texts, rejects)
+    *paths, texts = source.paths
+    documents, queries = read_texts(source, texts)
+    if source.benchmark.probe:
+        train, test = (_targets(source, path, documents) for path in paths)
+        return source.paper_set(documents, train, test)
+    if source.benchmark.protocol == "reviewer_matching":
+        return _reviewers(source, documents)
     queries = queries or documents
-    judgments = read_pairs(paths[0], queries, rejects)
-    judgments = known_documents(judgments, documents, paths[0], rejects)
+    judgments = read_pairs(paths[0], queries, source.rejects)
+    judgments = source.known_documents(judgments, documents)
     asked = {query: queries[query] for query in judgments}
-    return ranked_set(
-        name,
-        benchmark,
-        asked,
-        documents,
-        judgments,
-        rejects,
-        files=[*paths, texts],
-        judged_in=paths[0],
-        listed=judgments,
-    )
+    return source.ranked_set(asked, documents, judgments, listed=judgments)
 
 
-def read_texts(
-    path: Path, benchmark: Benchmark, rejects: Rejects
-) -> tuple[dict[str, Text], dict[str, Text]]:
+def read_texts(source: Source, path: Path) -> tuple[dict[str, Text], dict[str, Text]]:
     """Return documents and queries by id; without records of queries there are none.
 
     A document that several queries list is read once; the same id with two texts is rejected.
     """
     documents: dict[str, Text] = {}
     queries: dict[str, Text] = {}
-    for record in read_jsonl(path, rejects):
+    for record in read_jsonl(path, source.rejects):
         if "query" not in record.fields:
-            add_text(documents, record, benchmark, rejects)
+            add_text(documents, record, source)
             continue
-        add_text(queries, query_record(record), benchmark, rejects)
-        for candidate in candidate_records(record, rejects):
-            add_text(documents, candidate, benchmark, rejects)
+        add_text(queries, query_record(record), source)
+        for candidate in candidate_records(record, source.rejects):
+            add_text(documents, candidate, source)
     return documents, queries
 
 
@@ -121,16 +101,14 @@ def document_id(record: Record) -> str:
     return record.identifier(next(present, "corpus_id"))
 
 
-def add_text(
-    found: dict[str, Text], record: Record, benchmark: Benchmark, rejects: Rejects
-) -> None:
+def add_text(texts: dict[str, Text], record: Record, source: Source) -> None:
     """File a text under its id; the same id with another text is rejected."""
     try:
-        name, text = document_id(record), text_of(record, benchmark)
-        if found.setdefault(name, text) != text:
+        name, text = document_id(record), text_of(record, source.benchmark)
+        if texts.setdefault(name, text) != text:
             raise record.error("id is used for two texts", value=name, fix="keep one of them")
     except DataError as error:
-        rejects.reject(error)
+        source.rejects.reject(error)
 
 
 def text_of(record: Record, benchmark: Benchmark) -> Text:
@@ -156,11 +134,9 @@ def _plain(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _targets(
-    path: Path, benchmark: Benchmark, documents: Mapping[str, Text], rejects: Rejects
-) -> Targets:
+def _targets(source: Source, path: Path, documents: Mapping[str, Text]) -> Targets:
     """Read ``paper_id`` and ``label`` of one split."""
-    probe = benchmark.probe
+    probe, rejects = source.benchmark.probe, source.rejects
     assert probe is not None
     targets: Targets = {}
 
@@ -170,7 +146,7 @@ def _targets(
             raise record.error("paper has no text", value=name, fix="get its text or leave it out")
         if name in targets:
             raise record.error("paper occurs twice", value=name, fix="keep one of the lines")
-        if benchmark.protocol == "regression_linear":
+        if source.benchmark.protocol == "regression_linear":
             return name, ([], record.number("label"))
         return name, (_labels(record, probe.multi_label), 0.0)
 
@@ -190,25 +166,19 @@ def _labels(record: Record, multi_label: bool) -> list[str]:
     return labels_of(record, "label", multi_label)
 
 
-def _reviewers(
-    name: str,
-    benchmark: Benchmark,
-    documents: Mapping[str, Text],
-    paths: list[Path],
-    texts: Path,
-    rejects: Rejects,
-) -> Dataset:
+def _reviewers(source: Source, documents: Mapping[str, Text]) -> Dataset:
     """Read reviewers with their papers, and merge hard and soft judgments into grades.
 
     Whoever is judged in one of the files is ranked; a reviewer that the other one does not name is
     not relevant in its sense, and is counted.
     """
-    members = dict(_members(paths[2], documents, rejects))
-    hard, soft = (_reviewer_grades(path, documents, members, rejects) for path in paths[:2])
+    *graded, owned_in, _ = source.paths
+    members = dict(_members(owned_in, documents, source.rejects))
+    hard, soft = (_reviewer_grades(source, path, documents, members) for path in graded)
     if hard.keys() != soft.keys():
         differing = min(hard.keys() ^ soft.keys())
         problem = "query is in one of the hard and soft judgments only"
-        raise DataError(problem, path=paths[1], value=differing, fix="get both files again")
+        raise DataError(problem, path=graded[1], value=differing, fix="get both files again")
     merged: Judgments = {
         query: {
             member: HARD * (hard[query].get(member, 0) > 0) + SOFT * (judged.get(member, 0) > 0)
@@ -216,31 +186,30 @@ def _reviewers(
         }
         for query, judged in soft.items()
     }
-    kept = keep(
+    asked = source.keep(
         merged,
         lambda query: None if merged[query] else "query has no judgment",
-        paths[1],
-        rejects,
         "judge it or leave the query out",
+        graded[1],
     )
     rows = {paper: row for row, paper in enumerate(documents)}
     reviewer_rows = {reviewer: row for row, reviewer in enumerate(members)}
     papers = Ragged.from_lists([rows[paper] for paper in owned] for owned in members.values())
-    lists = [sorted({rows[p] for r in merged[query] for p in members[r]}) for query in kept]
-    nothing = Ragged.empty(len(kept))
+    lists = [sorted({rows[p] for r in merged[query] for p in members[r]}) for query in asked]
+    nothing = Ragged.empty(len(asked))
     return Dataset(
-        name=name,
-        task=benchmark.task,
-        query_ids=kept,
-        queries=[documents[query] for query in kept],
+        name=source.name,
+        task=source.benchmark.task,
+        query_ids=asked,
+        queries=[documents[query] for query in asked],
         candidate_ids=list(documents),
         candidates=list(documents.values()),
-        qrels=qrels_of([{} for _ in kept], rows),
+        qrels=qrels_of([{} for _ in asked], rows),
         lists=Ragged.from_lists(lists) if lists else nothing,
-        files=[*paths, texts],
-        similarity=benchmark.similarity,
+        files=source.paths,
+        similarity=source.benchmark.similarity,
         reviewers=Reviewers(
-            list(members), papers, qrels_of([merged[query] for query in kept], reviewer_rows)
+            list(members), papers, qrels_of([merged[query] for query in asked], reviewer_rows)
         ),
         remarks={**_judged_once("hard", hard, soft), **_judged_once("soft", soft, hard)},
     )
@@ -282,17 +251,12 @@ def _members(
 
 
 def _reviewer_grades(
-    path: Path,
-    documents: Mapping[str, Text],
-    members: Mapping[str, list[str]],
-    rejects: Rejects,
+    source: Source, path: Path, documents: Mapping[str, Text], members: Mapping[str, list[str]]
 ) -> Judgments:
-    grades = read_pairs(path, documents, rejects)
+    grades = read_pairs(path, documents, source.rejects)
     for query, judged in grades.items():
         for reviewer in [name for name in judged if not members.get(name)]:
             fix = "add the reviewer's papers, or leave the judgment out"
-            problem = "judged reviewer has no papers"
-            value = (query, reviewer)
-            rejects.reject(DataError(problem, path=path, value=value, fix=fix))
+            source.reject("judged reviewer has no papers", (query, reviewer), fix, path)
             del judged[reviewer]
     return grades

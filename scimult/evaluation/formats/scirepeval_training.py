@@ -11,17 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from scimult.data.judgments import grade_of
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record
 from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import (
-    Targets,
-    hold_out,
-    paper_set,
-    ranked_set,
-)
-from scimult.evaluation.formats.house import labels_of
+from scimult.evaluation.formats.checks import Source, Targets, hold_out
+from scimult.evaluation.formats.native import labels_of
 from scimult.evaluation.formats.scirepeval import (
     add_text,
     candidate_records,
@@ -39,16 +34,13 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     return [packed_or_plain(root / benchmark.folder / (benchmark.texts or "train.jsonl"))]
 
 
-def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset | PaperSet:
+def read(source: Source) -> Dataset | PaperSet:
     """Read papers with targets, or queries with scored candidates."""
-    path = needed(benchmark, root)[0]
-    if benchmark.probe:
-        return _read_targets(name, benchmark, path, rejects)
-    return _read_rankings(name, benchmark, path, rejects)
+    return _read_targets(source) if source.benchmark.probe else _read_rankings(source)
 
 
-def _read_targets(name: str, benchmark: Benchmark, path: Path, rejects: Rejects) -> PaperSet:
-    probe = benchmark.probe
+def _read_targets(source: Source) -> PaperSet:
+    probe, path, rejects = source.benchmark.probe, source.paths[0], source.rejects
     assert probe is not None
     papers: dict[str, Text] = {}
     targets: Targets = {}
@@ -57,11 +49,11 @@ def _read_targets(name: str, benchmark: Benchmark, path: Path, rejects: Rejects)
             paper = document_id(record)
             if paper in targets:
                 raise record.error("paper occurs twice", value=paper, fix="keep one of the rows")
-            if benchmark.protocol == "regression_linear":
+            if source.benchmark.protocol == "regression_linear":
                 target: tuple[list[str], float] = ([], record.number(probe.target))
             else:
                 target = (labels_of(record, probe.target, probe.multi_label), 0.0)
-            add_text(papers, record, benchmark, rejects)
+            add_text(papers, record, source)
         except DataError as error:
             rejects.reject(error)
         else:
@@ -69,14 +61,15 @@ def _read_targets(name: str, benchmark: Benchmark, path: Path, rejects: Rejects)
     targets = {paper: target for paper, target in targets.items() if paper in papers}
     if probe.held_out is None:
         raise DataError("the file has no split", path=path, fix="set probe.held_out, such as 0.3")
-    return paper_set(name, benchmark, papers, *hold_out(targets, probe.held_out), [path])
+    return source.paper_set(papers, *hold_out(targets, probe.held_out))
 
 
-def _read_rankings(name: str, benchmark: Benchmark, path: Path, rejects: Rejects) -> Dataset:
+def _read_rankings(source: Source) -> Dataset:
+    rejects = source.rejects
     documents: dict[str, Text] = {}
     queries: dict[str, Text] = {}
     judgments: Judgments = {}
-    for record in read_rows(path, rejects):
+    for record in read_rows(source.paths[0], rejects):
         query = query_record(record)
         if not isinstance(record.fields["query"], dict):
             query.fields.setdefault("doc_id", f"query-{record.line}")
@@ -84,37 +77,27 @@ def _read_rankings(name: str, benchmark: Benchmark, path: Path, rejects: Rejects
         if identity in judgments:
             rejects.reject(record.error("query occurs twice", value=identity, fix="keep one"))
             continue
-        add_text(queries, query, benchmark, rejects)
+        add_text(queries, query, source)
         judged = judgments.setdefault(identity, {})
-        for document, grade in _judged(record, documents, benchmark, rejects):
+        for document, grade in _judged(record, documents, source):
             if judged.setdefault(document, grade) != grade:
                 fix = "keep one of its grades"
                 rejects.reject(record.error("candidate has two grades", value=document, fix=fix))
     judgments = {query: judged for query, judged in judgments.items() if query in queries}
-    return ranked_set(
-        name,
-        benchmark,
-        queries,
-        documents,
-        judgments,
-        rejects,
-        files=[path],
-        judged_in=path,
-        listed=judgments,
-    )
+    return source.ranked_set(queries, documents, judgments, listed=judgments)
 
 
 def _judged(
-    record: Record, documents: dict[str, Text], benchmark: Benchmark, rejects: Rejects
+    record: Record, documents: dict[str, Text], source: Source
 ) -> Iterable[tuple[str, int]]:
     """Yield the id and grade of every candidate of a row; a triplet's are 1 and 0."""
     if "pos" in record.fields and "neg" in record.fields:
         sides = [(record.fields["pos"], 1), (record.fields["neg"], 0)]
         for fields, grade in sides:
             candidate = Record(record.path, record.line, fields)
-            add_text(documents, candidate, benchmark, rejects)
+            add_text(documents, candidate, source)
             yield document_id(candidate), grade
         return
-    for candidate in candidate_records(record, rejects):
-        add_text(documents, candidate, benchmark, rejects)
+    for candidate in candidate_records(record, source.rejects):
+        add_text(documents, candidate, source)
         yield document_id(candidate), grade_of(candidate)

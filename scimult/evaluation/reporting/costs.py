@@ -25,7 +25,7 @@ def costs(results: Sequence[Result]) -> Table:
 
 def missing_costs(results: Sequence[Result]) -> list[Missing]:
     """Name what the results do not say about cost."""
-    found = []
+    gaps = []
     for result in results:
         kinds = {kind for entry in result.sets.values() for kind in entry.cost}
         absent = [kind for kind in ("encode_seconds", "tokens", "index_bytes") if kind not in kinds]
@@ -35,8 +35,8 @@ def missing_costs(results: Sequence[Result]) -> list[Missing]:
             names = ", ".join(lacking)
             why = f"the result of {result.system} does not have {names}"
             fix = "evaluate it again with this version; third-party encoders do not count tokens"
-            found.append(Missing("Cost", why, fix))
-    return found
+            gaps.append(Missing("Cost", why, fix))
+    return gaps
 
 
 def _row(result: Result) -> list[Cell]:

@@ -35,16 +35,16 @@ def without_queries(out: Path, results: Sequence[Result], order: Sequence[str]) 
 def without_samples(names: Sequence[str], protocols: Mapping[str, str]) -> list[Missing]:
     """Name the sets whose main metric is not a mean over queries, or has none that were kept."""
     others = [name for name in names if protocols[name] != MTEB]
-    found = []
+    gaps = []
     if others:
         why = f"the main metric is not a mean over queries: {', '.join(others)}"
         fix = "nothing: a correlation, or F1 of several labels, belongs to the whole set"
-        found.append(Missing(NEEDS_QUERIES, why, fix))
+        gaps.append(Missing(NEEDS_QUERIES, why, fix))
     if len(others) < len(names):
         why = "MTEB keeps no scores per query"
         fix = "evaluate the sets that are suites of ours with scimult evaluate"
-        found.append(Missing(NEEDS_QUERIES, why, fix))
-    return found
+        gaps.append(Missing(NEEDS_QUERIES, why, fix))
+    return gaps
 
 
 def missing_sections(
@@ -54,11 +54,11 @@ def missing_sections(
     options: Options,
 ) -> list[Missing]:
     """Name every section, or part of one, that results and options do not allow."""
-    found = []
+    missing = []
     if tested and tested.comparison is None:
         fix = "evaluate another system into the same folder"
         why = "no other system shares a data set with the baseline"
-        found.append(Missing("Significance marks, wins and losses", why, fix))
+        missing.append(Missing("Significance marks, wins and losses", why, fix))
     textless = [part for part in parts if not part.has_texts]
     listless = [part for part in parts if not part.has_lists and not part.is_coarse]
     flat = [part for part in parts if part.curves is None and not part.is_coarse]
@@ -71,9 +71,9 @@ def missing_sections(
     ]
     for section, why, sets, fix in gaps:
         if sets:
-            found.append(Missing(section, f"{why}: {', '.join(p.name for p in sets)}", fix))
+            missing.append(Missing(section, f"{why}: {', '.join(p.name for p in sets)}", fix))
     systems = [result.system for result in results]
-    return [*found, *_without_map(parts, systems, options), *missing_costs(results)]
+    return [*missing, *_without_map(parts, systems, options), *missing_costs(results)]
 
 
 def _without_map(
@@ -86,7 +86,7 @@ def _without_map(
     if not given:
         fix = "encode the papers of a set with one field each, and pass --map NAME=FOLDER"
         return [Missing(section, "no embeddings were given", fix)]
-    drawn = {entry.system for part in parts for entry in part.maps}
+    mapped = {entry.system for part in parts for entry in part.maps}
     why = "the embeddings of {} do not have all papers of a set with one field each"
     fix = "scimult encode the papers.jsonl of such a set"
-    return [Missing(section, why.format(name), fix) for name in given if name not in drawn]
+    return [Missing(section, why.format(name), fix) for name in given if name not in mapped]

@@ -36,8 +36,8 @@ def _classes(scored: ScoredSet) -> Table:
         scores = [
             class_f1(gold, np.array(table.column("predicted")), name) for table in tables.values()
         ]
-        shown = names.get(name, name)
-        rows.append([label(shown), Cell(f"{frequency[name]:,}", frequency[name]), *_best(scores)])
+        title = names.get(name, name)
+        rows.append([label(title), Cell(f"{frequency[name]:,}", frequency[name]), *_best(scores)])
     return Table(
         f"{scored.name}: F1 of each class",
         ["class", "papers", *tables],
@@ -67,8 +67,8 @@ def _rarest(scored: ScoredSet) -> Table:
         ]
         name = f"{low} and more" if high is None else str(low) if high == low + 1 else None
         papers = int(chosen_Q.sum())
-        shown = name or f"{low} to {(high or 0) - 1}"
-        rows.append([label(shown), Cell(f"{papers:,}", papers), *_best(scores)])
+        heading = name or f"{low} to {(high or 0) - 1}"
+        rows.append([label(heading), Cell(f"{papers:,}", papers), *_best(scores)])
     notes = ["Papers are grouped by their rarest label: how many of the scored papers have it."]
     if (rarest_Q == 1).any():
         notes.append("The first row has papers with a label that no other paper has.")

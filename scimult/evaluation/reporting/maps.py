@@ -107,8 +107,8 @@ def paper_map(
     if len(gold) < FEWEST:
         raise DataError(f"a map needs {FEWEST} papers", path=stored.path, value=len(gold))
     generator = np.random.default_rng(seed)
-    kept = min(len(gold), MOST_PAPERS)
-    rows = np.sort(generator.choice(len(gold), kept, replace=False)).tolist()
+    papers = min(len(gold), MOST_PAPERS)
+    rows = np.sort(generator.choice(len(gold), papers, replace=False)).tolist()
     embeddings_ND = stored.rows([scored.query_ids[row] for row in rows])
     if not np.isfinite(embeddings_ND).all():
         raise DataError(
@@ -128,7 +128,7 @@ def paper_map(
         scored.name,
         names,
         points,
-        f"{kept:,} of {len(gold):,} papers, {_NAMES[layout]} of cosine distances, seed {seed}.",
+        f"{papers:,} of {len(gold):,} papers, {_NAMES[layout]} of cosine distances, seed {seed}.",
     )
 
 
@@ -172,12 +172,12 @@ _NAMES: dict[Layout, str] = {"tsne": "t-SNE", "umap": "UMAP"}
 def _fields(gold: list[str], scored: ScoredSet) -> tuple[list[str], list[int]]:
     """Return the names of the most frequent fields and, for each paper, the index of its own."""
     common = [name for name, _ in sorted(Counter(gold).items(), key=lambda item: (-item[1], item))]
-    shown = common[:MOST_FIELDS]
-    index = {name: place for place, name in enumerate(shown)}
-    names = shown
+    frequent = common[:MOST_FIELDS]
+    index = {name: place for place, name in enumerate(frequent)}
+    names = frequent
     if scored.dataset:
         titles = dict(zip(scored.dataset.candidate_ids, scored.dataset.candidates, strict=True))
-        names = [titles[name].title for name in shown]
-    if len(common) > len(shown):
+        names = [titles[name].title for name in frequent]
+    if len(common) > len(frequent):
         names = [*names, OTHER]
-    return names, [index.get(name, len(shown)) for name in gold]
+    return names, [index.get(name, len(frequent)) for name in gold]

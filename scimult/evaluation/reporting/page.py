@@ -10,11 +10,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from scimult.evaluation.reporting import charts
-from scimult.evaluation.reporting.chapter import Chapter
+from scimult.evaluation.reporting.suite_report import SuiteReport
 from scimult.evaluation.results import provenance
 from scimult.files import write_json, write_text
 from scimult.table import SIGNS, Table, escaped, to_latex, to_markdown
@@ -25,33 +25,26 @@ COLOURS = 8
 """Systems and fields beyond these share the last colour; names stand beside every colour."""
 
 
-def write_page(chapters: Sequence[Chapter], out: Path) -> Path:
+def write_page(suite_reports: Sequence[SuiteReport], out: Path) -> Path:
     """Write ``report.html``, ``.md``, ``.tex`` and ``.json``; return the path of the page."""
     written = provenance()
     write_json(
         out / "report.json",
-        {"format": FORMAT, "chapters": [asdict(c) for c in chapters], "provenance": written},
+        {"format": FORMAT, "chapters": [asdict(c) for c in suite_reports], "provenance": written},
     )
-    write_text(out / "report.md", "\n".join(map(_markdown, chapters)))
-    write_text(out / "report.tex", "\n".join(map(_latex, chapters)))
-    write_text(out / "report.html", to_html(chapters, written))
+    write_text(out / "report.md", "\n".join(map(_markdown, suite_reports)))
+    write_text(out / "report.tex", "\n".join(map(_latex, suite_reports)))
+    write_text(out / "report.html", to_html(suite_reports, written))
     return out / "report.html"
 
 
-def to_html(chapters: Sequence[Chapter], written: dict[str, Any]) -> str:
+def to_html(suite_reports: Sequence[SuiteReport], written: dict[str, Any]) -> str:
     """Return the page; every text is escaped, and only its own script may run."""
-    environment = Environment(
-        loader=PackageLoader(PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     script = asset("report.js")
     # The page allows the script with this hash alone: a text that got past escaping cannot run.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("report.html").render(
-        chapters=chapters,
+    return template("report.html").render(
+        chapters=suite_reports,
         written=written,
         style=Markup(asset("report.css")),
         script=Markup(script),
@@ -62,34 +55,50 @@ def to_html(chapters: Sequence[Chapter], written: dict[str, Any]) -> str:
     )
 
 
+def template(name: str, *packages: str) -> Template:
+    """Return a template of the report, or of a package that has its own beside these."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package) for package in (*packages, PACKAGE)]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
 def asset(name: str) -> str:
     """Return the text of a file beside the templates."""
     folder = resources.files(PACKAGE) / "templates"
     return (folder / name).read_text(encoding="utf-8")
 
 
-def _grids(chapter: Chapter) -> list[Table]:
-    return [*chapter.tables, *chapter.frequencies]
+def _grids(suite_report: SuiteReport) -> list[Table]:
+    return [*suite_report.tables, *suite_report.frequencies]
 
 
-def _markdown(chapter: Chapter) -> str:
-    parts = [f"# {escaped(f'{chapter.suite}: {chapter.description}')}\n"]
-    if chapter.verdict:
-        told = [*chapter.verdict.sentences, chapter.verdict.note]
+def _markdown(suite_report: SuiteReport) -> str:
+    parts = [f"# {escaped(f'{suite_report.suite}: {suite_report.description}')}\n"]
+    if suite_report.verdict:
+        told = [*suite_report.verdict.sentences, suite_report.verdict.note]
         parts.append(
             "\n".join(["## In short", "", *(f"* {escaped(text)}" for text in told)]) + "\n"
         )
-    parts += [to_markdown(grid) for grid in _grids(chapter)]
-    if chapter.missing:
+    parts += [to_markdown(grid) for grid in _grids(suite_report)]
+    if suite_report.missing:
         gaps = [
-            f"* {escaped(f'{gap.section}: {gap.why}. Fix: {gap.fix}.')}" for gap in chapter.missing
+            f"* {escaped(f'{gap.section}: {gap.why}. Fix: {gap.fix}.')}"
+            for gap in suite_report.missing
         ]
         parts.append("\n".join(["## Not shown", "", *gaps]) + "\n")
     return "\n".join(parts)
 
 
-def _latex(chapter: Chapter) -> str:
+def _latex(suite_report: SuiteReport) -> str:
     heading = "% Suite {}. Needs the package booktabs; + better, - worse than {}.\n"
     return "\n".join(
-        [heading.format(chapter.suite, chapter.baseline), *map(to_latex, _grids(chapter))]
+        [
+            heading.format(suite_report.suite, suite_report.baseline),
+            *map(to_latex, _grids(suite_report)),
+        ]
     )

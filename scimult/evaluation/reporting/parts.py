@@ -10,7 +10,7 @@ from scimult.evaluation.reporting.curves import RecallCurves, recall_curves
 from scimult.evaluation.reporting.labels import by_frequency
 from scimult.evaluation.reporting.maps import Layout, PaperMap, can_map, paper_map, takes
 from scimult.evaluation.reporting.sources import read_scored_set
-from scimult.evaluation.reporting.wins import Duel, duels
+from scimult.evaluation.reporting.wins import PairwiseWins, pairwise_wins
 from scimult.evaluation.results import Result
 from scimult.retrieval.embeddings import StoredEmbeddings
 from scimult.table import Table
@@ -66,7 +66,7 @@ class SetPart:
     has_lists: bool
     curves: RecallCurves | None
     frequency: Table | None
-    duels: list[Duel]
+    duels: list[PairwiseWins]
     maps: list[PaperMap]
 
     @property
@@ -99,6 +99,6 @@ def make_part(
         has_lists=scored.runs.keys() == scored.tables.keys(),
         curves=recall_curves(scored, present),
         frequency=by_frequency(scored),
-        duels=duels(scored, baseline, options.examples),
+        duels=pairwise_wins(scored, baseline, options.examples),
         maps=maps,
     )

@@ -71,12 +71,12 @@ class Publication(StrictConfig):
 def publications() -> list[Publication]:
     """Read the papers that come with the toolkit."""
     folder = resources.files("scimult.evaluation") / "published"
-    found = []
+    papers = []
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.name.endswith(".yaml"):
             with resources.as_file(path) as file:
-                found.append(load_config(Publication, Path(file)))
-    return found
+                papers.append(load_config(Publication, Path(file)))
+    return papers
 
 
 def beside_ours(results: Sequence[Result], papers: Sequence[Publication]) -> list[Table]:
@@ -102,16 +102,21 @@ def _beside(
     known = [(ours, theirs) for ours, theirs in named.items() if theirs in table.columns]
     shared = dict(sorted(known, key=lambda pair: table.columns.index(pair[1])))
     other = [ours for ours, theirs in shared.items() if _differs(ours, theirs, paper, results)]
-    shown = {ours: theirs for ours, theirs in shared.items() if ours not in other}
+    comparable = {ours: theirs for ours, theirs in shared.items() if ours not in other}
     if not shared:
         return None
     rows = [
-        [label(system), *(_printed(scores[table.columns.index(name)]) for name in shown.values())]
+        [
+            label(system),
+            *(_printed(scores[table.columns.index(name)]) for name in comparable.values()),
+        ]
         for system, scores in table.rows.items()
     ]
-    kept = [row for row in rows if not shown or any(cell.value is not None for cell in row[1:])]
-    kept += [
-        [label(f"ours: {result.system}"), *(_score(result, column) for column in shown)]
+    printed = [
+        row for row in rows if not comparable or any(cell.value is not None for cell in row[1:])
+    ]
+    printed += [
+        [label(f"ours: {result.system}"), *(_score(result, column) for column in comparable)]
         for result in results
     ]
     notes = [f"{paper.paper}, {table.name} ({paper.url}): {table.title}."]
@@ -120,11 +125,13 @@ def _beside(
     if other:
         names = ", ".join(dict.fromkeys(f"{suite}:{_set_of(ours)}" for ours in other))
         notes.append(f"Not beside each other, for the data sets have other sizes: {names}.")
-    sets = dict.fromkeys(map(_set_of, shown.values()))
+    sets = dict.fromkeys(map(_set_of, comparable.values()))
     unknown = [name for name in sets if name not in paper.counts]
     if unknown:
         notes.append(f"Sizes in the paper not known: {', '.join(unknown)}.")
-    return Table(f"Published: {table.name}, {table.title}", ["system", *shown], 1, kept, notes)
+    return Table(
+        f"Published: {table.name}, {table.title}", ["system", *comparable], 1, printed, notes
+    )
 
 
 def _set_of(column: str) -> str:

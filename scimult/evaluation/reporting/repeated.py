@@ -43,8 +43,8 @@ def _heading(place: Place) -> str:
 def _best(scores: Sequence[Score], place: Place) -> str:
     """Return the highest mean as it is shown."""
     task, name, _ = place
-    shown = [row.mean for row in scores if (row.task, row.name) == (task, name)]
-    return f"{100 * max(shown):.2f}"
+    means = [row.mean for row in scores if (row.task, row.name) == (task, name)]
+    return f"{100 * max(means):.2f}"
 
 
 def _cell(row: Score | None, change: Difference | None, best: str, level: float) -> Cell:

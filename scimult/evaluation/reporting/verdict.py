@@ -91,8 +91,10 @@ def verdict(
         "interval is above or below 0. It knows neither other sets nor the chance of training."
     )
     notes = [note, *(text for text in comparison.notes if text.startswith("Too few resamples"))]
-    drawn = [_picture(task, comparison) for task in ("all", *(t for t in averages if t != "all"))]
-    pictures = [picture for picture in drawn if picture is not None]
+    candidates = [
+        _picture(task, comparison) for task in ("all", *(t for t in averages if t != "all"))
+    ]
+    pictures = [picture for picture in candidates if picture is not None]
     if any(picture.beyond(one) for picture in pictures for one in picture.estimates):
         notes.append("◂ and ▸: beyond the scale.")
     return Verdict([text for text in sentences if text], pictures, " ".join(notes))

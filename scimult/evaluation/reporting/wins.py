@@ -52,7 +52,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Duel:
+class PairwiseWins:
     """A system against the baseline on one data set."""
 
     task: str
@@ -67,7 +67,7 @@ class Duel:
     lost: list[Example]
 
 
-def duels(scored: ScoredSet, baseline: str, examples: int) -> list[Duel]:
+def pairwise_wins(scored: ScoredSet, baseline: str, examples: int) -> list[PairwiseWins]:
     """Compare every system with the baseline, query by query.
 
     Parameters
@@ -75,20 +75,20 @@ def duels(scored: ScoredSet, baseline: str, examples: int) -> list[Duel]:
     scored : ScoredSet
         The data set; without texts only counts are returned.
     baseline : str
-        The system that others are compared with; without its result there are no duels.
+        The system that others are compared with; without its result there are none.
     examples : int
         How many wins, and how many losses, are shown: those with the greatest difference.
     """
     if baseline not in scored.tables:
         return []
-    found = []
+    wins = []
     for system in scored.tables:
         if system == baseline:
             continue
         difference_Q = _scores(scored, system) - _scores(scored, baseline)
         pair = (baseline, system)
-        found.append(
-            Duel(
+        wins.append(
+            PairwiseWins(
                 task=scored.facts.task,
                 name=scored.name,
                 metric=scored.column,
@@ -101,10 +101,10 @@ def duels(scored: ScoredSet, baseline: str, examples: int) -> list[Duel]:
                 lost=_examples(scored, pair, -difference_Q, examples),
             )
         )
-    return found
+    return wins
 
 
-def counts(found: Sequence[Duel]) -> Table:
+def counts(found: Sequence[PairwiseWins]) -> Table:
     """Return wins, ties and losses as a table."""
     headings = ["task", "set", "score per query", "system", "wins", "ties", "losses"]
     rows = [

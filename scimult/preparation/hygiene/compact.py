@@ -15,7 +15,7 @@ import pyarrow as pa
 from scimult.data.prepared import ALIASES_FILE
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
-from scimult.data.text_store import SCHEMA, VERSION, TextStore, open_arrow
+from scimult.data.text_store import SCHEMA, VERSION, TextStore, open_arrow, write_arrow
 from scimult.preparation.collected import Collected, unique_pairs, unique_rows
 from scimult.preparation.described import Columns
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
@@ -72,11 +72,8 @@ def compact_texts(source: Path, target: Path, rows: RowMap) -> None:
     new_N = rows.new_rows_N
     merged = np.flatnonzero((rows.keeper_N != np.arange(len(kept_N))) & (new_N >= 0))
     ids = TextStore(table, source / TEXTS_FILE).ids_at(merged)
-    described = {"scimult.format": "aliases", "scimult.version": "1"}
-    aliases = pa.table({"id": pa.array(ids, pa.string()), "row": pa.array(new_N[merged])})
-    aliases = aliases.replace_schema_metadata(described)
-    with pa.ipc.new_file(str(target / ALIASES_FILE), aliases.schema) as writer:
-        writer.write_table(aliases)
+    columns = {"id": pa.array(ids, pa.string()), "row": pa.array(new_N[merged])}
+    write_arrow(target / ALIASES_FILE, "aliases", "1", columns)
 
 
 def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
@@ -99,9 +96,7 @@ def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
             columns[name] = _united(column, positions, count)
         else:
             columns[name] = column.take(pa.array(_first_filled(column, positions, kept, count)))
-    result = pa.table(columns).replace_schema_metadata(table.schema.metadata)
-    with pa.ipc.new_file(str(target / METADATA_FILE), result.schema) as writer:
-        writer.write_table(result)
+    write_arrow(target / METADATA_FILE, "metadata", METADATA_VERSION, columns)
 
 
 def compact_pairs(collected: Collected, rows: RowMap) -> tuple[Collected, Counter[str]]:

@@ -17,9 +17,9 @@ import numpy as np
 
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import TextStore
-from scimult.errors import DataError
 from scimult.preparation.mining.pools import Groups
 from scimult.progress import bar
+from scimult.retrieval.embeddings import encode
 from scimult.retrieval.runs import Ranking
 from scimult.types import BoolArray, FloatArray, IntArray, Role, TextEncoder
 
@@ -118,13 +118,7 @@ def encode_to_file(
     with bar(f"encode {role}", total=len(rows), unit="text") as shown:
         for start in range(0, len(rows), TEXTS_PER_BLOCK):
             block = texts.texts(rows[start : start + TEXTS_PER_BLOCK])
-            encoded = encoder.encode(block, task=task, role=role)
-            if encoded.ndim != 2 or len(encoded) != len(block):
-                raise DataError(
-                    f"{encoder.name} returned embeddings of shape {encoded.shape} for "
-                    f"{len(block)} texts",
-                    fix="return one row per text",
-                )
+            encoded = encode(encoder, block, task=task, role=role)
             if stored is None:
                 shape = len(rows), encoded.shape[1]
                 stored = np.lib.format.open_memmap(path, "w+", np.float32, shape)

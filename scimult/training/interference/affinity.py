@@ -7,7 +7,7 @@ models is scored on every task.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -19,9 +19,34 @@ from scimult.progress import note
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
 from scimult.training.dev import mean_reciprocal_rank
-from scimult.training.interference.mixture import only_tasks
 from scimult.training.plan import RunPlan
 from scimult.training.run import pretrain
+
+
+def only_tasks(config: PretrainConfig, plan: RunPlan, tasks: Collection[str]) -> PretrainConfig:
+    """Return the configuration of the same run on some of its tasks.
+
+    The shares of the sources that are left keep their ratios.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        Of the run on all tasks.
+    plan : RunPlan
+        What `plan_run` returned for it.
+    tasks : collection of str
+        Some of its tasks.
+    """
+    mixture = config.model_copy(deep=True)
+    sources = [source for source in plan.sources if source.task in tasks]
+    names = {name for source in sources for name in (source.name, source.source, source.task)}
+    mixture.data.sources = [source.name for source in sources]
+    mixture.data.rates = {name: rate for name, rate in mixture.data.rates.items() if name in names}
+    loss = mixture.loss
+    loss.by_task = {task: own for task, own in loss.by_task.items() if task in tasks}
+    weights = {task: plan.loss_weights[task] for task in tasks}
+    loss.weights = weights if loss.weights and len(set(weights.values())) > 1 else {}
+    return mixture
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scimult.checkpoints import Pretrained
-from scimult.data.batches import Batch, Unit
+from scimult.data.batches import Batch, MicroBatch
 from scimult.errors import ConfigError
 from scimult.models import embed_tokens
 from scimult.retrieval.embeddings import unit_rows
@@ -55,9 +55,9 @@ def linear_cka(x_ND: FloatArray, y_NE: FloatArray) -> float:
 
 
 def measure_drift(
-    base: Pretrained, model: Pretrained, tasks: Iterable[str], units: Iterable[Unit]
+    base: Pretrained, model: Pretrained, tasks: Iterable[str], micro_batches: Iterable[MicroBatch]
 ) -> list[Drift]:
-    """Embed the first texts of the units with both, each task's by its own routes.
+    """Embed the first texts of the micro-batches with both, each task's by its own routes.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def measure_drift(
             "base and model have different tokenizers",
             fix="name the base that the run started from",
         )
-    by_side = _texts(units)
+    by_side = _texts(micro_batches)
     drifts = []
     for task in tasks:
         for role in ("query", "candidate"):
@@ -87,11 +87,11 @@ def measure_drift(
     return drifts
 
 
-def _texts(units: Iterable[Unit]) -> Mapping[tuple[str, str], list[TokenIds]]:
+def _texts(micro_batches: Iterable[MicroBatch]) -> Mapping[tuple[str, str], list[TokenIds]]:
     """Return the distinct queries and candidates of each task."""
     texts: dict[tuple[str, str], dict[bytes, TokenIds]] = {}
-    for unit in units:
-        for part in unit.parts:
+    for micro_batch in micro_batches:
+        for part in micro_batch.parts:
             if not isinstance(part, Batch):
                 continue
             for role, places in (("query", part.query_B), ("candidate", part.candidate_C)):

@@ -1,7 +1,7 @@
 """Gradients of each task on batches of its own, and their inner products by parameter.
 
 Shape legend: T tasks, P parameters of the encoder, N numbers of one parameter, U distinct texts
-of a unit, D width.
+of a micro-batch, D width.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scimult.checkpoints import Pretrained
-from scimult.data.batches import BatchBuilder, Unit
+from scimult.data.batches import BatchBuilder, MicroBatch
 from scimult.data.sampler import Sampler
 from scimult.errors import ConfigError
 from scimult.models import Encoder, pack
@@ -24,13 +24,14 @@ from scimult.progress import progress
 from scimult.training.config import PretrainConfig
 from scimult.training.negatives import shared_negatives
 from scimult.training.objective import Objective
-from scimult.training.passes import UnitTexts
+from scimult.training.passes import MicroBatchTexts
 from scimult.training.plan import RunPlan, build_sampler
 
-TaskLosses = Callable[[Unit, Tensor], dict[str, Tensor]]
+TaskLosses = Callable[[MicroBatch, Tensor], dict[str, Tensor]]
 # Batches of each task in a round: two, so that a task can be compared with itself.
 HALVES = 2
-# A task that is in none of so many units for each batch that is needed is not in the mixture.
+# A task that is in none of so many micro-batches for each batch that is needed is not in the
+# mixture.
 _PATIENCE = 64
 
 
@@ -75,7 +76,7 @@ def measure(
     objective: TaskLosses,
     tasks: Sequence[str],
     routes_of_task: Callable[[str], Sequence[int]],
-    rounds: Sequence[Sequence[Sequence[Unit]]],
+    rounds: Sequence[Sequence[Sequence[MicroBatch]]],
 ) -> Iterator[RoundProducts]:
     """Yield the inner products of every round.
 
@@ -84,42 +85,44 @@ def measure(
     model : Encoder
         What has ``requires_grad`` is looked at; it has no dropout.
     objective : callable
-        From a unit and its embeddings to the loss of each task in it.
+        From a micro-batch and its embeddings to the loss of each task in it.
     tasks : sequence of str
         The tasks that are compared.
     routes_of_task : callable
         Returns the routes of a task's queries and candidates.
     rounds : sequence
-        For each round and task two units that hold the task; those of several tasks may be the
-        same unit.
+        For each round and task two micro-batches that hold the task; those of several tasks may be
+        the same micro-batch.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    for units in progress(rounds, "gradients"):
-        by_unit: dict[int, dict[str, list[Tensor | None]]] = {}
-        for unit in (unit for halves in units for unit in halves):
-            if id(unit) not in by_unit:
-                losses = _losses(model, objective, unit, UnitTexts.of(unit, routes_of_task))
-                by_unit[id(unit)] = {
+    for micro_batches in progress(rounds, "gradients"):
+        by_micro_batch: dict[int, dict[str, list[Tensor | None]]] = {}
+        for micro_batch in (micro_batch for halves in micro_batches for micro_batch in halves):
+            if id(micro_batch) not in by_micro_batch:
+                losses = _losses(
+                    model, objective, micro_batch, MicroBatchTexts.of(micro_batch, routes_of_task)
+                )
+                by_micro_batch[id(micro_batch)] = {
                     task: _gradient(loss, parameters)
                     for task, loss in losses.items()
                     if task in tasks
                 }
         gradients = [
-            by_unit[id(unit)][task]
-            for task, halves in zip(tasks, units, strict=True)
-            for unit in halves
+            by_micro_batch[id(micro_batch)][task]
+            for task, halves in zip(tasks, micro_batches, strict=True)
+            for micro_batch in halves
         ]
         yield _products(gradients, parameters)
 
 
 def _losses(
-    model: Encoder, objective: TaskLosses, unit: Unit, texts: UnitTexts
+    model: Encoder, objective: TaskLosses, micro_batch: MicroBatch, texts: MicroBatchTexts
 ) -> dict[str, Tensor]:
     packed = pack(texts.rows).to(next(model.parameters()).device)
     routes: int | list[int] = texts.routes
     if len(set(texts.routes)) == 1:
         routes = texts.routes[0]
-    return objective(unit, model(packed, routes))
+    return objective(micro_batch, model(packed, routes))
 
 
 def _gradient(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
@@ -152,16 +155,16 @@ def training_objective(
     routes_of_task: Callable[[str], Sequence[int]],
     device: torch.device,
 ) -> TaskLosses:
-    """Return the loss of a run, summed over the queries of each task in a unit.
+    """Return the loss of a run, summed over the queries of each task in a micro-batch.
 
     A learned temperature is what it is before training.
     """
     group_of = shared_negatives(config.batch.negatives_across, routes_of_task)
     objective = Objective(config.model.similarity, config.loss, device, group_of)
 
-    def losses(unit: Unit, embeddings_UD: Tensor) -> dict[str, Tensor]:
+    def losses(micro_batch: MicroBatch, embeddings_UD: Tensor) -> dict[str, Tensor]:
         by_task: dict[str, Tensor] = {}
-        for result in objective(unit.parts, embeddings_UD):
+        for result in objective(micro_batch.parts, embeddings_UD):
             loss = by_task.get(result.task)
             by_task[result.task] = result.loss if loss is None else loss + result.loss
         return by_task
@@ -171,7 +174,7 @@ def training_objective(
 
 def training_rounds(
     config: PretrainConfig, plan: RunPlan, pretrained: Pretrained, tasks: Sequence[str], rounds: int
-) -> list[list[list[Unit]]]:
+) -> list[list[list[MicroBatch]]]:
     """Return, for each round and task, the next two batches of a run that hold the task.
 
     Raises
@@ -190,28 +193,31 @@ def training_rounds(
         teacher=plan.teacher,
         seed=config.seed,
     )
-    sampler, numbers = _enough_units(config, plan, tokens.lengths_N, tasks, HALVES * rounds)
-    units: dict[int, Unit] = {}
+    sampler, numbers = _enough_micro_batches(config, plan, tokens.lengths_N, tasks, HALVES * rounds)
+    micro_batches: dict[int, MicroBatch] = {}
 
-    def unit(number: int) -> Unit:
-        if number not in units:
-            units[number] = builder.unit(sampler.plan(number), 0)
-        return units[number]
+    def micro_batch(number: int) -> MicroBatch:
+        if number not in micro_batches:
+            micro_batches[number] = builder.micro_batch(sampler.plan(number), 0)
+        return micro_batches[number]
 
     return [
-        [[unit(numbers[task][HALVES * place + half]) for half in range(HALVES)] for task in tasks]
+        [
+            [micro_batch(numbers[task][HALVES * place + half]) for half in range(HALVES)]
+            for task in tasks
+        ]
         for place in range(rounds)
     ]
 
 
-def _enough_units(
+def _enough_micro_batches(
     config: PretrainConfig,
     plan: RunPlan,
     lengths_N: NDArray[np.int32],
     tasks: Sequence[str],
     wanted: int,
 ) -> tuple[Sampler, dict[str, list[int]]]:
-    """Return a plan with ``wanted`` units of each task, and the numbers of those units."""
+    """Return a plan with ``wanted`` micro-batches of each task, and their numbers."""
     config = config.model_copy(deep=True)
     config.schedule.epochs = None
     for steps in (wanted * factor for factor in (len(tasks), 4 * len(tasks), _PATIENCE)):

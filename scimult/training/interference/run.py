@@ -20,7 +20,7 @@ from scimult.table import Table
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
 from scimult.training.folder import CONFIG_NAME, MODEL_NAME
-from scimult.training.interference.affinity import train_affinity
+from scimult.training.interference.affinity import only_tasks, train_affinity
 from scimult.training.interference.cosines import compare
 from scimult.training.interference.drift import measure_drift
 from scimult.training.interference.gradients import (
@@ -30,7 +30,6 @@ from scimult.training.interference.gradients import (
     training_rounds,
 )
 from scimult.training.interference.layout import SuggestedLayout, suggest_layout
-from scimult.training.interference.mixture import only_tasks
 from scimult.training.interference.report import (
     JSON_FILE,
     PAGE_FILE,
@@ -118,9 +117,9 @@ def run_interference(
     encoder = pretrained.model.to(where)
     # Its dropout is 0: training differs from inference by recomputation alone, which bounds memory.
     encoder.checkpoints_activations = True
-    units = training_rounds(settings, plan, pretrained, tasks, rounds)
+    micro_batches = training_rounds(settings, plan, pretrained, tasks, rounds)
     objective = training_objective(settings, pretrained.routes, where)
-    products = list(measure(encoder.train(), objective, tasks, pretrained.routes, units))
+    products = list(measure(encoder.train(), objective, tasks, pretrained.routes, micro_batches))
     places = [
         place_of(name, encoder.config.num_blocks)
         for name, parameter in encoder.named_parameters()
@@ -138,7 +137,12 @@ def run_interference(
     if base is not None:
         theirs = load_pretrained(base, pooling=settings.model.pooling)
         theirs.model.to(where)
-        every = [unit for of_round in units for of_task in of_round for unit in of_task]
+        every = [
+            micro_batch
+            for of_round in micro_batches
+            for of_task in of_round
+            for micro_batch in of_task
+        ]
         drifts = measure_drift(theirs, pretrained, tasks, every)
     affinity = []
     tables = [interference_table(comparison)]

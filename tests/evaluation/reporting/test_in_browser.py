@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scimult.evaluation.reporting.chapter import Chapter, make_chapter
 from scimult.evaluation.reporting.page import to_html
 from scimult.evaluation.reporting.parts import Options
+from scimult.evaluation.reporting.suite_report import SuiteReport, make_suite_report
 from scimult.evaluation.reporting.verdict import Estimate, Picture, scale_of
 from scimult.evaluation.results import load_results, provenance, save_result
 from scimult.table import Cell, Table
@@ -39,48 +39,48 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def chapter(tmp_path_factory: pytest.TempPathFactory) -> Chapter:
+def suite_report(tmp_path_factory: pytest.TempPathFactory) -> SuiteReport:
     root = tmp_path_factory.mktemp("report")
     write_results(root)
     options = Options(data=[root / "data"], resamples=100)
-    return make_chapter(root / "results", options, lambda message: None)
+    return make_suite_report(root / "results", options, lambda message: None)
 
 
 @pytest.fixture(scope="module")
-def hostile(chapter: Chapter) -> Chapter:
-    """Return a chapter whose names are markup or endless, with a table of many systems."""
-    duels = [replace(duel, name=HOSTILE, system=ENDLESS) for duel in chapter.duels]
+def hostile(suite_report: SuiteReport) -> SuiteReport:
+    """Return a report whose names are markup or endless, with a table of many systems."""
+    duels = [replace(duel, name=HOSTILE, system=ENDLESS) for duel in suite_report.duels]
     heads = ["set", *(f"{ENDLESS[:40]}-{number}" for number in range(12)), HOSTILE]
     row = [Cell(ENDLESS), *(Cell("12.34", 0.1234, note="10.0 to 14.0") for _ in heads[1:])]
     wide = Table(f"Compared with {HOSTILE}", heads, 1, [row], [HOSTILE, ENDLESS])
-    verdict = chapter.verdict
+    verdict = suite_report.verdict
     assert verdict is not None
     estimates = [replace(one, system=ENDLESS) for one in verdict.pictures[0].estimates]
     pictures = [replace(verdict.pictures[0], estimates=estimates, baseline=HOSTILE)]
-    names = dict(zip(chapter.systems, (ENDLESS, HOSTILE), strict=True))
+    names = dict(zip(suite_report.systems, (ENDLESS, HOSTILE), strict=True))
     curves = [
         replace(
             one,
             name=HOSTILE,
             curves=[replace(line, system=names[line.system]) for line in one.curves],
         )
-        for one in chapter.curves
+        for one in suite_report.curves
     ]
     return replace(
-        chapter,
+        suite_report,
         curves=curves,
         suite=ENDLESS,
         description=HOSTILE,
         folder=ENDLESS,
         systems=[*names.values()],
         duels=duels,
-        tables=[wide, *chapter.tables],
+        tables=[wide, *suite_report.tables],
         verdict=replace(verdict, sentences=[HOSTILE, ENDLESS], pictures=pictures),
     )
 
 
-def _open(browser: Browser, path: Path, chapter: Chapter, width: int, mode: str) -> Page:
-    path.write_text(to_html([chapter], provenance()), encoding="utf-8")
+def _open(browser: Browser, path: Path, suite_report: SuiteReport, width: int, mode: str) -> Page:
+    path.write_text(to_html([suite_report], provenance()), encoding="utf-8")
     context = browser.new_context(
         viewport={"width": width, "height": 900},
         color_scheme="dark" if mode == "dark" else "light",
@@ -103,9 +103,14 @@ def _too_wide(page: Page) -> list[str]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_scrolls_sideways_and_no_name_is_markup(
-    browser: Browser, chapter: Chapter, hostile: Chapter, tmp_path: Path, width: int, mode: str
+    browser: Browser,
+    suite_report: SuiteReport,
+    hostile: SuiteReport,
+    tmp_path: Path,
+    width: int,
+    mode: str,
 ) -> None:
-    for shown in (chapter, hostile):
+    for shown in (suite_report, hostile):
         page = _open(browser, tmp_path / "page.html", shown, width, mode)
         assert _too_wide(page) == []
         assert page.title() == f"Evaluation report: {shown.suite}"
@@ -118,9 +123,9 @@ def test_nothing_scrolls_sideways_and_no_name_is_markup(
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_picture_and_the_verdict_come_first(
-    browser: Browser, chapter: Chapter, tmp_path: Path, width: int
+    browser: Browser, suite_report: SuiteReport, tmp_path: Path, width: int
 ) -> None:
-    page = _open(browser, tmp_path / "page.html", chapter, width, "light")
+    page = _open(browser, tmp_path / "page.html", suite_report, width, "light")
     picture, lead, table = (
         page.locator(name).first.bounding_box() for name in (".forest", ".lead", "table")
     )
@@ -137,9 +142,9 @@ def test_a_picture_and_the_verdict_come_first(
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_tables_sort_at_every_width(
-    browser: Browser, chapter: Chapter, tmp_path: Path, width: int
+    browser: Browser, suite_report: SuiteReport, tmp_path: Path, width: int
 ) -> None:
-    page = _open(browser, tmp_path / "page.html", chapter, width, "light")
+    page = _open(browser, tmp_path / "page.html", suite_report, width, "light")
     last = "table.board tbody tr:not(.minor) td:last-child"
     values = f"() => [...document.querySelectorAll('{last}')].map((c) => Number(c.dataset.value))"
     before = page.evaluate(values)
@@ -158,9 +163,9 @@ def test_tables_sort_at_every_width(
 
 
 def test_print_shows_every_metric_on_white(
-    browser: Browser, chapter: Chapter, tmp_path: Path
+    browser: Browser, suite_report: SuiteReport, tmp_path: Path
 ) -> None:
-    page = _open(browser, tmp_path / "page.html", chapter, 700, "dark")
+    page = _open(browser, tmp_path / "page.html", suite_report, 700, "dark")
     page.emulate_media(media="print", color_scheme="dark")
     background = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     assert background == "rgb(255, 255, 255)"
@@ -177,7 +182,9 @@ def test_the_verdict_follows_the_numbers(tmp_path: Path) -> None:
     best = max(results, key=lambda result: result.averages["all"])
     other = next(result for result in results if result is not best)
     for baseline in (best.system, other.system):
-        made = make_chapter(out, Options(resamples=100, baseline=baseline), lambda message: None)
+        made = make_suite_report(
+            out, Options(resamples=100, baseline=baseline), lambda message: None
+        )
         assert made.verdict is not None
         lead, against, *_ = made.verdict.sentences
         assert lead.startswith(f"{best.system} has the highest average")
@@ -217,6 +224,6 @@ def test_one_system_has_no_verdict(tmp_path: Path) -> None:
     alone = tmp_path / "alone"
     save_result(kept, alone)
     shutil.copytree(out / kept.system / "per_query", alone / kept.system / "per_query")
-    made = make_chapter(alone, Options(resamples=100), lambda message: None)
+    made = make_suite_report(alone, Options(resamples=100), lambda message: None)
     assert made.verdict is None
     assert "In short" not in to_html([made], provenance())

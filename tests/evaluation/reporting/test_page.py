@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from scimult.errors import UnknownNameError
-from scimult.evaluation.reporting.chapter import Chapter, make_chapter
 from scimult.evaluation.reporting.page import to_html, write_page
 from scimult.evaluation.reporting.parts import Options
+from scimult.evaluation.reporting.suite_report import SuiteReport, make_suite_report
 from scimult.evaluation.results import load_results, provenance, save_result
 from tests.evaluation.reporting.scored import write_results
 
@@ -46,24 +46,24 @@ def _read(page: str) -> Tags:
     return tags
 
 
-def _chapter(out: Path, options: Options) -> Chapter:
-    return make_chapter(out, options, lambda message: None)
+def _suite_report(out: Path, options: Options) -> SuiteReport:
+    return make_suite_report(out, options, lambda message: None)
 
 
-def _with_texts(root: Path) -> Chapter:
-    return _chapter(root / "results", Options(data=[root / "data"], resamples=100))
+def _with_texts(root: Path) -> SuiteReport:
+    return _suite_report(root / "results", Options(data=[root / "data"], resamples=100))
 
 
 def test_texts_of_users_are_text(tmp_path: Path) -> None:
     write_results(tmp_path)
-    chapter = _with_texts(tmp_path)
-    duel = next(duel for duel in chapter.duels if duel.won or duel.lost)
+    suite_report = _with_texts(tmp_path)
+    duel = next(duel for duel in suite_report.duels if duel.won or duel.lost)
     examples = [replace(entry, title=HOSTILE, body=HOSTILE) for entry in [*duel.won, *duel.lost]]
     hostile = replace(
-        chapter,
+        suite_report,
         description=HOSTILE,
         duels=[replace(duel, name=HOSTILE, won=examples)],
-        missing=[replace(gap, why=HOSTILE) for gap in chapter.missing],
+        missing=[replace(gap, why=HOSTILE) for gap in suite_report.missing],
     )
     tags = _read(to_html([hostile], provenance()))
     assert [tag for tag, _ in tags.tags].count("script") == 1
@@ -92,8 +92,8 @@ def test_the_page_loads_nothing(tmp_path: Path) -> None:
 
 def test_what_cannot_be_shown_is_named(tmp_path: Path) -> None:
     out, _ = write_results(tmp_path, save_runs=False)
-    chapter = _chapter(out, Options(resamples=100))
-    gaps = {gap.section: gap for gap in chapter.missing}
+    suite_report = _suite_report(out, Options(resamples=100))
+    gaps = {gap.section: gap for gap in suite_report.missing}
     assert {
         "Texts of won and lost queries",
         "Label frequency",
@@ -101,8 +101,8 @@ def test_what_cannot_be_shown_is_named(tmp_path: Path) -> None:
         "Recall curves",
         "Map of papers",
     } <= gaps.keys()
-    text = _read(to_html([chapter], provenance())).text
-    assert all(gap.why in text and gap.fix in text for gap in chapter.missing)
+    text = _read(to_html([suite_report], provenance())).text
+    assert all(gap.why in text and gap.fix in text for gap in suite_report.missing)
     write_results(tmp_path / "again")
     complete = {gap.section for gap in _with_texts(tmp_path / "again").missing}
     assert complete - {"Cost"} == {"Map of papers"}
@@ -111,9 +111,9 @@ def test_what_cannot_be_shown_is_named(tmp_path: Path) -> None:
 def test_results_without_scores_per_query_still_have_a_leaderboard(tmp_path: Path) -> None:
     out, _ = write_results(tmp_path, save_runs=False)
     (out / "words/per_query/links.tsv.gz").unlink()
-    chapter = _chapter(out, Options())
-    assert [table.title for table in chapter.tables] == ["Leaderboard", "Cost"]
-    assert "words on links" in chapter.missing[0].why
+    suite_report = _suite_report(out, Options())
+    assert [table.title for table in suite_report.tables] == ["Leaderboard", "Cost"]
+    assert "words on links" in suite_report.missing[0].why
 
 
 def test_one_system_is_not_compared(tmp_path: Path) -> None:
@@ -121,21 +121,21 @@ def test_one_system_is_not_compared(tmp_path: Path) -> None:
     only = load_results(out)[0]
     save_result(only, tmp_path / "one")
     (out / "BM25/per_query").rename(tmp_path / "one/BM25/per_query")
-    chapter = _chapter(tmp_path / "one", Options(resamples=100))
-    assert not chapter.duels
-    assert "Significance marks, wins and losses" in {gap.section for gap in chapter.missing}
+    suite_report = _suite_report(tmp_path / "one", Options(resamples=100))
+    assert not suite_report.duels
+    assert "Significance marks, wins and losses" in {gap.section for gap in suite_report.missing}
 
 
 def test_unknown_baselines_are_named(tmp_path: Path) -> None:
     out, _ = write_results(tmp_path, save_runs=False)
     with pytest.raises(UnknownNameError, match="BM25"):
-        _chapter(out, Options(baseline="BM52"))
+        _suite_report(out, Options(baseline="BM52"))
 
 
 def test_all_files_say_the_same(tmp_path: Path) -> None:
     write_results(tmp_path)
-    chapter = _with_texts(tmp_path)
-    path = write_page([chapter], tmp_path / "report")
+    suite_report = _with_texts(tmp_path)
+    path = write_page([suite_report], tmp_path / "report")
     tree = json.loads((path.parent / "report.json").read_text())
     board = next(
         table for table in tree["chapters"][0]["tables"] if table["title"] == "Leaderboard"
@@ -177,8 +177,8 @@ def test_colours_have_the_contrast_that_wcag_asks_for(mode: int) -> None:
 
 def test_two_suites_are_two_chapters(tmp_path: Path) -> None:
     write_results(tmp_path)
-    chapter = _with_texts(tmp_path)
-    tags = _read(to_html([chapter, chapter], provenance()))
+    suite_report = _with_texts(tmp_path)
+    tags = _read(to_html([suite_report, suite_report], provenance()))
     ids = [attributes["id"] for _, attributes in tags.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {"suite1", "suite2"} <= set(ids)

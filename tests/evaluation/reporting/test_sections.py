@@ -18,7 +18,7 @@ from scimult.evaluation.reporting.labels import by_frequency, class_f1, rarest_l
 from scimult.evaluation.reporting.leaderboard import leaderboard, relative_changes, significance
 from scimult.evaluation.reporting.maps import Layout, paper_map, project, takes
 from scimult.evaluation.reporting.sources import read_scored_set
-from scimult.evaluation.reporting.wins import duels, shortened
+from scimult.evaluation.reporting.wins import pairwise_wins, shortened
 from scimult.evaluation.results import load_results
 from scimult.retrieval.embeddings import read_embeddings, write_embeddings
 from tests.evaluation.reporting.scored import write_results
@@ -35,7 +35,7 @@ def test_won_and_lost_queries_are_those_of_the_scores(written: Written) -> None:
     out, data = written
     for name in ("fields", "coarse", "rerank", "links", "search"):
         scored = read_scored_set(out, load_results(out), name, [data])
-        (found,) = duels(scored, "BM25", examples=10)
+        (found,) = pairwise_wins(scored, "BM25", examples=10)
         ours, theirs = (scored.tables[system].column(scored.column) for system in ("words", "BM25"))
         differences = dict(
             zip(
@@ -56,7 +56,7 @@ def test_won_and_lost_queries_are_those_of_the_scores(written: Written) -> None:
 def test_an_example_shows_what_each_system_listed(written: Written) -> None:
     out, data = written
     scored = read_scored_set(out, load_results(out), "search", [data])
-    (found,) = duels(scored, "BM25", examples=10)
+    (found,) = pairwise_wins(scored, "BM25", examples=10)
     assert scored.dataset is not None
     titles = {
         text.title or text.body: name

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.config import save_config
-from scimult.data.batches import Batch, Unit
+from scimult.data.batches import Batch, MicroBatch
 from scimult.errors import ConfigError, StorageError
 from scimult.models import Encoder, pack
 from scimult.training.build import build_model
@@ -53,19 +53,22 @@ TASKS = ("one", "two")
 FLOAT64 = 1e-10
 
 
-def _unit(task: str, seed: int) -> Unit:
+def _micro_batch(task: str, seed: int) -> MicroBatch:
     rng = np.random.default_rng(seed)
     rows = [rng.integers(1, 50, size=length) for length in (5, 9, 7, 6)]
     none = torch.zeros(0, dtype=torch.int64)
     ids = torch.arange(2)
     batch = Batch("s", task, rows, [0] * 4, ids, ids + 2, ids, ids + 2, none, none, none)
-    return Unit([batch], 2)
+    return MicroBatch([batch], 2)
 
 
-def _rounds(count: int) -> list[list[list[Unit]]]:
-    """Return rounds of units that all differ."""
+def _rounds(count: int) -> list[list[list[MicroBatch]]]:
+    """Return rounds of micro-batches that all differ."""
     return [
-        [[_unit(task, 100 * k + 10 * t + half) for half in (0, 1)] for t, task in enumerate(TASKS)]
+        [
+            [_micro_batch(task, 100 * k + 10 * t + half) for half in (0, 1)]
+            for t, task in enumerate(TASKS)
+        ]
         for k in range(count)
     ]
 
@@ -89,8 +92,8 @@ def _pull_apart(model: Encoder, chosen: Sequence[str], strength: float) -> TaskL
     assert parameters
     targets = {n: torch.randn(p.shape, generator=generator).double() for n, p in parameters}
 
-    def losses(unit: Unit, embeddings_UD: Tensor) -> dict[str, Tensor]:
-        (task,) = unit.tasks
+    def losses(micro_batch: MicroBatch, embeddings_UD: Tensor) -> dict[str, Tensor]:
+        (task,) = micro_batch.tasks
         sign = 1 if task == TASKS[0] else -1
         shared = (embeddings_UD**2).sum()
         pull = sum(((p - sign * targets[n]) ** 2).sum() for n, p in parameters)
@@ -104,18 +107,20 @@ def test_products_equal_autograd_by_hand(case: str) -> None:
     model = tiny_encoder(case).double()
     weights = torch.randn(24, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
-    def losses(unit: Unit, embeddings_UD: Tensor) -> dict[str, Tensor]:
-        (task,) = unit.tasks
+    def losses(micro_batch: MicroBatch, embeddings_UD: Tensor) -> dict[str, Tensor]:
+        (task,) = micro_batch.tasks
         return {task: (embeddings_UD @ weights if task == "one" else embeddings_UD**3).sum()}
 
     rounds = _rounds(1)
     (found,) = measure(model, losses, TASKS, _routes(model), rounds)
     by_hand: list[list[Tensor | None]] = []
     for number, halves in enumerate(rounds[0]):
-        for unit in halves:
+        for micro_batch in halves:
             model.zero_grad(set_to_none=True)
             route = number if case == "mha_expert" else 0
-            losses(unit, model(pack(unit.parts[0].rows), route))[TASKS[number]].backward()
+            losses(micro_batch, model(pack(micro_batch.parts[0].rows), route))[
+                TASKS[number]
+            ].backward()
             by_hand.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
     for row, _ in enumerate(model.parameters()):
         for a, left in enumerate(by_hand):
@@ -147,7 +152,7 @@ def _cosine(one: list[Tensor | None], other: list[Tensor | None], rows: list[int
     return float(torch.cosine_similarity(x_N, y_N, dim=0))
 
 
-def test_units_of_several_tasks_are_run_once(folder: Path) -> None:
+def test_micro_batches_of_several_tasks_are_run_once(folder: Path) -> None:
     """Mixed batches: one forward pass, and for each task the gradient of its loss alone."""
     still = {"variant": "vanilla", "dropout": 0.0, "attention_dropout": 0.0}
     config = run_config(folder, "run", model=still, batch={"mix": "in_batch"})
@@ -160,14 +165,14 @@ def test_units_of_several_tasks_are_run_once(folder: Path) -> None:
     found = list(measure(model, objective, tasks, pretrained.routes, rounds))
     model.checkpoints_activations = False
     for one, of_round in zip(found, rounds, strict=True):
-        (units,) = {tuple(map(id, halves)) for halves in of_round}
-        assert len(units) == 2
+        (micro_batches,) = {tuple(map(id, halves)) for halves in of_round}
+        assert len(micro_batches) == 2
         flat = []
         for task in tasks:
-            for unit in of_round[0]:
+            for micro_batch in of_round[0]:
                 model.zero_grad()
-                texts = [row for part in unit.parts for row in part.rows]
-                objective(unit, model(pack(texts), 0))[task].backward()
+                texts = [row for part in micro_batch.parts for row in part.rows]
+                objective(micro_batch, model(pack(texts), 0))[task].backward()
                 flat.append([p.grad.clone() for p in model.parameters()])
         for row in range(len(flat[0])):
             by_hand = torch.stack([gradient[row].flatten() for gradient in flat])
@@ -216,8 +221,8 @@ def test_the_layout_routes_what_is_in_conflict(chosen: list[str], model: dict[st
 def test_tasks_that_agree_need_no_experts() -> None:
     model = tiny_encoder("vanilla").double()
 
-    def losses(unit: Unit, embeddings_UD: Tensor) -> dict[str, Tensor]:
-        return {unit.tasks[0]: embeddings_UD.sum() * (1 + unit.parts[0].rows[0][0])}
+    def losses(micro_batch: MicroBatch, embeddings_UD: Tensor) -> dict[str, Tensor]:
+        return {micro_batch.tasks[0]: embeddings_UD.sum() * (1 + micro_batch.parts[0].rows[0][0])}
 
     found = _compare(model, losses, count=6)
     assert not [cell for cell in found.pairs if cell.verdict in ("conflict", "routed")]
@@ -278,17 +283,17 @@ def test_batches_and_losses_are_those_of_training(folder: Path, mix: str) -> Non
     plan, pretrained = plan_run(config), build_model(config)
     tasks = ["search", "link_prediction", "classification"]
     rounds = training_rounds(config, plan, pretrained, tasks, 3)
-    assert [len(units) for of_round in rounds for units in of_round] == [2] * 9
+    assert [len(micro_batches) for of_round in rounds for micro_batches in of_round] == [2] * 9
     for of_round in rounds:
-        for task, units in zip(tasks, of_round, strict=True):
-            assert all(task in unit.tasks for unit in units)
-            assert units[0] is not units[1]
-    unit = rounds[0][0][0]
+        for task, micro_batches in zip(tasks, of_round, strict=True):
+            assert all(task in micro_batch.tasks for micro_batch in micro_batches)
+            assert micro_batches[0] is not micro_batches[1]
+    micro_batch = rounds[0][0][0]
     objective = training_objective(config, pretrained.routes, torch.device("cpu"))
-    texts = [row for part in unit.parts for row in part.rows]
-    routes = [pretrained.routes(part.task)[0] for part in unit.parts for _ in part.rows]
-    losses = objective(unit, pretrained.model(pack(texts), routes))
-    assert set(losses) == set(unit.tasks)
+    texts = [row for part in micro_batch.parts for row in part.rows]
+    routes = [pretrained.routes(part.task)[0] for part in micro_batch.parts for _ in part.rows]
+    losses = objective(micro_batch, pretrained.model(pack(texts), routes))
+    assert set(losses) == set(micro_batch.tasks)
     for loss in losses.values():
         assert loss.ndim == 0
         assert loss.requires_grad
@@ -372,11 +377,16 @@ def test_drift_sees_what_moved(folder: Path) -> None:
     config = run_config(folder, "run", model={"variant": "vanilla", "dropout": 0.0})
     base, moved = build_model(config), build_model(config)
     rounds = training_rounds(config, plan_run(config), base, ["search"], 2)
-    units = [unit for of_round in rounds for units in of_round for unit in units]
+    micro_batches = [
+        micro_batch
+        for of_round in rounds
+        for micro_batches in of_round
+        for micro_batch in micro_batches
+    ]
     with torch.no_grad():
         for parameter in moved.model.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.05)
-    for drift in measure_drift(base, moved, ["search"], units):
+    for drift in measure_drift(base, moved, ["search"], micro_batches):
         assert 0 < drift.cosine < 0.999
         assert 0 < drift.cka < 0.999
         assert drift.texts > 5

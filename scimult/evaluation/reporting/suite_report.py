@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scimult.errors import DataError, UnknownNameError
+from scimult.errors import UnknownNameError
 from scimult.evaluation.comparison import Settings
 from scimult.evaluation.report import audit_table, set_order
 from scimult.evaluation.reporting.costs import costs
@@ -26,17 +26,17 @@ from scimult.evaluation.reporting.leaderboard import (
 from scimult.evaluation.reporting.maps import PaperMap
 from scimult.evaluation.reporting.parts import Options, SetPart, make_part
 from scimult.evaluation.reporting.published import beside_ours, publications
-from scimult.evaluation.reporting.routes import cross_tables
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.reporting.verdict import Verdict, verdict
-from scimult.evaluation.reporting.wins import Duel, counts
-from scimult.evaluation.results import MACRO, Result, averages, load_results
+from scimult.evaluation.reporting.wins import PairwiseWins, counts
+from scimult.evaluation.results import MACRO, Result, averages, require_results
+from scimult.evaluation.routes import cross_tables
 from scimult.table import Table
 
 
 @dataclass(frozen=True)
 class Group:
-    """Average main scores of one task, one per system, in the order of the chapter."""
+    """Average main scores of one task, one per system, in the order of the report."""
 
     task: str
     sets: list[str]
@@ -44,7 +44,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Chapter:
+class SuiteReport:
     """The sections of one folder of results."""
 
     suite: str
@@ -61,12 +61,12 @@ class Chapter:
     tables: list[Table]
     curves: list[RecallCurves]
     frequencies: list[Table]
-    duels: list[Duel]
+    duels: list[PairwiseWins]
     maps: list[PaperMap]
     missing: list[Missing]
 
 
-def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Chapter:
+def make_suite_report(out: Path, options: Options, tell: Callable[[str], None]) -> SuiteReport:
     """Read a folder of results and make its sections.
 
     Parameters
@@ -85,9 +85,7 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
     UnknownNameError
         If the baseline has no result.
     """
-    results = load_results(out)
-    if not results:
-        raise DataError("no results in this folder", path=out, fix="run scimult evaluate first")
+    results = require_results(out)
     names = [result.system for result in results]
     baseline = options.baseline or names[0]
     if baseline not in names:
@@ -115,7 +113,7 @@ def make_chapter(out: Path, options: Options, tell: Callable[[str], None]) -> Ch
         tell(f"{out}: {name}")
         parts.append(make_part(out, results, name, baseline, options))
     groups = _groups(results, order)
-    return Chapter(
+    return SuiteReport(
         suite=results[-1].suite["name"],
         description=results[-1].suite["description"],
         folder=out.name,
@@ -147,9 +145,9 @@ def _tables(
     if tested and tested.comparison:
         tables.insert(0, standing(tested.comparison))
         tables.append(relative_changes(tested.comparison))
-    found = [duel for part in parts for duel in part.duels]
-    if found:
-        tables.append(counts(found))
+    wins = [duel for part in parts for duel in part.duels]
+    if wins:
+        tables.append(counts(wins))
     audited = audit_table(results)
     if audited:
         tables.append(audited)
@@ -201,9 +199,9 @@ def _dates(results: Sequence[Result]) -> tuple[str, str]:
 
 def _commits(results: Sequence[Result]) -> list[str]:
     """Return the commits of the code that wrote the results, marked where files differed."""
-    found = []
+    commits = []
     for result in results:
         git = result.provenance.get("git")
         modified = " and changes" if git and git["modified"] else ""
-        found.append(f"{git['commit'][:10]}{modified}" if git else "unknown")
-    return list(dict.fromkeys(found))
+        commits.append(f"{git['commit'][:10]}{modified}" if git else "unknown")
+    return list(dict.fromkeys(commits))

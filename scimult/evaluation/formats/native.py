@@ -11,18 +11,8 @@ from pathlib import Path
 
 from scimult.data.judgments import QUERY, read_judgments
 from scimult.data.lines import Record, Rejects
-from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import (
-    NOT_ASKED,
-    Targets,
-    hold_out,
-    paper_set,
-    qrels_of,
-    ranked_set,
-    scorable,
-    single_label,
-)
+from scimult.evaluation.formats.checks import NOT_ASKED, Source, Targets, hold_out
 from scimult.evaluation.records import (
     QUERY_ID,
     Judgments,
@@ -53,25 +43,25 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     return [packed_or_plain(root / benchmark.folder / name) for name in names]
 
 
-def read(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset | PaperSet:
+def read(source: Source) -> Dataset | PaperSet:
     """Read a folder of our own layout."""
-    if benchmark.probe:
-        return _read_probe(name, benchmark, root, rejects)
-    if benchmark.is_classification:
-        return _read_labelled(name, benchmark, root, rejects)
-    return _read_retrieval(name, benchmark, root, rejects)
+    if source.benchmark.probe:
+        return _read_probe(source)
+    if source.benchmark.is_classification:
+        return _read_labelled(source)
+    return _read_retrieval(source)
 
 
-def _read_retrieval(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+def _read_retrieval(source: Source) -> Dataset:
     """Read a folder in BEIR layout, with ``candidates.tsv`` for reranking."""
-    paths = needed(benchmark, root)
+    benchmark, paths, rejects = source.benchmark, source.paths, source.rejects
     corpus = by_id(paths[0], "_id", lambda record: paper(record, "text"), rejects)
     is_search = benchmark.protocol == "search"
     identifier = f"_id|{QUERY_ID}" if benchmark.queries else "_id"
     queries = by_id(paths[1], identifier, request if is_search else query_paper, rejects)
     split = len(paths) - (benchmark.protocol == "rerank")
     qrels, lists = paths[2:split], paths[split:]
-    judgments = _merged(qrels, queries, corpus, rejects)
+    judgments = _merged(source, qrels, queries, corpus)
     remarks = {}
     if benchmark.nothing_relevant == "zero":
         asked = {query: text for query, text in queries.items() if judgments[query]}
@@ -82,15 +72,11 @@ def _read_retrieval(name: str, benchmark: Benchmark, root: Path, rejects: Reject
         asked = {
             name: queries[name] for name in queries if judgments[name] or name not in elsewhere
         }
-    listed = _merged(lists, queries, corpus, rejects) if lists else None
-    return ranked_set(
-        name,
-        benchmark,
+    listed = _merged(source, lists, queries, corpus) if lists else None
+    return source.ranked_set(
         asked,
         corpus,
         judgments,
-        rejects,
-        files=paths,
         judged_in=qrels[0],
         listed=listed,
         listed_in=lists[0] if lists else None,
@@ -99,16 +85,15 @@ def _read_retrieval(name: str, benchmark: Benchmark, root: Path, rejects: Reject
 
 
 def _merged(
-    paths: Sequence[Path], queries: Collection[str], corpus: Collection[str], rejects: Rejects
+    source: Source, paths: Sequence[Path], queries: Collection[str], corpus: Collection[str]
 ) -> Judgments:
     """Return the judgments of several splits as one."""
     merged: Judgments = {query: {} for query in queries}
     for path in paths:
-        for query, judged in read_pairs(path, queries, rejects, corpus).items():
+        for query, judged in read_pairs(path, queries, source.rejects, corpus).items():
             for document in judged.keys() & merged[query].keys():
                 fix = "keep the pair in one split"
-                value = (query, document)
-                rejects.reject(DataError("pair is in two splits", path=path, value=value, fix=fix))
+                source.reject("pair is in two splits", (query, document), fix, path)
             merged[query].update(judged)
     return merged
 
@@ -124,88 +109,43 @@ def _judged_elsewhere(paths: Sequence[Path], rejects: Rejects) -> set[str]:
     }
 
 
-def _read_labelled(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> Dataset:
+def _read_labelled(source: Source) -> Dataset:
     """Read ``papers.jsonl`` with label ids, ``split.csv`` if there is one, and the label file."""
-    paths = needed(benchmark, root)
+    benchmark, paths, rejects = source.benchmark, source.paths, source.rejects
     papers = by_id(paths[0], "id", labelled_paper, rejects)
-    names = [label for _, labels in papers.values() for label in labels]
-    labels = {label: [label] for label in sorted(set(names))}
-    texts = {label: Text("label", label) for label in labels}
     if benchmark.labels:
-        found = by_id(paths[1], "id", label_with_names, rejects)
-        labels = {label: synonyms for label, (_, synonyms) in found.items()}
-        texts = {label: text for label, (text, _) in found.items()}
-    split = packed_or_plain(root / benchmark.folder / "split.csv")
+        labels = by_id(paths[1], "id", label_with_names, rejects)
+    else:
+        names = {label for _, labels in papers.values() for label in labels}
+        labels = {name: (Text("label", name), [name]) for name in sorted(names)}
+    split = packed_or_plain(source.folder / "split.csv")
     if split.exists():
         paths = [*paths, split]
         splits = read_split(split, benchmark.splits, papers, rejects)
         papers = {paper: papers[paper] for part in benchmark.splits for paper in splits[part]}
-    judgments = {
-        paper: dict.fromkeys(_known_labels(paper, given, labels, paths, rejects), 1)
-        for paper, (_, given) in papers.items()
-    }
-    kept = scorable(papers, judgments, paths[0], rejects, benchmark)
-    if benchmark.protocol == "classification_coarse":
-        kept = single_label(kept, judgments, paths[0], rejects)
-    rows = {label: row for row, label in enumerate(labels)}
-    return Dataset(
-        name=name,
-        task=benchmark.task,
-        query_ids=kept,
-        queries=[papers[paper][0] for paper in kept],
-        candidate_ids=list(labels),
-        candidates=[label_text(texts[label], benchmark) for label in labels],
-        qrels=qrels_of([judgments[paper] for paper in kept], rows),
-        label_names=list(labels.values()),
-        files=paths,
-        similarity=benchmark.similarity,
-    )
+    return source.labelled_set(papers, labels, paths)
 
 
-def label_text(text: Text, benchmark: Benchmark) -> Text:
-    """Return what of a label is encoded: with its definition, or the name alone."""
-    return Text("label", text.title) if benchmark.label_text == "name" else text
-
-
-def _known_labels(
-    paper: str,
-    given: Sequence[str],
-    labels: Collection[str],
-    paths: Sequence[Path],
-    rejects: Rejects,
-) -> list[str]:
-    for label in given:
-        if label not in labels:
-            rejects.reject(
-                DataError(
-                    "paper has a label that the label file does not name",
-                    path=paths[0],
-                    value=(paper, label),
-                    fix=f"add it to {paths[1]}",
-                )
-            )
-    return [label for label in given if label in labels]
-
-
-def _read_probe(name: str, benchmark: Benchmark, root: Path, rejects: Rejects) -> PaperSet:
+def _read_probe(source: Source) -> PaperSet:
     """Read ``papers.jsonl`` with labels or numbers, and ``split.csv`` if there is one."""
-    probe, paths = benchmark.probe, needed(benchmark, root)
+    benchmark, paths, rejects = source.benchmark, source.paths, source.rejects
+    probe = benchmark.probe
     assert probe is not None
-    found = by_id(
+    papers = by_id(
         paths[0],
         "id",
         lambda record: (paper(record, "abstract"), _target(record, benchmark)),
         rejects,
     )
-    texts = {paper: text for paper, (text, _) in found.items()}
-    targets: Targets = {paper: target for paper, (_, target) in found.items()}
+    texts = {paper: text for paper, (text, _) in papers.items()}
+    targets: Targets = {paper: target for paper, (_, target) in papers.items()}
     if probe.held_out is not None:
-        return paper_set(name, benchmark, texts, *hold_out(targets, probe.held_out), paths)
-    split = packed_or_plain(root / benchmark.folder / "split.csv")
+        return source.paper_set(texts, *hold_out(targets, probe.held_out))
+    split = packed_or_plain(source.folder / "split.csv")
     members = read_split(split, ["train", *benchmark.splits], texts, rejects)
     train = {paper: targets[paper] for paper in members["train"]}
     test = {paper: targets[paper] for part in benchmark.splits for paper in members[part]}
-    return paper_set(name, benchmark, texts, train, test, [*paths, split])
+    return source.paper_set(texts, train, test, [*paths, split])
 
 
 def _target(record: Record, benchmark: Benchmark) -> tuple[list[str], float]:

@@ -1,0 +1,166 @@
+"""A model's queries without torch: what a process that answers one question opens.
+
+There are two encoders of one model. :class:`SciMult` computes anything, in batches, on any device
+and in any type, and takes two to three seconds to import and open. ``QueryEncoder`` computes one
+text after the other in float32 on the CPU, for the models that `models.one_text` covers, and is
+open in a tenth of that. Their embeddings are the same to 1e-5.
+
+Shape legend: N texts, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scimult.checkpoints.hub import PACKAGE
+from scimult.checkpoints.mapped import map_weights
+from scimult.checkpoints.reading import chosen_config, find_model_folder
+from scimult.checkpoints.sentence_folder import lowercases
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import CheckpointError
+from scimult.inference.fingerprint import Stored, fingerprint_of
+from scimult.inference.texts import Texts, as_texts
+from scimult.models.one_text import Weights, embedding_of, is_covered
+from scimult.retrieval.embeddings import check_finite, unit_rows
+from scimult.tasks import TaskSet
+from scimult.types import FloatArray, Kind, Role, Similarity
+
+WEIGHTS_FILE = "model.safetensors"
+# Numbers that are rounded at once: few enough for a processor's cache.
+_ROUNDED = 1 << 16
+
+
+class QueryEncoder:
+    """Embeds queries with a model whose folder is only mapped into memory.
+
+    Parameters
+    ----------
+    path : path
+        The model's folder, on this machine.
+    dtype : str
+        What ``SciMult`` computes in, whose fingerprint this one has; its own type is float32.
+    tokenizer : path, optional
+        A folder with a copy of its tokenizer.
+    **settings
+        ``pooling``, ``similarity``, ``normalise`` and ``dims`` in place of the model's own.
+
+    Attributes
+    ----------
+    config : PretrainedConfig
+        The model's tasks and settings.
+    tokenizer : TextTokenizer
+        Its tokenizer.
+
+    Raises
+    ------
+    CheckpointError
+        If the model cannot be computed, or read, without torch and transformers; or not at all.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        dtype: str = "float32",
+        tokenizer: Path | None = None,
+        **settings: Any,
+    ) -> None:
+        if not (Path(path).exists() or str(path).startswith(PACKAGE)):
+            raise _refusal("is not on this machine", path)
+        folder = find_model_folder(path)
+        self.dtype = dtype
+        self.name = Path(path).resolve().name.removeprefix(PACKAGE)
+        self.config, family = chosen_config(folder, **settings)
+        if not is_covered(self.config.encoder):
+            raise _refusal("is of another architecture", folder)
+        words = Path(tokenizer or folder)
+        found = TextTokenizer.saved(words, lowercase=lowercases(words))
+        if found is None:
+            raise _refusal("has a tokenizer that transformers reads", folder)
+        self.tokenizer: TextTokenizer = found
+        weights: Any = map_weights(folder / WEIGHTS_FILE)
+        if family is not None:
+            weights = family.from_hf(weights, self.config.encoder)
+        self._weights: Weights = weights
+
+    @property
+    def similarity(self) -> Similarity:
+        """How two embeddings are compared."""
+        return self.config.similarity
+
+    @property
+    def unit_vectors(self) -> bool:
+        """Whether embeddings have length 1."""
+        return self.config.unit_vectors
+
+    @property
+    def width(self) -> int:
+        """Number of dimensions of an embedding."""
+        return self.config.encoder.width
+
+    @property
+    def tasks(self) -> TaskSet:
+        """Tasks that the model knows."""
+        return TaskSet(self.config.tasks)
+
+    def kind(self, task: str, role: Role) -> Kind:
+        """Return which kind of text is on one side of a task; as of ``SciMult``."""
+        return self.tasks.kind(task, role)
+
+    def encode(self, texts: Texts, *, task: str, role: Role = "query") -> FloatArray:
+        """Embed texts for one side of a task, float32, shape ``(N, D)``; as ``SciMult`` does.
+
+        Raises
+        ------
+        UnknownNameError
+            If the model does not know the task.
+        DataError
+            If a text is empty or not of a known form, or an embedding is not finite.
+        """
+        encoder, route = self.config.encoder, self.config.route(task, role)
+        wanted = as_texts(texts, self.kind(task, role))
+        rows = [
+            embedding_of(tokens_T, encoder, self._weights, route)
+            for tokens_T in self.tokenizer.encode(wanted, self.config.max_length)
+        ]
+        embeddings_ND = np.stack(rows) if rows else np.zeros((0, self.width), dtype=np.float32)
+        check_finite(embeddings_ND, f"{self.name} in float32")
+        return unit_rows(embeddings_ND) if self.unit_vectors else embeddings_ND
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """That of the ``SciMult`` that computes with this model in ``dtype``.
+
+        All weights are read for it: another model in the folder, or a damaged file, has another.
+        """
+        stored = _stored(self._weights, self.dtype)
+        return fingerprint_of(self.config, self.tokenizer.fingerprint, self.dtype, stored)
+
+
+def _stored(weights: Weights, dtype: str) -> Iterator[Stored]:
+    kind = "float32" if dtype == "tf32" else dtype
+    for name, weight in sorted(weights.items()):
+        numbers_N = np.ascontiguousarray(weight).reshape(-1)
+        data = (
+            _upper_halves(numbers_N) if kind == "bfloat16" else numbers_N.astype(kind, copy=False)
+        )
+        yield name, f"torch.{kind}", data.data
+
+
+def _upper_halves(numbers_N: FloatArray) -> NDArray[np.uint16]:
+    """Round float32 numbers to bfloat16, ties to even; numpy has no such type."""
+    found_N = np.empty(len(numbers_N), dtype=np.uint16)
+    for start in range(0, len(numbers_N), _ROUNDED):
+        bits = numbers_N[start : start + _ROUNDED].view(np.uint32)
+        found_N[start : start + _ROUNDED] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return found_N
+
+
+def _refusal(why: str, path: Path | str) -> CheckpointError:
+    return CheckpointError(f"needs torch: the model {why}", path=path, fix="open it with SciMult")

@@ -1,0 +1,318 @@
+"""Candidates rounded to bfloat16 or int8, and how far off their products with queries may be.
+
+Shape legend: Q queries, C candidates, D width, B candidates of one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from scimult.products import ByteMatrix
+from scimult.retrieval.vectors import Block, Vectors
+
+_BLOCK = 1 << 12
+# Unit roundoffs of bfloat16 and float32.
+_HALF, _SINGLE = 2.0**-8, 2.0**-24
+# The largest number of a code; rounding up after a dither of half a step stays below 128.
+_LARGEST = 126.5
+_DITHER = 20230912
+# Deviations that fewer than one in 10^19 sub-Gaussian numbers exceed: 2 exp(-9.6² / 2).
+_SURE = 9.6
+_MOST_KEPT = 1 / 64
+
+Operand = Tensor | ByteMatrix
+
+
+class Rounded(Protocol):
+    """Candidates whose products are cheap, and a bound of their error."""
+
+    @property
+    def length(self) -> float:
+        """Largest length of a candidate's vector."""
+
+    @property
+    def most_kept(self) -> float:
+        """Share of the candidates that one query may leave possible."""
+
+    @property
+    def rounding(self) -> float:
+        """Share of a product that its type may round away; 0 where ``error_of`` counts it."""
+
+    def block(self, first: int, last: int) -> Block:
+        """Return the candidates of rows ``[first, last)``."""
+
+    def queries(self, queries_QD: Tensor) -> Operand:
+        """Return queries as they are multiplied with the vectors of a block."""
+
+    def shift_of(self, queries_QD: Tensor) -> Tensor:
+        """Return what all scores of a query lack, shape ``(Q,)``."""
+
+    def error_of(self, queries_QD: Tensor) -> Tensor:
+        """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``."""
+
+
+@dataclass(frozen=True)
+class HalfVectors:
+    """All candidates in bfloat16.
+
+    With v' = v + δ and q' = q + ε: ``|q'·v' − q·v| ≤ ‖q‖‖δ‖ + ‖ε‖‖v'‖`` (Cauchy and Schwarz), and
+    D u ‖q‖‖v‖ for each sum of D float32 products, in any order (u: unit roundoff).
+
+    Attributes
+    ----------
+    vectors_CD : Tensor
+        bfloat16, shape ``(C, D)``.
+    bias_C : Tensor or None
+        float32; what is added to their products.
+    length, error : float
+        Largest length of a vector, and of what rounding took from one.
+    """
+
+    vectors_CD: Tensor
+    bias_C: Tensor | None
+    length: float
+    error: float
+
+    @classmethod
+    def of(cls, vectors: Vectors) -> HalfVectors:
+        """Round all candidates.
+
+        Raises
+        ------
+        DataError
+            If a number is not finite.
+        """
+        rounded_CD = torch.empty(vectors.shape, dtype=torch.bfloat16, device=vectors.device)
+        biases = []
+        length = error = torch.zeros((), device=vectors.device)
+        lost = torch.empty(min(_BLOCK, len(rounded_CD)), vectors.shape[1], device=vectors.device)
+        for rows, block in _blocks(vectors):
+            rounded_BD = rounded_CD[rows].copy_(block.vectors_BD)
+            lost_BD = lost[: len(rounded_BD)].copy_(rounded_BD).sub_(block.vectors_BD)
+            error = torch.maximum(error, torch.linalg.vector_norm(lost_BD, dim=1).max())
+            length = torch.maximum(length, torch.linalg.vector_norm(block.vectors_BD, dim=1).max())
+            if block.bias_B is not None:
+                biases.append(block.bias_B)
+        return cls(rounded_CD, torch.cat(biases) if biases else None, float(length), float(error))
+
+    @property
+    def most_kept(self) -> float:
+        """No more than pay."""
+        return _MOST_KEPT
+
+    @property
+    def rounding(self) -> float:
+        """Half a unit in the last place, where a bias makes scores small beside their products."""
+        return _HALF if self.bias_C is None else 0.0
+
+    def block(self, first: int, last: int) -> Block:
+        """Return the candidates of rows ``[first, last)``."""
+        bias_B = None if self.bias_C is None else self.bias_C[first:last]
+        return Block(self.vectors_CD[first:last], bias_B)
+
+    def queries(self, queries_QD: Tensor) -> Tensor:
+        """Return the queries in bfloat16."""
+        return queries_QD.bfloat16()
+
+    def shift_of(self, queries_QD: Tensor) -> Tensor:
+        """Return zeros: scores are whole."""
+        return torch.zeros(len(queries_QD), device=queries_QD.device)
+
+    def error_of(self, queries_QD: Tensor) -> Tensor:
+        """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``."""
+        width = queries_QD.shape[1]
+        lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
+        lost_Q = torch.linalg.vector_norm(queries_QD - queries_QD.bfloat16().float(), dim=1)
+        length = self.length + self.error
+        products_Q = (lengths_Q + lost_Q) * length
+        error_Q = lengths_Q * self.error + lost_Q * length + 4 * width * _SINGLE * products_Q
+        if self.bias_C is not None:
+            error_Q += _HALF * products_Q + 4 * _SINGLE * (products_Q + self.bias_C.abs().max())
+        # Lengths are rounded too, and units may take the smallest numbers for zero.
+        bound_Q: Tensor = 1.001 * error_Q + width * 2.0**-120 * (1 + lengths_Q + length)
+        return bound_Q
+
+
+@dataclass(frozen=True)
+class ByteVectors:
+    """All candidates, less a point between them, as whole numbers of steps, a byte each.
+
+    Cauchy and Schwarz would allow 28 times the error that width 768 has, for numbers that are
+    rounded to nearest might all be off to one side. So they are rounded by chance: to the nearest
+    after the same dither u, drawn from [-1/2, 1/2) in each dimension, was added to all candidates,
+    and taken off their products again; and queries by a dither w that stays. Whatever the vectors
+    are, the D errors of a candidate are then independent and uniform over a step s, and those of a
+    query independent with mean 0 within a step t. Their products with q and v' add up to a
+    sub-Gaussian number of variance ``s²‖q‖²/12 + t²‖v'‖²/4`` at most (Hoeffding's lemma; a uniform
+    number is strictly sub-Gaussian); fewer than one product in 10^19 is 9.6 deviations off.
+
+    Attributes
+    ----------
+    codes_CD : Tensor
+        uint8, shape ``(C, D)``; 128 is zero.
+    steps_C : Tensor
+        float32, shape ``(C,)``: what a code of each candidate counts.
+    bias_C : Tensor or None
+        float32; what is added to their products.
+    centre_D, dither_D : Tensor
+        The point that was taken off, and u; shape ``(D,)``.
+    length, spread : float
+        Largest length of a vector, and of one less the centre as its codes tell it.
+    """
+
+    codes_CD: Tensor
+    steps_C: Tensor
+    bias_C: Tensor | None
+    centre_D: Tensor
+    dither_D: Tensor
+    length: float
+    spread: float
+
+    @classmethod
+    def of(cls, vectors: Vectors) -> ByteVectors:
+        """Round all candidates; on a host.
+
+        Raises
+        ------
+        DataError
+            If a number is not finite.
+        """
+        count, width = vectors.shape
+        codes_CD = torch.empty(count, width, dtype=torch.uint8)
+        centre_D, dither_D = vectors.sample().mean(dim=0), _dither(width, 0)
+        steps, biases = [], []
+        length = spread = torch.zeros(())
+        for rows, block in _blocks(vectors):
+            x_BD = block.vectors_BD - centre_D
+            steps_B = _steps(x_BD)
+            length = torch.maximum(length, torch.linalg.vector_norm(block.vectors_BD, dim=1).max())
+            # What rounding adds is half a step in each dimension at most.
+            far_B = torch.linalg.vector_norm(x_BD, dim=1) + 0.5 * width**0.5 * steps_B
+            spread = torch.maximum(spread, far_B.max())
+            codes_CD[rows] = _rounded(x_BD, steps_B, dither_D).add_(128)
+            steps.append(steps_B)
+            if block.bias_B is not None:
+                biases.append(block.bias_B)
+        return cls(
+            codes_CD,
+            torch.cat(steps),
+            torch.cat(biases) if biases else None,
+            centre_D,
+            dither_D,
+            float(length),
+            float(spread),
+        )
+
+    @property
+    def most_kept(self) -> float:
+        """No more than pay."""
+        return _MOST_KEPT
+
+    @property
+    def rounding(self) -> float:
+        """No share: scores are float32."""
+        return 0.0
+
+    def block(self, first: int, last: int) -> Block:
+        """Return the candidates of rows ``[first, last)``."""
+        bias_B = None if self.bias_C is None else self.bias_C[first:last]
+        return Block(self.codes_CD[first:last], bias_B, self.steps_C[first:last])
+
+    def queries(self, queries_QD: Tensor) -> ByteMatrix:
+        """Return the queries as whole numbers, with what takes the candidates' dither off."""
+        steps_Q = _steps(queries_QD)
+        codes_QD = _rounded(queries_QD, steps_Q, _dither(queries_QD.shape[1], 1))
+        return ByteMatrix.of(
+            codes_QD.to(torch.int8), steps_Q, -steps_Q * (codes_QD @ self.dither_D)
+        )
+
+    def shift_of(self, queries_QD: Tensor) -> Tensor:
+        """Return the products with the centre, shape ``(Q,)``."""
+        return queries_QD @ self.centre_D
+
+    def error_of(self, queries_QD: Tensor) -> Tensor:
+        """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``."""
+        width = queries_QD.shape[1]
+        lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
+        candidates_Q = self.steps_C.max() * lengths_Q / 12**0.5
+        queries_Q = _steps(queries_QD) * self.spread / 2
+        products_Q = lengths_Q * (self.length + self.spread)
+        error_Q = _SURE * torch.hypot(candidates_Q, queries_Q) + 4 * width * _SINGLE * products_Q
+        if self.bias_C is not None:
+            error_Q += 4 * _SINGLE * (products_Q + self.bias_C.abs().max())
+        bound_Q: Tensor = 1.001 * error_Q + width * 2.0**-120 * (1 + lengths_Q + self.length)
+        return bound_Q
+
+
+@dataclass(frozen=True)
+class SingleVectors:
+    """All candidates in float32, whose products depend on what else is multiplied.
+
+    Attributes
+    ----------
+    vectors : Vectors
+        The candidates.
+    length : float
+        Largest length of one.
+    """
+
+    vectors: Vectors
+    length: float
+
+    @property
+    def most_kept(self) -> float:
+        """All: there is no better way."""
+        return 1.0
+
+    @property
+    def rounding(self) -> float:
+        """No share: ``error_of`` has it all."""
+        return 0.0
+
+    def block(self, first: int, last: int) -> Block:
+        """Return the candidates of rows ``[first, last)``."""
+        return self.vectors.block(first, last)
+
+    def queries(self, queries_QD: Tensor) -> Tensor:
+        """Return the queries."""
+        return queries_QD
+
+    def shift_of(self, queries_QD: Tensor) -> Tensor:
+        """Return zeros: scores are whole."""
+        return torch.zeros(len(queries_QD), device=queries_QD.device)
+
+    def error_of(self, queries_QD: Tensor) -> Tensor:
+        """Bound the distance of two float32 products, shape ``(Q,)``: D u ‖q‖‖v‖ from each."""
+        lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
+        # A bias has the size of a product, and one more rounding.
+        error_Q: Tensor = 4 * (queries_QD.shape[1] + 2) * _SINGLE * lengths_Q * self.length
+        return error_Q + 2.0**-120
+
+
+def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Block]]:
+    count = vectors.shape[0]
+    for first in range(0, count, _BLOCK):
+        rows = slice(first, min(first + _BLOCK, count))
+        yield rows, vectors.block(rows.start, rows.stop)
+
+
+def _dither(width: int, stream: int) -> Tensor:
+    """Return numbers of [-1/2, 1/2) that no data knows, the same in every run."""
+    generator = torch.Generator().manual_seed(_DITHER + stream)
+    return torch.rand(width, generator=generator) - 0.5
+
+
+def _steps(x_ND: Tensor) -> Tensor:
+    """Return the step of each row, of which its largest number has ``_LARGEST``."""
+    steps_N = x_ND.abs().amax(dim=1) / _LARGEST
+    # Rows of zeros, or of numbers so small that their step would be none.
+    return torch.where(steps_N < torch.finfo(torch.float32).tiny, 1.0, steps_N)
+
+
+def _rounded(x_ND: Tensor, steps_N: Tensor, dither_D: Tensor) -> Tensor:
+    return (x_ND / steps_N[:, None]).add_(dither_D).round_()
