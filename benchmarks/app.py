@@ -182,40 +182,52 @@ def data(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where to write the library; default: a temporary folder."),
+        typer.Option(
+            help="Keeps everything, and the same command goes on; default: a temporary folder."
+        ),
     ] = None,
     papers: Annotated[int, typer.Option(min=100, help="Papers of the library.")] = 20_000,
     citations: Annotated[int, typer.Option(min=1)] = 200_000,
     labels: Annotated[int, typer.Option(min=1)] = 300,
     words: Annotated[int, typer.Option(min=20, help="Words of a paper.")] = 120,
     clean: Annotated[bool, typer.Option("--clean", help="Merge duplicates, too.")] = False,
+    memory: Annotated[
+        str | None, typer.Option(help="Most that a step may hold, such as 4GB.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the engine.")] = None,
+    groups: Annotated[
+        int | None, typer.Option(min=1, help="Mine so many pairs of citations, or all.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of reading.")] = 5,
     most_workers: Annotated[int, typer.Option(min=1, help="Tokenise with 1 to so many.")] = 2,
 ) -> None:
-    """Time and memory of preparing a generated library; the last line is one JSON object."""
+    """Time, memory and disk of preparing a generated library; the last line is one JSON object."""
     import tempfile
+    from contextlib import nullcontext
     from dataclasses import asdict
+    from itertools import chain
 
     import torch
 
-    from benchmarks.data import Library, measure_preparation, measure_reading, write_library
+    from benchmarks.data import Work, measure_preparation, measure_reading, measure_tokenising
+    from benchmarks.generated import Library
     from benchmarks.timing import machine
     from scimult.data.tokenization import TextTokenizer
-    from scimult.preparation.hygiene.config import HygieneConfig
+    from scimult.preparation.mining.engine import Limits
 
     loaded = None if tokenizer is None else TextTokenizer.from_folder(tokenizer)
-    with tempfile.TemporaryDirectory(dir=folder) as name:
+    library = Library(papers, citations, labels, words)
+    work = Work(library, clean, Limits(memory, threads), groups)
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as name:
         place = Path(name)
-        config = write_library(place / "raw", Library(papers, citations, labels, words))
-        if clean:
-            config.hygiene = HygieneConfig(duplicates="merge")
+        place.mkdir(exist_ok=True)
+        steps = measure_preparation(work, place)
+        if loaded is not None:
+            steps = chain(steps, measure_tokenising(place, loaded, range(1, most_workers + 1)))
         costs = []
-        for cost in measure_preparation(config, place, loaded, range(1, most_workers + 1)):
+        for cost in steps:
             costs.append(cost)
-            typer.echo(
-                f"{cost.step:24} {cost.wall:9.1f} s  {cost.cpu:9.1f} s of CPU "
-                f"{cost.peak_mb:8.0f} MB"
-            )
+            typer.echo(json.dumps(asdict(cost)))
         reading = None if loaded is None else measure_reading(place / "tokens-1", rounds)
     if reading is not None:
         typer.echo(
@@ -224,11 +236,7 @@ def data(
         )
     report = {
         "benchmark": "data",
-        "papers": papers,
-        "citations": citations,
-        "labels": labels,
-        "words": words,
-        "clean": clean,
+        **work.as_json(),
         "steps": [asdict(cost) for cost in costs],
         "reading": None if reading is None else reading.as_json(),
         "machine": machine(torch.device("cpu")),

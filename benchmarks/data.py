@@ -1,7 +1,4 @@
-"""What preparing a library costs in time and memory, and how fast its tokens are read again.
-
-The library is generated: papers of random words, citations to earlier papers, labels, and two
-papers in a hundred that repeat an earlier one with a word changed.
+"""What preparing a generated library costs in time, memory and disk; how fast its tokens are read.
 
 Shape legend: N texts.
 """
@@ -13,7 +10,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,96 +19,141 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.timing import Ratio, interleaved, ratio
-from scimult.config import validate
-from scimult.data.prepared import PreparedData
+from benchmarks.generated import Library, write_library
+from benchmarks.timing import Ratio, interleaved, load_average, ratio
+from scimult.data.prepared import PREPARED, PreparedData
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
-from scimult.hardware import peak_memory
+from scimult.files import atomic_folder
 from scimult.preparation.dataset import DatasetConfig
+from scimult.preparation.hygiene.config import HygieneConfig
 from scimult.preparation.mining.config import MiningConfig
-from scimult.preparation.mining.mine import mine
+from scimult.preparation.mining.engine import Limits
+from scimult.preparation.mining.memory import Watch
+from scimult.preparation.mining.mine import mine_again
 from scimult.preparation.prepare import prepare
+from scimult.preparation.steps import Steps
 
-WORDS = 20_000
-REPEATED = 0.02
-PAPERS_PER_CHUNK = 10_000
 _PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-
-
-@dataclass(frozen=True)
-class Library:
-    """Size of a generated library."""
-
-    papers: int
-    citations: int
-    labels: int
-    words: int = 120
+COSTS_FILE = "costs.jsonl"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one step took, in a process of its own; memory includes mapped files.
+    """What one step took, in a process of its own.
 
-    ``cpu`` counts the seconds of the process and of those it started.
+    Parameters
+    ----------
+    wall, cpu : float
+        Seconds; ``cpu`` counts those of the process and of those it started.
+    own_mb, mapped_mb, peak_mb : float
+        Most memory that it allocated, that it mapped of files, and that both were together.
+    disk_mb : float
+        Of all files that there were when it was done.
+    load : float
+        Processes that wanted to run when it was done.
     """
 
     step: str
     wall: float
     cpu: float
+    own_mb: float
+    mapped_mb: float
     peak_mb: float
+    disk_mb: float
+    load: float
 
 
-def write_library(folder: Path, library: Library, seed: int = 0) -> DatasetConfig:
-    """Write raw files of a library, chunk by chunk, and return what prepares them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(seed)
-    words = np.array([f"w{number:x}q" for number in range(WORDS)])
-    with (folder / "labels.jsonl").open("w") as file:
-        for number in range(library.labels):
-            file.write(json.dumps({"id": f"l{number}", "name": f"label {number}"}) + "\n")
-    with (folder / "papers.jsonl").open("w") as file:
-        for start in range(0, library.papers, PAPERS_PER_CHUNK):
-            count = min(PAPERS_PER_CHUNK, library.papers - start)
-            file.writelines(_papers(rng, words, library, start, count))
-    with (folder / "citations.tsv").open("w") as file:
-        file.write("citing\tcited\n")
-        for start in range(0, library.citations, 1_000_000):
-            count = min(1_000_000, library.citations - start)
-            citing = rng.integers(1, library.papers, count)
-            cited = (citing * rng.random(count)).astype(np.int64)
-            file.writelines(f"p{a}\tp{b}\n" for a, b in zip(citing, cited, strict=True))
-    source = {
-        "name": "library",
-        "papers": "papers.jsonl",
-        "labels": "labels.jsonl",
-        "citations": "citations.tsv",
-    }
-    return validate(DatasetConfig, {"root": str(folder), "sources": [source]})
+@dataclass(frozen=True)
+class Work:
+    """A library, and how it is prepared.
 
-
-def measure_preparation(
-    config: DatasetConfig, folder: Path, tokenizer: TextTokenizer | None, workers: Sequence[int]
-) -> Iterator[Cost]:
-    """Prepare and mine below ``folder``, each step in a fresh process; tokenise if told how.
-
-    Yields the cost of each step when it is done. Tokens of W workers are written to
-    ``tokens-W``.
+    Parameters
+    ----------
+    library : Library
+        Its size.
+    clean : bool
+        Also merge duplicates.
+    limits : Limits
+        Of memory and threads.
+    groups : int, optional
+        Mine so many groups of the largest pair file.
     """
-    out = folder / "prepared"
-    out.mkdir()
-    yield measured("prepare", partial(prepare, config, out))
-    yield measured("mine", partial(mine, out, MiningConfig()))
-    if tokenizer is not None:
-        for count in workers:
-            work = partial(_tokenise, out, tokenizer, folder / f"tokens-{count}", count)
-            yield measured(f"tokenise, {count} processes", work)
+
+    library: Library
+    clean: bool
+    limits: Limits
+    groups: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all choices."""
+        return {
+            **asdict(self.library),
+            **asdict(self.limits),
+            "clean": self.clean,
+            "groups": self.groups,
+        }
 
 
-def measured(step: str, work: Callable[[], object]) -> Cost:
-    """Run ``work`` in a process of its own and return what it took."""
+def measure_preparation(work: Work, folder: Path) -> Iterator[Cost]:
+    """Generate a library below ``folder``, prepare and mine it; yield what each step costs.
+
+    Each step is a process of its own. A step that was done with the same choices is not done
+    again: its cost is that of before, which ``costs.jsonl`` keeps.
+    """
+    done = _done(folder / COSTS_FILE, work)
+    limits, out, steps = work.limits, folder / "prepared", folder / "steps"
+    labels = {"labels": []}
+    mined = {"max_groups": work.groups}
+    works: dict[str, Callable[[], object]] = {
+        "generate": partial(write_library, folder / "raw", work.library),
+        "read, split, write": partial(_prepare, folder, work.library, limits, clean=False),
+    }
+    if work.clean:
+        works["clean, split, write"] = partial(_prepare, folder, work.library, limits, clean=True)
+    for name, rules in (("mine citations", labels), ("mine labels", {})):
+        config = MiningConfig.model_validate({**mined, **rules})
+        works[name] = partial(mine_again, out, config, None, Steps(steps), limits=limits)
+    for name, step in works.items():
+        if name not in done:
+            cost = measured(name, step, folder)
+            with (folder / COSTS_FILE).open("a") as file:
+                file.write(json.dumps({"work": work.as_json(), **asdict(cost)}) + "\n")
+            done[name] = cost
+        yield done[name]
+
+
+def _done(path: Path, work: Work) -> dict[str, Cost]:
+    """Return what finished steps cost."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    costs = [Cost(**row) for row in rows if row.pop("work") == work.as_json()]
+    return {cost.step: cost for cost in costs}
+
+
+def _prepare(folder: Path, library: Library, limits: Limits, *, clean: bool) -> None:
+    config: DatasetConfig = write_library(folder / "raw", library)
+    if clean:
+        config.hygiene = HygieneConfig(duplicates="merge")
+    with atomic_folder(folder / "prepared", PREPARED) as made:
+        prepare(config, made, steps=Steps(folder / "steps"), limits=limits)
+
+
+def measure_tokenising(
+    folder: Path, tokenizer: TextTokenizer, workers: Sequence[int]
+) -> Iterator[Cost]:
+    """Tokenise what ``measure_preparation`` made, with W workers into ``tokens-W``."""
+    for count in workers:
+        target = folder / f"tokens-{count}"
+        work = partial(_tokenise, folder / "prepared", tokenizer, target, count)
+        yield measured(f"tokenise, {count} processes", work, folder)
+
+
+def measured(step: str, work: Callable[[], object], folder: Path) -> Cost:
+    """Run ``work`` in a process of its own and return what it took, and what is in ``folder``."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return Cost(step, *pool.submit(_run, work).result())
+        found = pool.submit(_run, work).result()
+    disk = round(_bytes_below(folder) / 1e6)
+    return Cost(step, **found, disk_mb=disk, load=round(load_average(), 1))
 
 
 @dataclass(frozen=True)
@@ -163,44 +205,29 @@ def measure_reading(folder: Path, rounds: int, rows: int = 20_000) -> Reading:
     )
 
 
-def _papers(
-    rng: np.random.Generator, words: np.ndarray, library: Library, start: int, count: int
-) -> list[str]:
-    """Return lines of papers; frequencies of words fall as in Zipf's law."""
-    drawn = np.minimum(rng.zipf(1.3, (count, library.words)) - 1, WORDS - 1)
-    drawn = (drawn + rng.integers(0, 50, drawn.shape)) % WORDS
-    repeats = np.flatnonzero(rng.random(count) < REPEATED)
-    repeats = repeats[repeats > 0]
-    drawn[repeats] = drawn[repeats - 1]
-    drawn[repeats, -1] = rng.integers(0, WORDS, len(repeats))
-    labels = rng.integers(0, library.labels, (count, 3))
-    return [
-        json.dumps(
-            {
-                "id": f"p{start + row}",
-                "title": " ".join(words[drawn[row, :10]]),
-                "abstract": " ".join(words[drawn[row, 10:]]),
-                "year": 1990 + (start + row) * 30 // library.papers,
-                "labels": [f"l{label}" for label in sorted(set(labels[row].tolist()))],
-            }
-        )
-        + "\n"
-        for row in range(count)
-    ]
-
-
 def _tokenise(prepared: Path, tokenizer: TextTokenizer, target: Path, workers: int) -> None:
     build_token_store(PreparedData.open(prepared).texts, tokenizer, target, workers=workers)
 
 
-def _run(work: Callable[[], object]) -> tuple[float, float, float]:
+def _run(work: Callable[[], object]) -> dict[str, float]:
+    """Do the work while a thread looks at the memory that this process holds."""
     start, cpu_before = time.perf_counter(), _cpu_seconds()
-    work()
+    with Watch() as watch:
+        work()
     wall, cpu = time.perf_counter() - start, _cpu_seconds() - cpu_before
     of_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    return wall, cpu, max(peak_memory(), of_children) / 2**20
+    together = max(watch.together, of_children)
+    held = {"own_mb": watch.peak.own, "mapped_mb": watch.peak.mapped, "peak_mb": together}
+    megabytes = {name: round(count / 1e6) for name, count in held.items()}
+    return {"wall": round(wall, 1), "cpu": round(cpu, 1), **megabytes}
 
 
 def _cpu_seconds() -> float:
     used = [resource.getrusage(who) for who in _PROCESSES]
     return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _bytes_below(folder: Path) -> int:
+    """Return the bytes of all files below a folder, each once if it has several names."""
+    found = [path.lstat() for path in folder.rglob("*") if path.is_file()]
+    return sum({status.st_ino: status.st_size for status in found}.values())

@@ -153,10 +153,18 @@ def unique_pairs(columns: Sequence[Columns]) -> Columns:
     """Concatenate column pairs, sort them and drop repetitions."""
     if not columns:
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    if len(columns) == 1 and _are_unique(*columns[0]):
+        return columns[0]
     first = np.concatenate([pair[0] for pair in columns])
     second = np.concatenate([pair[1] for pair in columns])
     grouped = Ragged.from_pairs(first, second, int(first.max(initial=-1)) + 1)
     return grouped.owners, grouped.values
+
+
+def _are_unique(first: IntArray, second: IntArray) -> bool:
+    """Return whether pairs ascend, each once."""
+    step = np.diff(first)
+    return bool(np.all((step > 0) | (step == 0) & (second[1:] > second[:-1])))
 
 
 def unique_rows(tables: Sequence[IntArray]) -> IntArray:

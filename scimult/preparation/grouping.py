@@ -71,7 +71,6 @@ def group_by_query(
 
 
 def group_by_pair(queries: IntArray, positives: IntArray) -> tuple[IntArray, Ragged, Ragged]:
-    """Make one group per pair, ordered by query, then positive."""
-    order = np.lexsort((positives, queries))
+    """Make one group per pair; pairs come ordered by query, then positive, each once."""
     offsets = np.arange(len(queries) + 1, dtype=np.int64)
-    return queries[order], Ragged(positives[order], offsets), Ragged.empty(len(queries))
+    return queries, Ragged(positives, offsets), Ragged.empty(len(queries))

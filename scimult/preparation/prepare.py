@@ -35,6 +35,7 @@ from scimult.preparation.hygiene.splits import dev_texts, split_masks
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import read_years
 from scimult.preparation.mining.engine import Limits
+from scimult.preparation.mining.memory import within
 from scimult.preparation.steps import Steps
 from scimult.preparation.targets import SplitTargets, split_targets
 from scimult.types import BoolArray, IntArray
@@ -50,6 +51,8 @@ COLLECTED_FILES = (
     ALIASES_FILE,
     REJECTS_FILE,
 )
+# Of a limit of memory: columns of pairs, which are sorted and divided in memory.
+_ARRAYS = 3 / 8
 # Changes of these concern later steps alone: they read no file again.
 _NOT_READ = {"licence", "max_pairs_per_label"}
 Masks = Mapping[Split, BoolArray]
@@ -78,7 +81,7 @@ def prepare(
     steps : Steps, optional
         Where what was read and cleaned is kept for a later run; nowhere by default.
     limits : Limits, optional
-        Memory and threads that reading takes.
+        Memory of this process, and threads of DuckDB.
 
     Returns
     -------
@@ -97,14 +100,23 @@ def prepare(
         find_sets(config.hygiene.evaluation_folder)
     files = source_files(config)
     kept_steps = Steps(folder / "steps") if steps is None else steps
-    last = _collect(config, files, skip_bad, kept_steps, limits)
-    collected = Collected.load(last, config.sources, Rejects(skip_bad))
-    for name in COLLECTED_FILES:
-        if (last / name).exists():
-            link_or_copy(last / name, folder / name)
-    report = read_json(last / REPORT_FILE) if (last / REPORT_FILE).exists() else {}
-    if steps is None:
-        shutil.rmtree(kept_steps.folder)
+    with within(limits, [folder, kept_steps.folder], _ARRAYS) as of_engine:
+        last = _collect(config, files, skip_bad, kept_steps, of_engine)
+        collected = Collected.load(last, config.sources, Rejects(skip_bad))
+        for name in COLLECTED_FILES:
+            if (last / name).exists():
+                link_or_copy(last / name, folder / name)
+        report = read_json(last / REPORT_FILE) if (last / REPORT_FILE).exists() else {}
+        if steps is None:
+            shutil.rmtree(kept_steps.folder)
+        _write(config, folder, collected, HygieneReport(**report))
+    return collected.rejects
+
+
+def _write(
+    config: PrepareConfig, folder: Path, collected: Collected, report: HygieneReport
+) -> None:
+    """Divide what was collected into pair files, and write these and the manifest."""
     store = TextStore.open(folder)
     dev_N = _dev_texts(collected, store, config)
     masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
@@ -126,13 +138,12 @@ def prepare(
         sources=[_describe(source, collected) for source in config.sources],
         pairs=entries,
         in_neither_split=_in_neither_split(collected.parts, masks),
-        hygiene=HygieneReport(**report),
+        hygiene=report,
         rejects=dict(collected.rejects.counts),
     )
     if collected.targets:
         manifest.targets = _write_targets(folder, split_targets(collected.targets, dev_N))
     manifest.write(folder)
-    return collected.rejects
 
 
 def _collect(
@@ -140,7 +151,7 @@ def _collect(
     files: Mapping[str, Path],
     skip_bad: bool,
     steps: Steps,
-    limits: Limits | None,
+    limits: Limits,
 ) -> Path:
     """Read and clean, or find that done; return the folder of the last step."""
     inputs = _read_inputs(config, files, skip_bad, steps)

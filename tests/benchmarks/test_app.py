@@ -10,7 +10,8 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.app import app
-from benchmarks.data import Library, measure_reading, write_library
+from benchmarks.data import measure_reading
+from benchmarks.generated import Library, write_library
 from benchmarks.search import SHAPES
 from benchmarks.timing import interleaved, ratio
 from benchmarks.variants import (
@@ -114,14 +115,18 @@ def test_gradients_in_half_precision(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_cost_of_preparing_a_library(tmp_path: Path) -> None:
     size = ["--papers", "200", "--citations", "500", "--labels", "5", "--words", "40", "--clean"]
-    arguments = ["data", *size, "--folder", str(tmp_path)]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.output.splitlines()[-1])
-    assert [step["step"] for step in report["steps"]] == ["prepare", "mine"]
-    assert all(step["cpu"] > 0 and step["peak_mb"] > 0 for step in report["steps"])
-    assert report["reading"] is None
-    assert list(tmp_path.iterdir()) == [], "the library goes"
+    arguments = ["data", *size, "--memory", "3GB", "--folder", str(tmp_path / "library")]
+    names = ["generate", "read, split, write", "clean, split, write"]
+    for _ in range(2):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        report = json.loads(result.stdout.splitlines()[-1])
+        steps = report["steps"]
+        assert [step["step"] for step in steps] == [*names, "mine citations", "mine labels"]
+        assert all(0 < step["own_mb"] <= step["peak_mb"] < 3000 for step in steps)
+        assert report["reading"] is None
+    lines = (tmp_path / "library" / "costs.jsonl").read_text().splitlines()
+    assert len(lines) == len(steps), "what is done is not done again"
 
 
 def test_reading_a_token_store_is_compared_with_its_memory_map(

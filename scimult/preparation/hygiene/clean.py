@@ -28,7 +28,7 @@ from scimult.types import BoolArray, IntArray
 
 REPORT_FILE = "hygiene.json"
 # To be raised when the rules change: kept results of older rules are then not used again.
-VERSION = "1"
+VERSION = "2"
 
 
 def clean(source: Path, target: Path, collected: Collected, config: HygieneConfig) -> None:

@@ -3,13 +3,15 @@
 The library makes the signatures. Banding is a sort per band: equal keys become neighbours, so
 nothing but the signatures grows with the number of texts.
 
-Shape legend: N texts, P permutations, K bands, M pairs.
+Shape legend: N texts, P permutations, M pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ RECALL = 0.99
 # million texts share costs a million comparisons, not their square.
 NEIGHBOURS = 16
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_NOTHING = np.zeros(1, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,60 @@ class Sketches:
 
     def fill(self, start: int, texts: Sequence[Text], config: NearConfig) -> None:
         """Sketch texts into the rows from ``start`` on."""
-        sets = [text_shingles(text, config) for text in texts]
-        rows = np.array([row for row, found in enumerate(sets) if found], dtype=np.int64)
+        found = [text_words(text) for text in texts]
+        rows = np.flatnonzero([len(of_text) >= config.min_words for of_text in found])
         if len(rows):
-            digests = RMinHash.digests_from_token_sets(
-                [list(found) for found in sets if found], config.permutations, config.seed
+            hashes, offsets = shingle_hashes([found[row] for row in rows], config.shingle_words)
+            digests = RMinHash.digest_matrix_from_flat_token_hashes(
+                hashes, offsets, config.permutations, config.seed
             )
-            self.signatures_NP[start + rows] = np.array(digests, dtype=np.uint32)
+            self.signatures_NP[start + rows] = np.array(digests.to_rows(), dtype=np.uint32)
             self.usable_N[start + rows] = True
+
+
+def shingle_hashes(
+    texts: Sequence[list[str]], length: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Hash all runs of ``length`` words of texts that have so many (Karp and Rabin, 1987).
+
+    A run is hashed as the letters between two places, which a difference of two sums gives
+    wherever they are: nothing is done shingle by shingle.
+
+    Returns
+    -------
+    hashes, offsets : ndarray of uint64
+        Of all texts, one after the other, and where those of each text begin and the last end.
+    """
+    letters = np.frombuffer(" ".join(chain.from_iterable(texts)).encode() + b" ", np.uint8)
+    powers, inverses = _powers(1 << len(letters).bit_length())
+    sums = np.concatenate([_NOTHING, np.cumsum(_OF_LETTERS[letters] * powers[: len(letters)])])
+    ends = np.flatnonzero(letters == ord(" "))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    counts = np.array([len(words) for words in texts])
+    inside = np.arange(len(ends)) < np.repeat(np.cumsum(counts) - length + 1, counts)
+    first = np.flatnonzero(inside)
+    begin = starts[first]
+    spans = sums[ends[first + length - 1]] - sums[begin]
+    offsets = np.r_[0, np.cumsum(counts - length + 1)].astype(np.uint64)
+    return _mixed(spans * inverses[begin]), offsets
+
+
+@lru_cache(maxsize=1)
+def _powers(count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the powers of the multiplier and of its inverse modulo 2^64."""
+    inverse = np.uint64(pow(int(_MULTIPLIER), -1, 1 << 64))
+    return np.cumprod(np.full(count, _MULTIPLIER)), np.cumprod(np.full(count, inverse))
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread what differs over all bits, as SplitMix64 does (Steele et al., 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+_OF_LETTERS = _mixed(np.arange(1, 257, dtype=np.uint64) * _MULTIPLIER)
 
 
 def text_shingles(text: Text, config: NearConfig) -> set[str]:
@@ -86,16 +135,13 @@ def rows_per_band(threshold: float, permutations: int) -> int:
     return max(good, default=1)
 
 
-def band_keys(signatures_NP: Signatures, rows: int) -> NDArray[np.uint64]:
-    """Return one key per text and band, shape ``(N, K)``; equal bands have equal keys."""
-    count, permutations = signatures_NP.shape
-    bands = permutations // rows
-    keys_NK = np.zeros((count, bands), dtype=np.uint64)
-    parts = signatures_NP[:, : bands * rows].reshape(count, bands, rows)
-    for position in range(rows):
-        keys_NK = (keys_NK ^ parts[:, :, position]) * _MULTIPLIER
-        keys_NK ^= keys_NK >> np.uint64(29)
-    return keys_NK
+def band_keys(signatures_NR: Signatures) -> NDArray[np.uint64]:
+    """Return one key per text of a band of R rows; equal bands have equal keys."""
+    keys_N = np.zeros(len(signatures_NR), dtype=np.uint64)
+    for row_N in signatures_NR.T:
+        keys_N = (keys_N ^ row_N) * _MULTIPLIER
+        keys_N ^= keys_N >> np.uint64(29)
+    return keys_N
 
 
 def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, IntArray]:
@@ -108,8 +154,8 @@ def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, I
     count = len(sketches.usable_N)
     found = np.empty(0, dtype=np.int64)
     for band in range(config.permutations // rows):
-        part = sketches.signatures_NP[:, band * rows : (band + 1) * rows]
-        keys = band_keys(part[usable], rows)[:, 0]
+        part = slice(band * rows, (band + 1) * rows)
+        keys = band_keys(sketches.signatures_NP[usable, part])
         order = np.argsort(keys, kind="stable")
         codes = [found]
         for distance in range(1, NEIGHBOURS + 1):
@@ -135,8 +181,8 @@ def cross_candidates(
     found = np.empty(0, dtype=np.int64)
     for band in range(config.permutations // rows):
         part = slice(band * rows, (band + 1) * rows)
-        keys = band_keys(sketches.signatures_NP[usable, part], rows)[:, 0]
-        other_keys = band_keys(others.signatures_NP[other_usable, part], rows)[:, 0]
+        keys = band_keys(sketches.signatures_NP[usable, part])
+        other_keys = band_keys(others.signatures_NP[other_usable, part])
         order = np.argsort(other_keys, kind="stable")
         start, stop = (np.searchsorted(other_keys[order], keys, side) for side in ("left", "right"))
         codes = [found]

@@ -9,20 +9,17 @@ import unicodedata
 from scimult.types import Text
 
 _WORD = re.compile(r"[^\W_]+")
+# Letters of ASCII in lower case, digits, and a space for all else.
+_ASCII = "".join(chr(i).lower() if chr(i).isalnum() else " " for i in range(128))
 _DOI_PREFIX = re.compile(r"^(https?://)?(dx\.)?doi\.org/|^doi:\s*")
 
 
-def plain(text: str) -> str:
-    """Return ``text`` without case, accents and typographic variants of letters and digits."""
-    if text.isascii():
-        return text.lower()
-    decomposed = unicodedata.normalize("NFKD", text).casefold()
-    return "".join(char for char in decomposed if not unicodedata.combining(char))
-
-
 def words(text: str) -> list[str]:
-    """Return the runs of letters and digits in the plain form of ``text``."""
-    return _WORD.findall(plain(text))
+    """Return the runs of letters and digits, without case, accents and typographic variants."""
+    if text.isascii():  # several times as fast, and the same
+        return text.translate(_ASCII).split()
+    decomposed = unicodedata.normalize("NFKD", text).casefold()
+    return _WORD.findall("".join(c for c in decomposed if not unicodedata.combining(c)))
 
 
 def title_key(title: str) -> str:

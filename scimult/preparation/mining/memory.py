@@ -9,19 +9,21 @@ page that is looked at again comes back. Other systems than Linux see to mapped 
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scimult.errors import ConfigError
+from scimult.preparation.mining.engine import Limits
 from scimult.progress import note
 
 _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
-# Of the limit: pages of mapped files, and numpy's arrays of a block and what engines overdraw.
-_MAPPED, _SPARE = 1 / 8, 1 / 8
+# Of the limit: pages of mapped files.
+_MAPPED = 1 / 8
 _LEAST_FOR_ENGINE = 256 << 20
 _SECONDS = 0.05
 # It takes pages out whoever owns them by now: a file may be unmapped, and its place taken by
@@ -63,69 +65,80 @@ def bytes_of(memory: str) -> int:
 
 
 @contextmanager
-def within(memory: str, folders: Sequence[Path]) -> Iterator[str]:
+def within(
+    limits: Limits | None, folders: Sequence[Path], arrays: float = 1 / 8
+) -> Iterator[Limits]:
     """Keep this process below a limit while the body runs, and say what it held at the peak.
 
     Parameters
     ----------
-    memory : str
-        Such as ``4GB``.
+    limits : Limits, optional
+        Without a limit of memory nothing is watched.
     folders : sequence of Path
         Of the files whose pages may be given back.
+    arrays : float
+        Share of the limit that is for arrays, and for what engines overdraw.
 
     Yields
     ------
-    str
-        What an engine may allocate.
+    Limits
+        Of an engine: what it may allocate.
 
     Raises
     ------
     ConfigError
         If it is no limit, or less than the work needs.
     """
-    limit, before = bytes_of(memory), held()
-    mapped, spare = int(_MAPPED * limit), int(_SPARE * limit)
+    if limits is None or limits.memory is None:
+        yield limits or Limits()
+        return
+    limit, before = bytes_of(limits.memory), held()
+    mapped, spare = int(_MAPPED * limit), int(arrays * limit)
     left = limit - before.own - before.mapped - mapped - spare
     if left < _LEAST_FOR_ENGINE:
-        needed = (before.own + before.mapped + _LEAST_FOR_ENGINE) / (1 - _MAPPED - _SPARE)
+        needed = (before.own + before.mapped + _LEAST_FOR_ENGINE) / (1 - _MAPPED - arrays)
         raise ConfigError(
             f"too little memory: this process holds {_named(before.own + before.mapped)} already",
-            value=memory,
+            value=limits.memory,
             fix=f"give {needed / 1e9:.1f}GB or more",
         )
-    watch = _Watch(before.mapped + mapped, [folder.resolve() for folder in folders])
-    watch.start()
-    try:
-        yield f"{left >> 20}MiB"
-    finally:
-        watch.stop()
+    with Watch(before.mapped + mapped, [folder.resolve() for folder in folders]) as watch:
+        yield replace(limits, memory=f"{left >> 20}MiB")
     peak = watch.peak
     note(
-        f"memory at the peak: {_named(watch.together)} (limit {memory}); own {_named(peak.own)}, "
-        f"mapped files {_named(peak.mapped)}"
+        f"memory at the peak: {_named(watch.together)} (limit {limits.memory}); "
+        f"own {_named(peak.own)}, mapped files {_named(peak.mapped)}"
     )
 
 
-class _Watch(threading.Thread):
-    """Looks at what the process holds, and gives back mapped pages beyond a number of bytes."""
+class Watch(threading.Thread):
+    """Looks at what the process holds, and gives back mapped pages beyond a number of bytes.
 
-    def __init__(self, most_mapped: int, folders: Sequence[Path]) -> None:
+    A context manager: it looks while the body runs.
+    """
+
+    def __init__(self, most_mapped: float = math.inf, folders: Sequence[Path] = ()) -> None:
         super().__init__(daemon=True)
         self._most, self._folders = most_mapped, folders
         self._stopped = threading.Event()
         self.peak, self.together = Held(0, 0), 0
 
     def run(self) -> None:
-        """Look until told to stop."""
-        while not self._stopped.wait(_SECONDS):
+        """Look until told to stop, and once more then."""
+        stopped = False
+        while not stopped:
+            stopped = self._stopped.wait(_SECONDS)
             now = held()
             self.peak = Held(max(self.peak.own, now.own), max(self.peak.mapped, now.mapped))
             self.together = max(self.together, now.own + now.mapped)
             if now.mapped > self._most:
                 give_back(self._folders)
 
-    def stop(self) -> None:
-        """Look once more, and no further."""
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self.join()
 

@@ -74,10 +74,8 @@ def mine(
     _check_sources(config, data)
     with TemporaryDirectory(prefix=".mining.", dir=folder) as scratch, ExitStack() as opened:
         kept = Steps(Path(scratch) / "steps") if steps is None else steps
-        if limits is not None and limits.memory is not None:
-            folders = [data.folder, Path(scratch), kept.folder]
-            memory = opened.enter_context(within(limits.memory, folders))
-            limits = replace(limits, memory=memory)
+        folders = [data.folder, Path(scratch), kept.folder]
+        limits = opened.enter_context(within(limits, folders))
         if engine is None:
             engine = opened.enter_context(open_duckdb(Path(scratch), limits))
         embeddings = None if steps is None else steps.folder / "embeddings"
@@ -159,9 +157,7 @@ def mine_shard(
     _check_sources(config, data)
     steps.folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".mining.", dir=steps.folder) as scratch, ExitStack() as opened:
-        if limits is not None and limits.memory is not None:
-            memory = opened.enter_context(within(limits.memory, [data.folder, steps.folder]))
-            limits = replace(limits, memory=memory)
+        limits = opened.enter_context(within(limits, [data.folder, steps.folder]))
         engine = opened.enter_context(open_duckdb(Path(scratch), limits))
         kept = steps.folder / "embeddings"
         builder = RuleBuilder(data, config, engine, Path(scratch), steps, open_encoder, kept)

@@ -8,7 +8,7 @@ Shape legend: G groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from scimult.preparation.mining.hashing import ALL_KEYS, key, key_sql
 from scimult.preparation.mining.plans import CITED_BY_CITED, sample
 from scimult.types import IntArray
 
-GROUPS_PER_PART = 1 << 12
+GROUPS_PER_PART, GROUPS_PER_FETCH = 1 << 12, 1 << 17
 
 
 @dataclass(frozen=True)
@@ -169,24 +169,42 @@ class BlockMiner:
     def mine(self, start: int, stop: int) -> Pools:
         """Return the pools of the groups from ``start`` to ``stop``."""
         if not self._ingredients or start == stop:
-            none = {ingredient.name: 0 for ingredient in self._ingredients}
-            return Pools(Ragged.empty(stop - start), np.empty(0, self._bits), none)
+            return self._nothing(stop - start)
         self._begin(start, stop)
         finds = [self._finds(place, start, stop) for place in range(len(self._ingredients))]
         counts = [int(self._engine.fetch(f"SELECT count(*) AS n FROM {f}")["n"][0]) for f in finds]
-        rows = self._engine.fetch(self._united(finds))
-        numbers, papers = rows["number"] - start, rows["paper"]
-        lengths = np.bincount(numbers, minlength=stop - start)
-        # numpy sorts one number for each row several times faster than an engine its columns.
-        span, bits = int(papers.max(initial=0)) + 1, len(finds)
-        assert (stop - start) * span << bits < 1 << 63, "combined key would overflow"
-        found_by = rows.get("found_by", 1)
-        keys = np.sort((numbers * span + papers) << bits | found_by)
-        return Pools(
-            Ragged((keys >> bits) % span, offsets_of(lengths)),
-            (keys & ((1 << bits) - 1)).astype(self._bits),
-            {i.name: n for i, n in zip(self._ingredients, counts, strict=True)},
+        found = {i.name: n for i, n in zip(self._ingredients, counts, strict=True)}
+        if not any(counts):
+            return self._nothing(stop - start)
+        select = self._united({place: finds[place] for place in np.flatnonzero(counts).tolist()})
+        step = GROUPS_PER_FETCH * ALL_KEYS // max(self._below, 1)
+        firsts = range(start, stop, step)
+        parts = [self._sorted(select, at, min(at + step, stop)) for at in firsts]
+        negatives, found_by = zip(*parts, strict=True)
+        return Pools(Ragged.concatenate(negatives), np.concatenate(found_by), found)
+
+    def _nothing(self, groups: int) -> Pools:
+        none = {ingredient.name: 0 for ingredient in self._ingredients}
+        return Pools(Ragged.empty(groups), np.empty(0, self._bits), none)
+
+    def _sorted(self, select: str, start: int, stop: int) -> tuple[Ragged, RuleBits]:
+        """Return the pools of some groups, and which rules found what is in them."""
+        rows = self._engine.fetch(
+            f"SELECT * FROM ({select}) WHERE number >= {start} AND number < {stop}"
         )
+        # numpy sorts one number for each row several times faster than an engine its columns.
+        width, bits = int(rows["paper"].max(initial=0)).bit_length(), len(self._ingredients)
+        assert (stop - start) << (width + bits) < 1 << 63, "combined key would overflow"
+        keys = rows["number"] - start
+        lengths = np.bincount(keys, minlength=stop - start)
+        for column, shift in (("paper", width), ("found_by", bits)):
+            keys <<= shift
+            keys |= rows[column]
+        keys.sort()
+        found_by = (keys & ((1 << bits) - 1)).astype(self._bits)
+        keys >>= bits
+        keys &= (1 << width) - 1
+        return Ragged(keys, offsets_of(lengths)), found_by
 
     def _begin(self, start: int, stop: int) -> None:
         """Make the tables of a block."""
@@ -250,21 +268,22 @@ class BlockMiner:
             self._engine.load(name, [left])
         return name
 
-    def _united(self, finds: Sequence[str]) -> str:
+    def _united(self, finds: Mapping[int, str]) -> str:
         """Return the SELECT ``(number, paper, found_by)`` of pools within the limit.
 
-        Of one rule alone it leaves ``found_by`` out.
+        ``finds`` names the tables of the rules that found anything, by the rule's place.
         """
-        if len(finds) == 1 and self._ingredients[0].count <= self._limit:
-            return f"SELECT number, paper FROM {finds[0]}"
         each = " UNION ALL ".join(
             f"SELECT number, paper, CAST({1 << place} AS BIGINT) AS found_by FROM {name}"
-            for place, name in enumerate(finds)
+            for place, name in finds.items()
         )
+        most = sum(self._ingredients[place].count for place in finds)
+        if len(finds) == 1 and most <= self._limit:
+            return each
         united = f"""
             SELECT number, paper, bit_or(found_by) AS found_by
             FROM ({each}) GROUP BY number, paper"""
-        if sum(ingredient.count for ingredient in self._ingredients) <= self._limit:
+        if most <= self._limit:
             return united
         self._engine.create("united", united)
         self._engine.create("chosen", sample("united", "number", "paper", self._limit, self._seed))

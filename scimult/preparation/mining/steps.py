@@ -37,7 +37,8 @@ from scimult.preparation.steps import Steps
 from scimult.progress import progress
 
 VERSION = "3"
-GROUPS_PER_BLOCK = 1 << 17
+# Each block looks through all citations: of a larger file a block is larger, within limits.
+GROUPS_PER_BLOCK, MOST_PER_BLOCK, FEWEST_BLOCKS = 1 << 17, 1 << 20, 64
 PAIRS_FILE = "pairs.arrow"
 COUNTS_FILE = "counts.json"
 # Arrays of a block with one entry per negative.
@@ -168,8 +169,10 @@ class _FileMiner:
 
     @property
     def groups_per_block(self) -> int:
-        """Groups of which a block's number is mined."""
-        return GROUPS_PER_BLOCK * ALL_KEYS // max(self.below, 1)
+        """Groups of a block, those that are not chosen too."""
+        part = len(self.pairs) * self.below // ALL_KEYS // FEWEST_BLOCKS
+        mined = min(max(GROUPS_PER_BLOCK, 1 << part.bit_length()), MOST_PER_BLOCK)
+        return mined * ALL_KEYS // max(self.below, 1)
 
     def mine(self, start: int, stop: int, folder: Path) -> None:
         """Mine the groups from ``start`` to ``stop`` and write what was found."""

@@ -73,15 +73,18 @@ class Tables:
         what the query cites under other tasks, and for labels all labels of the paper. What
         was judged for a link stays a negative even if the query cites it elsewhere.
         """
-        selects = []
+        selects: list[str] = []
+        # What pair files were made of holds them all.
+        made_of = {"citations": "citations", "neighbours": "citations", "labels": "labels"}
+        whole = made_of.get(part or "")
         for entry in self._data.manifest.pairs:
-            if entry.task == task:
+            if entry.task == task and (whole is None or entry.part != whole):
                 name = self.pairs(self._data.open_pairs(entry))
                 selects += [f"SELECT query, paper FROM {name}{end}" for end in ("", "_unsampled")]
-        if part in ("citations", "neighbours"):
+        if whole == "citations":
             self.edges()
             selects.append("SELECT citing AS query, cited AS paper FROM edges")
-        elif part == "labels":
+        elif whole == "labels":
             self.values("label")
             selects.append("SELECT paper AS query, value AS paper FROM paper_label")
         return selects

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from scimult.errors import ConfigError
+from scimult.preparation.mining.engine import Limits
 from scimult.preparation.mining.memory import bytes_of, give_back, held, within
 
 SIZE = 48 << 20
@@ -33,7 +34,10 @@ def test_what_is_no_limit(memory: str) -> None:
 
 @linux
 def test_too_little_says_how_much_it_takes(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"too little memory.* or more"), within("50MB", []):
+    with (
+        pytest.raises(ConfigError, match=r"too little memory.* or more"),
+        within(Limits("50MB"), []),
+    ):
         raise AssertionError
 
 
@@ -65,8 +69,11 @@ def test_a_limit_bounds_what_is_mapped_and_tells_both(
     np.zeros(10 * SIZE // 8).tofile(path)
     before = held()
     limit = (before.own + before.mapped + (600 << 20)) / 0.75
-    with path.open("rb") as file, within(f"{limit / 1e6:.0f}MB", [tmp_path]) as engine:
-        assert 256 << 20 <= int(engine.removesuffix("MiB")) << 20 < limit - before.own
+    limits = Limits(f"{limit / 1e6:.0f}MB", threads=3)
+    with path.open("rb") as file, within(limits, [tmp_path]) as engine:
+        assert engine.threads == 3
+        assert engine.memory is not None
+        assert 256 << 20 <= int(engine.memory.removesuffix("MiB")) << 20 < limit - before.own
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         for start in range(0, len(mapped), SIZE):
             mapped[start : start + SIZE].count(b"\0")
