@@ -103,7 +103,7 @@ def measure_preparation(work: Work, folder: Path) -> Iterator[Cost]:
     """
     done = _done(folder / COSTS_FILE, work)
     limits, out, steps = work.limits, folder / "prepared", folder / "steps"
-    labels = {"labels": []}
+    labels: dict[str, list[str]] = {"labels": []}
     mined = {"max_groups": work.groups}
     works: dict[str, Callable[[], object]] = {
         "generate": partial(write_library, folder / "raw", work.library),

@@ -237,7 +237,7 @@ def test_from_a_download_to_a_training_batch(tmp_path: Path) -> None:
     builder = BatchBuilder(
         sources, data.tokens(tokenizer), all_known_positives(data), max_length=32
     )
-    (batch,) = builder.unit([planned], 0).parts
+    (batch,) = builder.micro_batch([planned], 0).parts
     ids = data.texts.ids
     pairs = {
         (ids[int(query)], ids[int(batch.candidate_ids_C[row])])
