@@ -230,17 +230,25 @@ class ExactIndex:
         self, work: _Work, rounded: Rounded | None, advance: Callable[[int], object]
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yield ascending keys of the best candidates, one block of queries after the other."""
-        parts = work.parts
         on_host = self.device.type == "cpu"
-        found = self._pass(work, parts, rounded, on_host, advance)
-        failed = [part for part, keys_QW in zip(parts, found, strict=True) if keys_QW is None]
-        # Too many candidates were too close to the last of a list to be told apart.
-        slowly = SingleVectors(self._vectors, rounded.length) if rounded and on_host else None
-        again = iter(self._pass(work, failed, slowly, True, advance) if failed else ())
-        for part, keys_QW in zip(parts, found, strict=True):
-            sure_QW = next(again) if keys_QW is None else keys_QW
-            assert sure_QW is not None
-            yield part, sure_QW
+        ways: list[tuple[Rounded | None, bool]] = [(rounded, on_host)]
+        # Where too many are too close to the last of a list to be told apart, float32 tells most
+        # apart; scores that are all but equal are ordered as one product gives them.
+        if rounded is not None and on_host:
+            ways.append((SingleVectors(self._vectors, rounded.length), True))
+        ways.append((None, True))
+        found: dict[int, Tensor] = {}
+        for way, there in ways:
+            parts = [part for part in work.parts if part.start not in found]
+            for part, keys_QW in zip(
+                parts, self._pass(work, parts, way, there, advance), strict=True
+            ):
+                if keys_QW is not None:
+                    found[part.start] = keys_QW
+            if len(found) == len(work.parts):
+                break
+        for part in work.parts:
+            yield part, found[part.start]
 
     def _pass(
         self,
@@ -296,7 +304,7 @@ class ExactIndex:
         rounding = 0.0 if rounded is None else rounded.rounding
         if not on_host:
             return FixedBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, device=self.device)
-        most = None if rounded is None else int(rounded.most_kept * len(self.ids))
+        most = None if rounded is None else rounded.most_kept(k, len(self.ids))
         return ThresholdBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, most=most)
 
     def _settled(

@@ -23,7 +23,8 @@ _LARGEST = 126.5
 _DITHER = 20230912
 # Deviations that fewer than one in 10^19 sub-Gaussian numbers exceed: 2 exp(-9.6² / 2).
 _SURE = 9.6
-_MOST_KEPT = 1 / 64
+# Of so many candidates one.
+_MOST_KEPT = 64
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,8 @@ class Rounded(Protocol):
     def length(self) -> float:
         """Largest length of a candidate's vector."""
 
-    @property
-    def most_kept(self) -> float:
-        """Share of the candidates that one query may leave possible."""
+    def most_kept(self, k: int, count: int) -> int:
+        """Return how many of ``count`` candidates a list of ``k`` may leave possible."""
 
     @property
     def rounding(self) -> float:
@@ -122,10 +122,9 @@ class HalfVectors:
                 biases.append(block.bias_B)
         return cls(rounded_CD, torch.cat(biases) if biases else None, float(length), float(error))
 
-    @property
-    def most_kept(self) -> float:
-        """No more than pay."""
-        return _MOST_KEPT
+    def most_kept(self, k: int, count: int) -> int:
+        """Return how many are multiplied again in less time than all."""
+        return count // _MOST_KEPT
 
     @property
     def rounding(self) -> float:
@@ -241,10 +240,9 @@ class ByteVectors:
             float(spread),
         )
 
-    @property
-    def most_kept(self) -> float:
-        """No more than pay."""
-        return _MOST_KEPT
+    def most_kept(self, k: int, count: int) -> int:
+        """Return how many are multiplied again in less time than all."""
+        return count // _MOST_KEPT
 
     @property
     def rounding(self) -> float:
@@ -304,10 +302,9 @@ class SingleVectors:
     vectors: Vectors
     length: float
 
-    @property
-    def most_kept(self) -> float:
-        """All: there is no better way."""
-        return 1.0
+    def most_kept(self, k: int, count: int) -> int:
+        """Return more than any list has whose scores are not all but equal."""
+        return 4 * k + count // _MOST_KEPT
 
     @property
     def rounding(self) -> float:
@@ -329,9 +326,11 @@ class SingleVectors:
     def error_of(self, queries_QD: Tensor) -> Tensor:
         """Bound the distance of two float32 products, shape ``(Q,)``: D u ‖q‖‖v‖ from each."""
         lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
-        # A bias has the size of a product, and one more rounding.
-        error_Q: Tensor = 4 * (queries_QD.shape[1] + 2) * _SINGLE * lengths_Q * self.length
-        return error_Q + 2.0**-120
+        error_Q: Tensor = 4 * queries_QD.shape[1] * _SINGLE * lengths_Q * self.length
+        if self.vectors.block(0, 1).bias_B is not None:
+            # A bias has half the square of a length, and rounds the sum.
+            error_Q = error_Q + 4 * _SINGLE * self.length * (lengths_Q + self.length)
+        return error_Q + queries_QD.shape[1] * 2.0**-120 * (1 + lengths_Q + self.length)
 
 
 def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Block]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,6 +91,32 @@ def test_lists_do_not_depend_on_blocks_nor_on_the_other_queries(
         alone = cut.search(queries_QD[3 : 3 + count], 9)
         assert np.array_equal(alone.rows_QK, again.rows_QK[3 : 3 + count])
         assert np.array_equal(alone.scores_QK, again.scores_QK[3 : 3 + count])
+
+
+@pytest.mark.parametrize("first_pass", ROUNDED)
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
+@pytest.mark.parametrize("spread", [0.0, 1e-6])
+def test_a_model_that_makes_all_texts_alike_is_searched_too(
+    spread: float, similarity: Similarity, first_pass: FirstPass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No list can be told from the rest: what is kept stays small, and equal ones go by id."""
+    rng = np.random.default_rng(12)
+    x_CD = (30 + spread * rng.normal(size=(4000, 64))).astype(np.float32)
+    kept: list[int] = []
+    settled = ExactIndex._settled
+
+    def noted(index: ExactIndex, queries_QD: torch.Tensor, keys: torch.Tensor, *rest: Any) -> Any:
+        kept.append(keys.shape[1])
+        return settled(index, queries_QD, keys, *rest)
+
+    monkeypatch.setattr(ExactIndex, "_settled", noted)
+    ids = [f"{row:05}" for row in range(4000)]
+    index = ExactIndex(ids, x_CD, similarity, first_pass=first_pass)
+    found = index.search(x_CD[:5], 10)
+    if not spread:
+        assert found.rows_QK.tolist() == [list(range(3999, 3989, -1))] * 5
+    assert np.isfinite(found.scores_QK).all()
+    assert all(count <= 4 * 10 + 4000 // 64 for count in kept)
 
 
 def test_faiss_finds_the_same() -> None:
