@@ -330,7 +330,8 @@ class SingleVectors:
         if self.vectors.block(0, 1).bias_B is not None:
             # A bias has half the square of a length, and rounds the sum.
             error_Q = error_Q + 4 * _SINGLE * self.length * (lengths_Q + self.length)
-        return error_Q + queries_QD.shape[1] * 2.0**-120 * (1 + lengths_Q + self.length)
+        bound_Q: Tensor = error_Q + queries_QD.shape[1] * 2.0**-120 * (1 + lengths_Q + self.length)
+        return bound_Q
 
 
 def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Block]]:
