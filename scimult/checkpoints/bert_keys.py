@@ -50,6 +50,11 @@ _REQUIRED = {
     "is_decoder": False,
     "add_cross_attention": False,
 }
+ROBERTA_PREFIX = "roberta."
+_ROBERTA_ARCHITECTURES: dict[FamilyName, str] = {
+    "roberta": "RobertaModel",
+    "xlm-roberta": "XLMRobertaModel",
+}
 
 
 def bert_config(hf_config: HFConfig, pooling: Pooling, path: object) -> EncoderConfig:
@@ -170,13 +175,6 @@ def _modern_name(key: str) -> str:
     return key.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
         "LayerNorm.beta", "LayerNorm.bias"
     )
-
-
-ROBERTA_PREFIX = "roberta."
-_ROBERTA_ARCHITECTURES: dict[FamilyName, str] = {
-    "roberta": "RobertaModel",
-    "xlm-roberta": "XLMRobertaModel",
-}
 
 
 def roberta_config(

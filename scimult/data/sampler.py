@@ -49,7 +49,7 @@ class AlternatingSampler:
         One per source.
     rates : array
         Share of the pairs that each source gets; sums to 1.
-    micro-batches : int
+    micro_batches : int
         Length of the plan.
     seed : int
         Decides the order of the sources.
@@ -106,7 +106,7 @@ class MixingSampler:
         Share of the pairs that each source gets; sums to 1.
     rows : int
         Pairs of a micro-batch over all ranks.
-    micro-batches : int
+    micro_batches : int
         Length of the plan.
     """
 

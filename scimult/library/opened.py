@@ -17,6 +17,7 @@ from scimult.library.searching import Searcher
 from scimult.library.state import State
 from scimult.library.words import WordIndex
 from scimult.library.writing import check_model
+from scimult.progress import warn
 from scimult.types import FloatArray
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Opened:
-    """What encodes for a library and searches it.
+    """What encodes for a library and searches it; warns of papers that cannot be.
 
     Parameters
     ----------
@@ -47,6 +48,8 @@ class Opened:
     ) -> None:
         self._state, self._given, self._device, self._is_light = state, given, device, light
         self._searchers: dict[str, Searcher] = {}
+        for problem in state.damage():
+            warn(f"papers are left out: {problem}")
 
     @cached_property
     def model(self) -> SciMult:

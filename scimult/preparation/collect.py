@@ -17,13 +17,12 @@ from scimult.preparation.collected import (
     REJECTS_FILE,
     Collected,
     RawPairs,
-    unique_pairs,
     unique_rows,
 )
 from scimult.preparation.config import ANSWERS, CitationTable, PrepareConfig, SourceConfig
 from scimult.preparation.corpus import Corpus
-from scimult.preparation.described import Columns
 from scimult.preparation.mining.engine import Limits
+from scimult.preparation.pair_columns import Columns
 from scimult.preparation.source_tables import (
     Answers,
     read_answers,
@@ -91,10 +90,12 @@ def collect(
             parts, edges, answers = _read_all(config, corpus, counts, targets)
             found = _read_targets(targets, corpus, counts)
         corpus.write_metadata(folder)
+        citations = corpus.unique_pairs(edges)
+        shown = corpus.unique_pairs([answer.shown for answer in answers])
     collected = Collected(
         parts=parts,
-        citations=unique_pairs(edges),
-        shown=unique_pairs([answer.shown for answer in answers]),
+        citations=citations,
+        shown=shown,
         triples=unique_rows([answer.triples for answer in answers]),
         teacher=_teacher_scores(answers),
         targets=found,
@@ -162,7 +163,7 @@ def _read_all(
         counts[source.name].update(found)
         if source.labels is not None:
             assert of_papers is not None, "labels of all sources were read before"
-            labelled = unique_pairs([of_papers])
+            labelled = corpus.unique_pairs([of_papers])
             if not len(labelled[0]):
                 fix = "give the papers a field 'labels' with a list of label ids"
                 raise DataError("no paper has a label that is defined", path=path, fix=fix)
@@ -202,7 +203,7 @@ def _read_citations(
         drop = source.dangling.get(name) == "drop"
         path = config.resolve(file)
         read, dropped = read_citations(path, source.space, corpus, drop_dangling=drop)
-        pairs, count = unique_pairs([read]), len(read[0])
+        pairs, count = corpus.unique_pairs([read]), len(read[0])
         counts.update({name: count, f"repeated {name}": count - len(pairs[0])})
         if drop:
             counts[f"{name} without a text"] = dropped
@@ -222,7 +223,7 @@ def _read_links(
         return
     path, threshold = config.resolve(source.links), source.score_threshold
     answers, _ = read_answers(path, "links", source.name, source.space, corpus, threshold)
-    pairs, count = unique_pairs([answers.positives]), len(answers.positives[0])
+    pairs, count = corpus.unique_pairs([answers.positives]), len(answers.positives[0])
     counts["links"] = count
     counts["judged, not links"] = len(answers.shown[0])
     counts["hard negatives of one link"] = len(answers.triples)
@@ -253,7 +254,7 @@ def _read_search(
         source.score_threshold,
     )
     reject_unanswered(queries, source.name, corpus)
-    pairs = unique_pairs([answers.positives])
+    pairs = corpus.unique_pairs([answers.positives])
     counts.update(found, **{"repeated answers": len(answers.positives[0]) - len(pairs[0])})
     all_answers.append(answers)
     yield RawPairs(source, "queries", *pairs, has_triples=len(answers.triples) > 0)

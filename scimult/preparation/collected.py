@@ -10,13 +10,12 @@ import numpy as np
 
 from scimult.data.lines import Rejects
 from scimult.data.prepared import TRIPLES_FILE, read_triples
-from scimult.data.ragged import Ragged
 from scimult.data.targets import read_targets, write_targets
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import open_arrow, write_arrow
 from scimult.files import read_json, write_json
 from scimult.preparation.config import Part, SourceConfig
-from scimult.preparation.described import Columns
+from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import RawTargets
 from scimult.types import IntArray
 
@@ -147,24 +146,6 @@ def _load_targets(path: Path, source: SourceConfig) -> RawTargets:
     read = replace(read_targets(path), namespace=source.space)
     (config,) = (target for target in source.targets if target.task == read.task)
     return RawTargets(config, read)
-
-
-def unique_pairs(columns: Sequence[Columns]) -> Columns:
-    """Concatenate column pairs, sort them and drop repetitions."""
-    if not columns:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    if len(columns) == 1 and _are_unique(*columns[0]):
-        return columns[0]
-    first = np.concatenate([pair[0] for pair in columns])
-    second = np.concatenate([pair[1] for pair in columns])
-    grouped = Ragged.from_pairs(first, second, int(first.max(initial=-1)) + 1)
-    return grouped.owners, grouped.values
-
-
-def _are_unique(first: IntArray, second: IntArray) -> bool:
-    """Return whether pairs ascend, each once."""
-    step = np.diff(first)
-    return bool(np.all((step > 0) | (step == 0) & (second[1:] > second[:-1])))
 
 
 def unique_rows(tables: Sequence[IntArray]) -> IntArray:

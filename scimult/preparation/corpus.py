@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from scimult.data.importers.engine import literal
 from scimult.data.lines import Rejects
 from scimult.data.text_store import TextStoreWriter
 from scimult.errors import DataError
-from scimult.preparation.described import Columns, integer_columns, write_metadata
+from scimult.preparation.described import write_metadata
 from scimult.preparation.file_rows import FileEngine, FileRows
+from scimult.preparation.pair_columns import Columns, selected, unique_pairs
 from scimult.types import Kind
 
 _FETCHED = 1000
@@ -209,7 +210,11 @@ class Corpus:
 
     def columns(self, select: str) -> Columns:
         """Return the two integer columns of a SELECT."""
-        return integer_columns(self._connection, select)
+        return selected(self._connection, select, self._folder)
+
+    def unique_pairs(self, columns: Sequence[Columns]) -> Columns:
+        """Concatenate column pairs, sort them and drop repetitions."""
+        return unique_pairs(columns, self._folder)
 
     def write_metadata(self, folder: Path) -> None:
         """Write ``metadata.arrow``; see ``described.write_metadata``."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import write_arrow
 from scimult.preparation.metadata import FILE_NAME, NONE, VERSION
+from scimult.preparation.pair_columns import Columns
 from scimult.types import IntArray
 
 # Orders the authors of all papers; no paper has more.
@@ -21,7 +22,6 @@ _WRITTEN = f"""
           generate_subscripts(authors, 1) AS place FROM described)
     WHERE author <> ''
     """
-Columns = tuple[IntArray, IntArray]
 
 
 def write_metadata(

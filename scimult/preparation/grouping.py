@@ -68,9 +68,3 @@ def group_by_query(
     outside = Ragged.from_pairs(group[~kept], positives[~kept], len(unique))
     filled = np.flatnonzero(inside.lengths > 0)
     return unique[filled], inside.take(filled), outside.take(filled)
-
-
-def group_by_pair(queries: IntArray, positives: IntArray) -> tuple[IntArray, Ragged, Ragged]:
-    """Make one group per pair; pairs come ordered by query, then positive, each once."""
-    offsets = np.arange(len(queries) + 1, dtype=np.int64)
-    return queries, Ragged(positives, offsets), Ragged.empty(len(queries))

@@ -27,7 +27,7 @@ from scimult.preparation.collect import collect, source_files
 from scimult.preparation.collected import REJECTS_FILE, Collected, RawPairs
 from scimult.preparation.collected import VERSION as COLLECTED_VERSION
 from scimult.preparation.config import PrepareConfig, SourceConfig
-from scimult.preparation.grouping import group_by_pair, group_by_query, sample_per_value
+from scimult.preparation.grouping import group_by_query, sample_per_value
 from scimult.preparation.hygiene.clean import REPORT_FILE, clean
 from scimult.preparation.hygiene.clean import VERSION as CLEAN_VERSION
 from scimult.preparation.hygiene.evaluation_sets import find_sets, set_files
@@ -36,6 +36,7 @@ from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import read_years
 from scimult.preparation.mining.engine import Limits
 from scimult.preparation.mining.memory import within
+from scimult.preparation.pair_columns import group_by_pair, taken
 from scimult.preparation.steps import Steps
 from scimult.preparation.targets import SplitTargets, split_targets
 from scimult.types import BoolArray, IntArray
@@ -127,7 +128,7 @@ def _write(
     entries = [
         _write_pair_file(folder, pairs)
         for part, part_masks, kept_P in zip(collected.parts, masks, kept, strict=True)
-        for pairs in _split_pairs(part, part_masks, kept_P)
+        for pairs in _split_pairs(part, part_masks, kept_P, folder)
     ]
     tasks = [config.task_set()[name] for name in dict.fromkeys(p.task for p in collected.parts)]
     manifest = Manifest(
@@ -253,15 +254,17 @@ def _count_left_out(collected: Collected, kept: Sequence[BoolArray]) -> None:
             counts["labels with such pairs"] = len(np.unique(left_out))
 
 
-def _split_pairs(raw: RawPairs, masks: Masks, kept_P: BoolArray) -> Iterator[PairFile]:
+def _split_pairs(
+    raw: RawPairs, masks: Masks, kept_P: BoolArray, scratch: Path
+) -> Iterator[PairFile]:
     """Yield the train and the dev groups of one part of a source."""
     for split in SPLITS:
         inside = masks[split]
-        queries, positives = raw.queries[inside], raw.positives[inside]
+        pairs = taken((raw.queries, raw.positives), inside, scratch)
         if raw.part == "citations" or raw.has_triples:
-            groups = group_by_pair(queries, positives)
+            groups = group_by_pair(pairs, scratch)
         else:
-            groups = group_by_query(queries, positives, kept_P[inside])
+            groups = group_by_query(*pairs, kept_P[inside])
         rows, grouped, unsampled = groups
         yield PairFile(
             raw.source.name,

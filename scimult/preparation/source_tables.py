@@ -19,8 +19,8 @@ from scimult.data.tables import read_header, read_table
 from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
 from scimult.preparation.corpus import Corpus, FileTexts
-from scimult.preparation.described import Columns
 from scimult.preparation.file_rows import FileRows
+from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import PAPER_COLUMN, TargetReader
 from scimult.types import IntArray
 

@@ -16,8 +16,8 @@ from scimult.data.lines import Record, read_jsonl
 from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
 from scimult.preparation.corpus import Corpus, FileTexts
-from scimult.preparation.described import Columns
 from scimult.preparation.file_rows import FileRows
+from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import TargetReader
 from scimult.types import Kind
 

@@ -5,9 +5,9 @@ Shape legend: Q queries, C candidates, D width, B candidates of one block.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -51,35 +51,45 @@ class CodedBlock(Block):
 Operand = Tensor | CodedQueries
 
 
-class Rounded(Protocol):
-    """Candidates whose products are cheap, and a bound of their error."""
+class Rounded(ABC):
+    """Candidates whose products are cheap, and a bound of their error.
 
-    @property
-    def length(self) -> float:
-        """Largest length of a candidate's vector."""
+    Attributes
+    ----------
+    length : float
+        Largest length of a candidate's vector.
+    """
 
-    def most_kept(self, k: int, count: int) -> int:
-        """Return how many of ``count`` candidates a list of ``k`` may leave possible."""
+    length: float
+
+    @abstractmethod
+    def block(self, first: int, last: int) -> Block:
+        """Return the candidates of rows ``[first, last)``."""
+
+    @abstractmethod
+    def queries(self, queries_QD: Tensor) -> Operand:
+        """Return queries as they are multiplied with the vectors of a block."""
+
+    @abstractmethod
+    def error_of(self, queries_QD: Tensor) -> Tensor:
+        """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``."""
 
     @property
     def rounding(self) -> float:
         """Share of a product that its type may round away; 0 where ``error_of`` counts it."""
-
-    def block(self, first: int, last: int) -> Block:
-        """Return the candidates of rows ``[first, last)``."""
-
-    def queries(self, queries_QD: Tensor) -> Operand:
-        """Return queries as they are multiplied with the vectors of a block."""
+        return 0.0
 
     def shift_of(self, queries_QD: Tensor) -> Tensor:
         """Return what all scores of a query lack, shape ``(Q,)``."""
+        return torch.zeros(len(queries_QD), device=queries_QD.device)
 
-    def error_of(self, queries_QD: Tensor) -> Tensor:
-        """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``."""
+    def most_kept(self, k: int, count: int) -> int:
+        """Return how many of ``count`` candidates are multiplied again in less time than all."""
+        return count // _MOST_KEPT
 
 
 @dataclass(frozen=True)
-class HalfVectors:
+class HalfVectors(Rounded):
     """All candidates in bfloat16.
 
     With v' = v + δ and q' = q + ε: ``|q'·v' − q·v| ≤ ‖q‖‖δ‖ + ‖ε‖‖v'‖`` (Cauchy and Schwarz), and
@@ -122,10 +132,6 @@ class HalfVectors:
                 biases.append(block.bias_B)
         return cls(rounded_CD, torch.cat(biases) if biases else None, float(length), float(error))
 
-    def most_kept(self, k: int, count: int) -> int:
-        """Return how many are multiplied again in less time than all."""
-        return count // _MOST_KEPT
-
     @property
     def rounding(self) -> float:
         """Half a unit in the last place, where a bias makes scores small beside their products."""
@@ -139,10 +145,6 @@ class HalfVectors:
     def queries(self, queries_QD: Tensor) -> Tensor:
         """Return the queries in bfloat16."""
         return queries_QD.bfloat16()
-
-    def shift_of(self, queries_QD: Tensor) -> Tensor:
-        """Return zeros: scores are whole."""
-        return torch.zeros(len(queries_QD), device=queries_QD.device)
 
     def error_of(self, queries_QD: Tensor) -> Tensor:
         """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``."""
@@ -160,7 +162,7 @@ class HalfVectors:
 
 
 @dataclass(frozen=True)
-class ByteVectors:
+class ByteVectors(Rounded):
     """All candidates, less a point between them, as whole numbers of steps, a byte each.
 
     Cauchy and Schwarz would allow 28 times the error that width 768 has, for numbers that are
@@ -240,15 +242,6 @@ class ByteVectors:
             float(spread),
         )
 
-    def most_kept(self, k: int, count: int) -> int:
-        """Return how many are multiplied again in less time than all."""
-        return count // _MOST_KEPT
-
-    @property
-    def rounding(self) -> float:
-        """No share: scores are float32."""
-        return 0.0
-
     def block(self, first: int, last: int) -> CodedBlock:
         """Return the candidates of rows ``[first, last)``."""
         rows = slice(first, last)
@@ -288,7 +281,7 @@ class ByteVectors:
 
 
 @dataclass(frozen=True)
-class SingleVectors:
+class SingleVectors(Rounded):
     """All candidates in float32, whose products depend on what else is multiplied.
 
     Attributes
@@ -306,11 +299,6 @@ class SingleVectors:
         """Return more than any list has whose scores are not all but equal."""
         return 4 * k + count // _MOST_KEPT
 
-    @property
-    def rounding(self) -> float:
-        """No share: ``error_of`` has it all."""
-        return 0.0
-
     def block(self, first: int, last: int) -> Block:
         """Return the candidates of rows ``[first, last)``."""
         return self.vectors.block(first, last)
@@ -318,10 +306,6 @@ class SingleVectors:
     def queries(self, queries_QD: Tensor) -> Tensor:
         """Return the queries."""
         return queries_QD
-
-    def shift_of(self, queries_QD: Tensor) -> Tensor:
-        """Return zeros: scores are whole."""
-        return torch.zeros(len(queries_QD), device=queries_QD.device)
 
     def error_of(self, queries_QD: Tensor) -> Tensor:
         """Bound the distance of two float32 products, shape ``(Q,)``: D u ‖q‖‖v‖ from each."""

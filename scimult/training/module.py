@@ -236,7 +236,7 @@ class MicroBatchesAhead:
     ----------
     unit_at : callable
         Returns what this rank does in a micro-batch, purely by number.
-    micro-batches : int
+    micro_batches : int
         How many micro-batches there are.
     """
 

@@ -231,7 +231,11 @@ def test_a_reader_keeps_what_it_opened_until_it_looks_again(make: Make, model: S
 
 @pytest.mark.parametrize("file", ["papers/000001.parquet", "vectors/*/search.candidate/000001.npy"])
 def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_mends_it(
-    make: Make, model: SciMult, monkeypatch: pytest.MonkeyPatch, file: str
+    make: Make,
+    model: SciMult,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    file: str,
 ) -> None:
     monkeypatch.setattr(writing.Writer.__init__, "__defaults__", (None, 5))
     library = make(dated(15))
@@ -241,7 +245,9 @@ def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_mends_it(
     damaged = Library.open(library.path, model=model)
     assert [str(path) in str(problem) for problem in damaged.check()] == [True]
     assert str(damaged.check()[0]).count("Fix:") == 1
+    assert caplog.messages == []
     rest = damaged.search("graph", k=15)
+    assert caplog.messages == [f"papers are left out: {damaged.check()[0]}"]
     assert sorted(rest.ids) == [f"p{i:03d}" for i in (*range(5), *range(10, 15))]
     assert damaged.search("graph", k=15, where="year >= 2000").ids == rest.ids
     changes = damaged.sync(dated(15))

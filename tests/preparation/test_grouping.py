@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.preparation.grouping import dev_mask, group_by_pair, group_by_query, sample_per_value
+from scimult.preparation.grouping import dev_mask, group_by_query, sample_per_value
 
 PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), unique=True, max_size=30)
 
@@ -58,11 +58,3 @@ def test_group_by_query_keeps_every_pair(pairs: list[tuple[int, int]], random: o
         ]
         assert ins.tolist() == sorted(chosen)
         assert {*ins.tolist(), *outs.tolist()} == {p for q, p in pairs if q == query}
-
-
-@given(PAIRS)
-def test_group_by_pair_makes_one_group_per_pair(pairs: list[tuple[int, int]]) -> None:
-    queries, positives, unsampled = group_by_pair(*_columns(sorted(pairs)))
-    found = [(int(q), *p.tolist()) for q, p in zip(queries, positives, strict=True)]
-    assert found == sorted(pairs)
-    assert unsampled.lengths.sum() == 0

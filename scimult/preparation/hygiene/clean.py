@@ -78,7 +78,7 @@ def clean(source: Path, target: Path, collected: Collected, config: HygieneConfi
     report["texts"] = {"read": len(store), "kept": int(rows.kept_N.sum())}
     compact_texts(source, target, rows)
     compact_metadata(source, target, rows)
-    kept, counts = compact_pairs(collected, rows)
+    kept, counts = compact_pairs(collected, rows, target)
     report["pairs"] = {what: number for what, number in counts.items() if number}
     kept.save(target)
     write_json(target / REPORT_FILE, report)

@@ -16,10 +16,10 @@ from scimult.data.prepared import ALIASES_FILE
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import SCHEMA, VERSION, TextStore, open_arrow, write_arrow
-from scimult.preparation.collected import Collected, unique_pairs, unique_rows
-from scimult.preparation.described import Columns
+from scimult.preparation.collected import Collected, unique_rows
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import VERSION as METADATA_VERSION
+from scimult.preparation.pair_columns import Columns, changed, unique_pairs
 from scimult.preparation.targets import moved
 from scimult.types import BoolArray, IntArray
 
@@ -99,17 +99,22 @@ def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
     write_arrow(target / METADATA_FILE, "metadata", METADATA_VERSION, columns)
 
 
-def compact_pairs(collected: Collected, rows: RowMap) -> tuple[Collected, Counter[str]]:
-    """Return the pairs between the texts that stay, and what became of the others, counted."""
+def compact_pairs(
+    collected: Collected, rows: RowMap, scratch: Path
+) -> tuple[Collected, Counter[str]]:
+    """Return the pairs between the texts that stay, and what became of the others, counted.
+
+    ``scratch`` takes what is more than memory should.
+    """
     new_N = rows.new_rows_N
     counts: Counter[str] = Counter()
     parts = []
     for part in collected.parts:
-        pairs, found = _move((part.queries, part.positives), new_N)
+        pairs, found = _move((part.queries, part.positives), new_N, scratch)
         counts.update({f"{part.task}: {what}": number for what, number in found.items()})
         parts.append(replace(part, queries=pairs[0], positives=pairs[1]))
-    citations, _ = _move(collected.citations, new_N)
-    shown, _ = _move(collected.shown, new_N)
+    citations, _ = _move(collected.citations, new_N, scratch)
+    shown, _ = _move(collected.shown, new_N, scratch)
     triples = new_N[collected.triples]
     triples = unique_rows([triples[(triples >= 0).all(axis=1)]])
     teacher = collected.teacher
@@ -133,17 +138,21 @@ def compact_pairs(collected: Collected, rows: RowMap) -> tuple[Collected, Counte
     return kept, counts
 
 
-def _move(columns: Columns, new_N: IntArray) -> tuple[Columns, Counter[str]]:
-    first, second = new_N[columns[0]], new_N[columns[1]]
-    gone = (first < 0) | (second < 0)
-    itself = ~gone & (first == second)
-    moved = unique_pairs([(first[~gone & ~itself], second[~gone & ~itself])])
-    counts = {
-        "pairs removed with a text": int(gone.sum()),
-        "pairs of a text with its own duplicate": int(itself.sum()),
-        "pairs that became the same": int((~gone & ~itself).sum()) - len(moved[0]),
-    }
-    return moved, Counter(counts)
+def _move(columns: Columns, new_N: IntArray, scratch: Path) -> tuple[Columns, Counter[str]]:
+    counts: Counter[str] = Counter()
+
+    def stay(_: slice, first: IntArray, second: IntArray) -> Columns:
+        first, second = new_N[first], new_N[second]
+        gone = (first < 0) | (second < 0)
+        itself = ~gone & (first == second)
+        counts["pairs removed with a text"] += int(gone.sum())
+        counts["pairs of a text with its own duplicate"] += int(itself.sum())
+        return first[~gone & ~itself], second[~gone & ~itself]
+
+    stayed = changed(columns, stay, scratch)
+    moved = unique_pairs([stayed], scratch)
+    counts["pairs that became the same"] = len(stayed[0]) - len(moved[0])
+    return moved, counts
 
 
 def _united(labels: pa.LargeListArray, positions: IntArray, count: int) -> pa.LargeListArray:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.data.lines import Rejects
 from scimult.data.teacher import TeacherScores
-from scimult.preparation.collected import Collected, RawPairs, unique_pairs
+from scimult.preparation import pair_columns
+from scimult.preparation.collected import Collected, RawPairs
 from scimult.preparation.config import SourceConfig
 from scimult.preparation.hygiene.compact import RowMap, compact_pairs
+from scimult.preparation.pair_columns import unique_pairs
 
 COUNT = 12
 SOURCE = SourceConfig(name="s", papers="p", citations="c")
+SCRATCH = Path(tempfile.gettempdir())
 _ROW = st.integers(0, COUNT - 1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_blocks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair_columns, "_BLOCK", 4)
+        yield
 
 
 @given(
@@ -34,14 +47,15 @@ def test_pairs_follow_their_texts(
     new = {row: kept.index(keepers[row]) for row in range(COUNT) if keepers[row] not in gone}
     pairs = sorted({pair for pair in pairs if pair[0] != pair[1]})
 
-    columns = unique_pairs([tuple(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)])  # type: ignore[list-item]
+    rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    columns = unique_pairs([(rows[:, 0], rows[:, 1])], SCRATCH)
     raw = RawPairs(SOURCE, "citations", *columns)
     score = {pair: float(number) for number, pair in enumerate(pairs)}
     teacher = TeacherScores(*columns, np.arange(len(pairs), dtype=np.float32))
     triples = np.array([(a, b, (b + 1) % COUNT) for a, b in pairs], dtype=np.int64).reshape(-1, 3)
     collected = Collected([raw], columns, columns, triples, teacher, {}, {}, Rejects())
     mask = np.isin(np.arange(COUNT), list(removed))
-    moved, counts = compact_pairs(collected, RowMap(np.array(keepers), mask))
+    moved, counts = compact_pairs(collected, RowMap(np.array(keepers), mask), SCRATCH)
 
     expected = {(new[a], new[b]) for a, b in pairs if a in new and b in new and new[a] != new[b]}
     part = moved.parts[0]

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from scimult.config import validate
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.errors import ConfigError
-from scimult.preparation.collected import RawPairs, unique_pairs
+from scimult.preparation.collected import RawPairs
 from scimult.preparation.config import SourceConfig
 from scimult.preparation.hygiene.config import SplitBy, SplitConfig
 from scimult.preparation.hygiene.splits import dev_texts, split_masks
+from scimult.preparation.pair_columns import unique_pairs
 from scimult.types import Text
 
 LABELS, PAPERS, QUERIES = range(3), range(3, 23), range(23, 30)
@@ -37,8 +38,10 @@ def _parts(draw: st.DrawFn) -> list[RawPairs]:
         "queries": draw(_pairs(QUERIES, PAPERS)),
     }
     columns = {
-        part: unique_pairs([tuple(np.array(p, dtype=np.int64).reshape(-1, 2).T)])  # type: ignore[list-item]
-        for part, p in drawn.items()
+        part: unique_pairs([(row[:, 0], row[:, 1])], Path())
+        for part, row in (
+            (part, np.array(p, dtype=np.int64).reshape(-1, 2)) for part, p in drawn.items()
+        )
     }
     return [RawPairs(SOURCE, part, *pairs) for part, pairs in columns.items()]  # type: ignore[arg-type]
 

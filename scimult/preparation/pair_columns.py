@@ -1,0 +1,143 @@
+"""Columns of pairs, more than memory may take: files without a name, mapped.
+
+Shape legend: P pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import chain, islice
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from scimult.data.ragged import Ragged
+from scimult.types import BoolArray, IntArray
+
+Columns = tuple[IntArray, IntArray]
+# Of what is computed at a time: 8 MB a column.
+_BLOCK = 1 << 20
+_NONE = np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield where blocks of ``count`` pairs stand; one without pairs if there are none."""
+    for start in range(0, max(count, 1), _BLOCK):
+        yield slice(start, min(start + _BLOCK, count))
+
+
+def mapped(parts: Iterable[tuple[IntArray, ...]], folder: Path) -> tuple[IntArray, ...]:
+    """Write columns part by part and map them; what is one part stays in memory.
+
+    Parameters
+    ----------
+    parts : iterable of tuple of IntArray
+        At least one; int64.
+    folder : Path
+        Takes a file for each column, which is gone when nothing maps it any more.
+    """
+    coming = iter(parts)
+    first, *second = next(coming), *islice(coming, 1)
+    if not second:
+        return first
+    with ExitStack() as opened:
+        files = [opened.enter_context(TemporaryFile(dir=folder)) for _ in first]
+        for part in chain([first], second, coming):
+            for file, column in zip(files, part, strict=True):
+                file.write(np.ascontiguousarray(column, dtype=np.int64).data)
+        return tuple(_map(file) for file in files)
+
+
+def _map(file: IO[bytes]) -> IntArray:
+    file.flush()
+    if not file.tell():
+        return np.empty(0, np.int64)
+    return np.asarray(np.memmap(file, np.int64, "r+"))
+
+
+def selected(connection: duckdb.DuckDBPyConnection, select: str, folder: Path) -> Columns:
+    """Map the two integer columns of a SELECT; none of them may be null."""
+    read = pa.RecordBatchReader.from_stream(connection.sql(select))
+    batches = ((batch.column(0).to_numpy(), batch.column(1).to_numpy()) for batch in read)
+    first, second = mapped(chain([next(batches, _NONE)], batches), folder)
+    return first, second
+
+
+def taken(columns: Columns, kept_P: BoolArray, folder: Path) -> Columns:
+    """Map the pairs of a mask."""
+    return changed(
+        columns, lambda at, first, second: (first[kept_P[at]], second[kept_P[at]]), folder
+    )
+
+
+def changed(
+    columns: Columns, change: Callable[[slice, IntArray, IntArray], Columns], folder: Path
+) -> Columns:
+    """Map what a function makes of each block of pairs."""
+    parts = (change(at, columns[0][at], columns[1][at]) for at in blocks(len(columns[0])))
+    first, second = mapped(parts, folder)
+    return first, second
+
+
+def unique_pairs(columns: Sequence[Columns], folder: Path) -> Columns:
+    """Concatenate column pairs, sort them and drop repetitions; the result may be mapped."""
+    columns = [pair for pair in columns if len(pair[0])]
+    if not columns:
+        return _NONE
+    if len(columns) == 1 and _are_unique(*columns[0]):
+        return columns[0]
+    # Sorting one combined key is several times faster than sorting by two columns.
+    span = 1 + max(int(second.max()) for _, second in columns)
+    count = 1 + max(int(first.max()) for first, _ in columns)
+    assert count * span < 1 << 63, "combined key would overflow"
+    (keys_P,) = mapped(
+        (
+            (first[at] * span + second[at],)
+            for first, second in columns
+            for at in blocks(len(first))
+        ),
+        folder,
+    )
+    keys_P.sort()
+    first, second = mapped(_unique(keys_P, span), folder)
+    return first, second
+
+
+def _unique(keys_P: IntArray, span: int) -> Iterator[Columns]:
+    """Yield the pairs of sorted keys, each once."""
+    for at in blocks(len(keys_P)):
+        before = keys_P[at.start - 1] if at.start else -1
+        keys = keys_P[at][np.diff(keys_P[at], prepend=before) > 0]
+        owners = keys // span
+        yield owners, keys - owners * span
+
+
+def _are_unique(first: IntArray, second: IntArray) -> bool:
+    """Return whether pairs ascend, each once."""
+    for at in blocks(len(first)):
+        here = slice(max(at.start - 1, 0), at.stop)
+        step = np.diff(first[here])
+        if not np.all((step > 0) | (step == 0) & (np.diff(second[here]) > 0)):
+            return False
+    return True
+
+
+def group_by_pair(columns: Columns, folder: Path) -> tuple[IntArray, Ragged, Ragged]:
+    """Make one group per pair; pairs come ordered by query, then positive, each once.
+
+    Returns
+    -------
+    queries : IntArray
+        Query of each group.
+    positives, unsampled : Ragged
+        One positive each, and nothing that was left out.
+    """
+    count = len(columns[0])
+    places = ((np.arange(at.start, at.stop, dtype=np.int64),) for at in blocks(count + 1))
+    (offsets,) = mapped(places, folder)
+    return columns[0], Ragged(columns[1], offsets), Ragged.empty(count)
