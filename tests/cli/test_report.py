@@ -41,7 +41,7 @@ def test_a_report_of_two_folders(tmp_path: Path) -> None:
         "report.json",
     }
     tree = json.loads((out / "report.json").read_text())
-    assert [chapter["suite"] for chapter in tree["chapters"]] == ["tiny", "tiny"]
+    assert [one["suite"] for one in tree["suites"]] == ["tiny", "tiny"]
     assert (out / "report.md").read_text().count("## Leaderboard") == 2
 
 
@@ -121,7 +121,7 @@ const select = document.querySelector("select.sets");
 select.value = "links";
 select.dispatchEvent(new Event("change"));
 document.title = JSON.stringify({down, up: column(), sort: header.getAttribute("aria-sort"),
-  seen: [...document.querySelectorAll("details.duel")].filter((d) => !d.hidden).length,
+  seen: [...document.querySelectorAll("details.wins")].filter((d) => !d.hidden).length,
   page: document.documentElement.scrollWidth, window: window.innerWidth});
 </script></body>"""
 

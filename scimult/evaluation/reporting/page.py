@@ -19,7 +19,7 @@ from scimult.evaluation.results import provenance
 from scimult.files import write_json, write_text
 from scimult.table import SIGNS, Table, escaped, to_latex, to_markdown
 
-FORMAT = "scimult-report/1"
+FORMAT = "scimult-report/2"
 PACKAGE = "scimult.evaluation.reporting"
 COLOURS = 8
 """Systems and fields beyond these share the last colour; names stand beside every colour."""
@@ -30,7 +30,7 @@ def write_page(suite_reports: Sequence[SuiteReport], out: Path) -> Path:
     written = provenance()
     write_json(
         out / "report.json",
-        {"format": FORMAT, "chapters": [asdict(c) for c in suite_reports], "provenance": written},
+        {"format": FORMAT, "suites": [asdict(one) for one in suite_reports], "provenance": written},
     )
     write_text(out / "report.md", "\n".join(map(_markdown, suite_reports)))
     write_text(out / "report.tex", "\n".join(map(_latex, suite_reports)))
@@ -44,7 +44,7 @@ def to_html(suite_reports: Sequence[SuiteReport], written: dict[str, Any]) -> st
     # The page allows the script with this hash alone: a text that got past escaping cannot run.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return template("report.html").render(
-        chapters=suite_reports,
+        suites=suite_reports,
         written=written,
         style=Markup(asset("report.css")),
         script=Markup(script),

@@ -56,7 +56,7 @@ class SetPart:
         Of the data set.
     has_texts, has_lists : bool
         Whether its texts were read, and ranked lists of every system.
-    curves, frequency, duels, maps
+    curves, frequency, wins, maps
         Sections; None or empty where they cannot be made.
     """
 
@@ -66,7 +66,7 @@ class SetPart:
     has_lists: bool
     curves: RecallCurves | None
     frequency: Table | None
-    duels: list[PairwiseWins]
+    wins: list[PairwiseWins]
     maps: list[PaperMap]
 
     @property
@@ -99,6 +99,6 @@ def make_part(
         has_lists=scored.runs.keys() == scored.tables.keys(),
         curves=recall_curves(scored, present),
         frequency=by_frequency(scored),
-        duels=pairwise_wins(scored, baseline, options.examples),
+        wins=pairwise_wins(scored, baseline, options.examples),
         maps=maps,
     )

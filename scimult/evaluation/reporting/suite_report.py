@@ -61,7 +61,7 @@ class SuiteReport:
     tables: list[Table]
     curves: list[RecallCurves]
     frequencies: list[Table]
-    duels: list[PairwiseWins]
+    wins: list[PairwiseWins]
     maps: list[PaperMap]
     missing: list[Missing]
 
@@ -128,7 +128,7 @@ def make_suite_report(out: Path, options: Options, tell: Callable[[str], None]) 
         tables=_tables(results, plain, tested, parts),
         curves=[part.curves for part in parts if part.curves],
         frequencies=[part.frequency for part in parts if part.frequency],
-        duels=[duel for part in parts for duel in part.duels],
+        wins=[one for part in parts for one in part.wins],
         maps=[entry for part in parts for entry in part.maps],
         missing=[
             *lacking,
@@ -145,7 +145,7 @@ def _tables(
     if tested and tested.comparison:
         tables.insert(0, standing(tested.comparison))
         tables.append(relative_changes(tested.comparison))
-    wins = [duel for part in parts for duel in part.duels]
+    wins = [one for part in parts for one in part.wins]
     if wins:
         tables.append(counts(wins))
     audited = audit_table(results)

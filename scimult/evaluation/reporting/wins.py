@@ -109,10 +109,10 @@ def counts(found: Sequence[PairwiseWins]) -> Table:
     headings = ["task", "set", "score per query", "system", "wins", "ties", "losses"]
     rows = [
         [
-            *map(label, (duel.task, duel.name, duel.metric, duel.system)),
-            *(Cell(str(n), n) for n in (duel.wins, duel.ties, duel.losses)),
+            *map(label, (one.task, one.name, one.metric, one.system)),
+            *(Cell(str(n), n) for n in (one.wins, one.ties, one.losses)),
         ]
-        for duel in found
+        for one in found
     ]
     baseline = found[0].baseline if found else ""
     return Table(f"Queries won and lost against {baseline}", headings, 4, rows)

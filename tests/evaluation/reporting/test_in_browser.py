@@ -49,7 +49,7 @@ def suite_report(tmp_path_factory: pytest.TempPathFactory) -> SuiteReport:
 @pytest.fixture(scope="module")
 def hostile(suite_report: SuiteReport) -> SuiteReport:
     """Return a report whose names are markup or endless, with a table of many systems."""
-    duels = [replace(duel, name=HOSTILE, system=ENDLESS) for duel in suite_report.duels]
+    wins = [replace(one, name=HOSTILE, system=ENDLESS) for one in suite_report.wins]
     heads = ["set", *(f"{ENDLESS[:40]}-{number}" for number in range(12)), HOSTILE]
     row = [Cell(ENDLESS), *(Cell("12.34", 0.1234, note="10.0 to 14.0") for _ in heads[1:])]
     wide = Table(f"Compared with {HOSTILE}", heads, 1, [row], [HOSTILE, ENDLESS])
@@ -73,7 +73,7 @@ def hostile(suite_report: SuiteReport) -> SuiteReport:
         description=HOSTILE,
         folder=ENDLESS,
         systems=[*names.values()],
-        duels=duels,
+        wins=wins,
         tables=[wide, *suite_report.tables],
         verdict=replace(verdict, sentences=[HOSTILE, ENDLESS], pictures=pictures),
     )
@@ -115,8 +115,8 @@ def test_nothing_scrolls_sideways_and_no_name_is_markup(
         assert _too_wide(page) == []
         assert page.title() == f"Evaluation report: {shown.suite}"
         assert page.locator("img").count() == 0
-        for duel in page.locator("details.duel > summary").all()[:2]:
-            duel.click()
+        for one in page.locator("details.wins > summary").all()[:2]:
+            one.click()
         assert _too_wide(page) == []
         page.close()
 

@@ -57,12 +57,12 @@ def _with_texts(root: Path) -> SuiteReport:
 def test_texts_of_users_are_text(tmp_path: Path) -> None:
     write_results(tmp_path)
     suite_report = _with_texts(tmp_path)
-    duel = next(duel for duel in suite_report.duels if duel.won or duel.lost)
-    examples = [replace(entry, title=HOSTILE, body=HOSTILE) for entry in [*duel.won, *duel.lost]]
+    one = next(one for one in suite_report.wins if one.won or one.lost)
+    examples = [replace(entry, title=HOSTILE, body=HOSTILE) for entry in [*one.won, *one.lost]]
     hostile = replace(
         suite_report,
         description=HOSTILE,
-        duels=[replace(duel, name=HOSTILE, won=examples)],
+        wins=[replace(one, name=HOSTILE, won=examples)],
         missing=[replace(gap, why=HOSTILE) for gap in suite_report.missing],
     )
     tags = _read(to_html([hostile], provenance()))
@@ -122,7 +122,7 @@ def test_one_system_is_not_compared(tmp_path: Path) -> None:
     save_result(only, tmp_path / "one")
     (out / "BM25/per_query").rename(tmp_path / "one/BM25/per_query")
     suite_report = _suite_report(tmp_path / "one", Options(resamples=100))
-    assert not suite_report.duels
+    assert not suite_report.wins
     assert "Significance marks, wins and losses" in {gap.section for gap in suite_report.missing}
 
 
@@ -137,9 +137,7 @@ def test_all_files_say_the_same(tmp_path: Path) -> None:
     suite_report = _with_texts(tmp_path)
     path = write_page([suite_report], tmp_path / "report")
     tree = json.loads((path.parent / "report.json").read_text())
-    board = next(
-        table for table in tree["chapters"][0]["tables"] if table["title"] == "Leaderboard"
-    )
+    board = next(table for table in tree["suites"][0]["tables"] if table["title"] == "Leaderboard")
     texts = [path.with_suffix(end).read_text() for end in (".md", ".tex", ".html")]
     for row in board["rows"]:
         for cell in row[3:]:
@@ -175,7 +173,7 @@ def test_colours_have_the_contrast_that_wcag_asks_for(mode: int) -> None:
         assert (light + 0.05) / (dark + 0.05) >= least, (front, back)
 
 
-def test_two_suites_are_two_chapters(tmp_path: Path) -> None:
+def test_two_suites_are_on_one_page(tmp_path: Path) -> None:
     write_results(tmp_path)
     suite_report = _with_texts(tmp_path)
     tags = _read(to_html([suite_report, suite_report], provenance()))

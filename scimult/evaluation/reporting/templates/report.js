@@ -44,12 +44,12 @@ for (const table of document.querySelectorAll("table")) {
   table.closest(".scroll").before(line);
 }
 
-/* Show the duels of one data set only. */
+/* Show wins and losses of one data set only. */
 for (const select of document.querySelectorAll("select.sets")) {
   select.closest(".filter").hidden = false;
   select.addEventListener("change", () => {
-    for (const duel of select.closest("section").querySelectorAll("details.duel")) {
-      duel.hidden = select.value !== "" && duel.dataset.set !== select.value;
+    for (const wins of select.closest("section").querySelectorAll("details.wins")) {
+      wins.hidden = select.value !== "" && wins.dataset.set !== select.value;
     }
   });
 }
