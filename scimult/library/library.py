@@ -156,9 +156,10 @@ class Library:
 
     def refresh(self) -> None:
         """See what other processes changed."""
-        self._given = self._opened.kept
+        opened: Opened | None = self.__dict__.pop("_opened", None)
+        if opened is not None:
+            self._given = opened.kept
         self.state = State(self.path)
-        self.__dict__.pop("_opened", None)
 
     def search(self, text: str = "", *, task: str = "search", **options: Any) -> Hits:
         """Find papers for words, papers of the library, or an own vector.
