@@ -108,12 +108,12 @@ def import_adapters(
         If a file is damaged or wants to run code, if an adapter computes what ours do not,
         does not fit the base, or is of another width than the others.
     """
-    tasks, routing, chosen = _route_adapters(adapters)
+    tasks, routing, paths = _route_adapters(adapters)
     folder = find_model_folder(base)
     plain, weights = read_folder(folder, "cls", similarity)
     _check_base(plain.encoder, folder)
-    read = {path: _read_adapter(path, plain.encoder) for path in dict.fromkeys(chosen.values())}
-    by_route = {route: read[path] for route, path in chosen.items()}
+    read = {path: _read_adapter(path, plain.encoder) for path in dict.fromkeys(paths.values())}
+    by_route = {route: read[path] for route, path in paths.items()}
     tree = plain.model_dump() | {
         "tasks": [task.model_dump() for task in tasks],
         "routing": routing,
@@ -145,14 +145,14 @@ def _route_adapters(
     names = list(dict.fromkeys(key.partition("/")[0] for key in adapters))
     tasks = named_tasks(names)
     routing: Routing = "task_and_side" if any("/" in key for key in adapters) else "task"
-    chosen, used = {}, set()
+    paths, used = {}, set()
     for route in route_names(tasks, routing):
         key = route if route in adapters else route.partition("/")[0]
         if key not in adapters:
             raise ConfigError(
                 f"{route} has no adapter", fix=f"name it too: --adapter {route}=FOLDER"
             )
-        chosen[route] = adapters[key]
+        paths[route] = adapters[key]
         used.add(key)
     if unused := sorted(adapters.keys() - used):
         raise ConfigError(
@@ -160,7 +160,7 @@ def _route_adapters(
             value=unused,
             fix="leave it out",
         )
-    return tasks, routing, chosen
+    return tasks, routing, paths
 
 
 def _check_base(encoder: EncoderConfig, folder: Path) -> None:

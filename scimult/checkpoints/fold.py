@@ -192,11 +192,11 @@ def _of_route(weights: dict[str, Tensor], encoder: EncoderConfig, route: int) ->
     """Keep the given entry of every bank with several, under a vanilla encoder's names."""
     if encoder.lora is not None:
         weights = _with_updates(weights, encoder.lora, route)
-    found = {key: match for key in weights if (match := _EXPERT.match(key))}
-    banks = {match[1] for match in found.values() if match[2] != "0"}
-    kept = {}
+    matches = {key: match for key in weights if (match := _EXPERT.match(key))}
+    banks = {match[1] for match in matches.values() if match[2] != "0"}
+    plain = {}
     for key, value in weights.items():
-        match = found.get(key)
+        match = matches.get(key)
         if match is not None and match[1] in banks:
             if int(match[2]) != route:
                 continue
@@ -204,15 +204,15 @@ def _of_route(weights: dict[str, Tensor], encoder: EncoderConfig, route: int) ->
         # Norms may be in a bank of their own, or shared by experts; a plain block has one.
         key = key.replace(".attention.norm.experts.0.", ".attention.norm.")
         key = key.replace(".feed_forward_norm.", ".feed_forward.experts.0.norm.")
-        kept[key] = value
-    return kept
+        plain[key] = value
+    return plain
 
 
 def _with_updates(
     weights: dict[str, Tensor], layout: LowRankLayout, route: int
 ) -> dict[str, Tensor]:
     """Add a route's low-rank updates to their linears, in double precision until the end."""
-    kept = {key: value for key, value in weights.items() if ".lora." not in key}
+    merged = {key: value for key, value in weights.items() if ".lora." not in key}
     for key, up in weights.items():
         match = _UPDATE.match(key)
         if match is None or int(match[3]) != route:
@@ -221,7 +221,7 @@ def _with_updates(
         update = layout.alpha / layout.rank * (up.double() @ down.double())
         linear, part = _UPDATED[match[2]]
         name = f"{match[1]}.{linear}.weight"
-        changed = kept[name].double().clone()
+        changed = merged[name].double().clone()
         changed[part * len(update) : (part + 1) * len(update)] += update
-        kept[name] = changed
-    return kept
+        merged[name] = changed
+    return merged

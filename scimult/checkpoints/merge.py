@@ -97,22 +97,22 @@ def merge(
     CheckpointError
         If models differ in size, tokenizer, tasks or settings; the message names what differs.
     """
-    chosen = list(shares) or [1 / len(models)] * len(models)
-    _check_choice(models, chosen, method, base)
+    factors = list(shares) or [1 / len(models)] * len(models)
+    _check_choice(models, factors, method, base)
     loaded = [load_pretrained(path) for path in models]
     if base is not None:
         loaded.insert(0, load_pretrained(base))
     paths = [*([] if base is None else [base]), *models]
     config, weights = _alike(loaded, paths)
     if method == "average":
-        merged = average(weights, chosen)
+        merged = average(weights, factors)
     elif method == "task_vectors":
-        merged = add_task_vectors(weights[0], weights[1:], chosen)
+        merged = add_task_vectors(weights[0], weights[1:], factors)
     else:
-        merged = slerp(weights[0], weights[1], chosen[1] / sum(chosen))
+        merged = slerp(weights[0], weights[1], factors[1] / sum(factors))
     first = loaded[0 if base is None else 1]
     told: dict[str, Any] = {"method": method, "models": [str(path) for path in models]}
-    told |= {"shares": chosen, "base": None if base is None else str(base)}
+    told |= {"shares": factors, "base": None if base is None else str(base)}
     return _made(first, config, merged, told)
 
 
@@ -139,20 +139,20 @@ def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -
     names = model.tasks.names
     for name in shares or ():
         model.tasks[name]
-    chosen = [1.0 if shares is None else shares.get(name, 0.0) for name in names]
-    if not sum(chosen) > 0:
+    factors = [1.0 if shares is None else shares.get(name, 0.0) for name in names]
+    if not sum(factors) > 0:
         raise ConfigError("no expert has a share", value=dict(shares or {}))
     sides: tuple[Role | None, ...] = (None,)
     if tells_sides(model.config.routing):
         sides = ("query", "candidate")
     parts = [
         (share, fold(model, name, side))
-        for name, share in zip(names, chosen, strict=True)
+        for name, share in zip(names, factors, strict=True)
         for side in sides
     ]
     merged = average([weights for _, (_, weights) in parts], [share for share, _ in parts])
     config = parts[0][1][0].model_copy(update={"tasks": model.config.tasks})
-    told = {"method": "share_experts", "models": [str(path)], "shares": chosen}
+    told = {"method": "share_experts", "models": [str(path)], "shares": factors}
     return _made(model, config, merged, told)
 
 
@@ -246,18 +246,18 @@ def _differences(
     """Return by name what two models differ in; a plain encoder fits one with experts."""
     ours, theirs = goal.encoder.model_dump(), config.encoder.model_dump()
     free = _FREE | (set() if config.encoder.is_routed else {"experts"})
-    found = {
+    pairs = {
         name: (ours[name], theirs[name])
         for name in ours
         if ours[name] != theirs[name] and name not in free
     }
     for name in ("similarity", "unit_vectors"):
         if getattr(goal, name) != getattr(config, name):
-            found[name] = (getattr(goal, name), getattr(config, name))
+            pairs[name] = (getattr(goal, name), getattr(config, name))
     names = ([task.name for task in goal.tasks], [task.name for task in config.tasks])
     if tasks and sorted(names[0]) != sorted(names[1]):
-        found["tasks"] = names
-    return found
+        pairs["tasks"] = names
+    return pairs
 
 
 def _in_layout(
@@ -290,11 +290,11 @@ def _made(
     bad = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
     if bad:
         raise CheckpointError("a merged weight is not finite", value=bad[0], fix="check the models")
-    kept = like.config.model_dump() | {
+    tree = like.config.model_dump() | {
         "encoder": config.encoder.model_dump(),
         "routing": config.routing,
         "tasks": [task.model_dump() for task in config.tasks],
         "provenance": {"merged": told},
     }
-    made = PretrainedConfig.model_validate(kept)
+    made = PretrainedConfig.model_validate(tree)
     return Pretrained(_encoder(made, weights).eval(), like.tokenizer, made)

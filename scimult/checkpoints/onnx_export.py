@@ -154,11 +154,11 @@ def _compare(embedder: _Embedder, path: Path, max_length: int) -> float | None:
     for rows, tokens in ((1, min(5, max_length)), (4, min(33, max_length))):
         ids_BL, mask_BL = _example(rows, tokens, embedder.plain.config.vocab_size)
         inputs = dict(zip(_INPUTS, (ids_BL.numpy(), mask_BL.numpy()), strict=True))
-        found_BD: FloatArray = session.run(None, inputs)[0]
+        vectors_BD: FloatArray = session.run(None, inputs)[0]
         with torch.no_grad():
             wanted_BD = embedder(ids_BL, mask_BL).numpy()
         scale = max(1.0, float(np.abs(wanted_BD).max()))
-        worst = max(worst, float(np.abs(found_BD - wanted_BD).max()) / scale)
+        worst = max(worst, float(np.abs(vectors_BD - wanted_BD).max()) / scale)
     return worst
 
 

@@ -144,8 +144,8 @@ def load_pretrained(
     weights = _our_weights(folder, pretrained_config, family)
     model = empty_model(pretrained_config.encoder)
     load_strictly(model, weights, folder, assign=True)
-    found = tokenizer_for(pretrained_config.encoder, Path(tokenizer or folder))
-    return Pretrained(model.eval(), found, pretrained_config)
+    loaded = tokenizer_for(pretrained_config.encoder, Path(tokenizer or folder))
+    return Pretrained(model.eval(), loaded, pretrained_config)
 
 
 def tokenizer_for(encoder: EncoderConfig, folder: Path) -> TextTokenizer:

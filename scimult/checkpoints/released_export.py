@@ -113,8 +113,8 @@ def _reorder(weights: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
     banks = {key.partition(".experts.")[0] for key in weights if last in key}
     changed = {}
     for key, value in weights.items():
-        bank, found, rest = key.partition(".experts.")
-        if found and bank in banks:
+        bank, mark, rest = key.partition(".experts.")
+        if mark and bank in banks:
             number, _, name = rest.partition(".")
             key = f"{bank}.experts.{order.index(int(number))}.{name}"
         changed[key] = value

@@ -41,17 +41,17 @@ def find_layout(keys: list[str], path: Path) -> ExpertLayout | None:
     CheckpointError
         If blocks or sub-layers have different numbers of experts.
     """
-    found: dict[Sublayer, dict[int, int]] = {}
+    sublayers: dict[Sublayer, dict[int, int]] = {}
     for sublayer, mark in _MARKS.items():
         for key in keys:
             if match := re.fullmatch(rf"encoder\.layer\.(\d+)\.{mark}", key):
-                counts = found.setdefault(sublayer, {})
+                counts = sublayers.setdefault(sublayer, {})
                 counts[int(match[1])] = counts.get(int(match[1]), 0) + 1
-    if not found:
+    if not sublayers:
         return None
-    first = next(iter(found.values()))
+    first = next(iter(sublayers.values()))
     count = next(iter(first.values()))
-    for sublayer, counts in found.items():
+    for sublayer, counts in sublayers.items():
         if counts.keys() != first.keys() or set(counts.values()) != {count}:
             raise CheckpointError(
                 "expert layers differ from each other",
@@ -59,7 +59,7 @@ def find_layout(keys: list[str], path: Path) -> ExpertLayout | None:
                 value={sublayer: counts},
                 fix="expected the same blocks and the same number of experts everywhere",
             )
-    return ExpertLayout(count=count, sublayers=list(found), blocks=sorted(first))
+    return ExpertLayout(count=count, sublayers=list(sublayers), blocks=sorted(first))
 
 
 def moe_type_of(layout: ExpertLayout, num_blocks: int) -> str:

@@ -48,8 +48,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def _os_error(error: SafetensorError, path: Path) -> OSError:
     """Return what the system said, which safetensors hands on as text."""
-    found = re.search(r"os error (\d+)", str(error))
-    number = int(found[1]) if found else errno.EIO
+    match = re.search(r"os error (\d+)", str(error))
+    number = int(match[1]) if match else errno.EIO
     return OSError(number, os.strerror(number), str(path))
 
 

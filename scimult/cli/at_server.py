@@ -92,17 +92,17 @@ def ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
     request = Request(url, json.dumps(asked).encode(), headers, method="POST")
     try:
         with urlopen(request, timeout=_SECONDS) as answer:
-            found = json.load(answer)
+            reply = json.load(answer)
     except HTTPError as error:
         raise _refusal(error, url) from error
     except (URLError, OSError, ValueError) as error:
         fix = "start it with scimult serve LIBRARY, or name its address"
         reason = getattr(error, "reason", error)
         raise StorageError(f"no service answers at {url} ({reason})", fix=fix) from error
-    if not isinstance(found, dict) or "papers" not in found:
+    if not isinstance(reply, dict) or "papers" not in reply:
         fix = "name the address of scimult serve"
         raise StorageError(f"something else answers at {url}", fix=fix)
-    return found
+    return reply
 
 
 def rows_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -26,9 +26,9 @@ def audit_sets(folder: Path, sets: Mapping[str, LoadedSet]) -> dict[str, Contami
     from scimult.preparation.hygiene.audit import audit
 
     data = PreparedData.open(folder)
-    found = audit(data, {name: _audited(entry.dataset) for name, entry in sets.items()})
+    counts = audit(data, {name: _audited(entry.dataset) for name, entry in sets.items()})
     named = {"folder": folder.resolve().name, "fingerprint": data.fingerprint}
-    return {name: Contamination(**named, **entry) for name, entry in found.items()}
+    return {name: Contamination(**named, **entry) for name, entry in counts.items()}
 
 
 def _audited(data: TaskData) -> AuditedSet:

@@ -72,9 +72,9 @@ def compare(
         seed=seed or 0,
         confidence=confidence,
     )
-    found = compare_systems(results[0], settings, systems or [])
-    path = save_comparison(found, results[0])
-    table = differences(found)
+    comparison = compare_systems(results[0], settings, systems or [])
+    path = save_comparison(comparison, results[0])
+    table = differences(comparison)
     write_text(path.with_suffix(".md"), to_markdown(table, level=1))
     print_table(table)
     typer.echo(f"table in {path.with_suffix('.md')}, full precision in {path}")
@@ -82,10 +82,10 @@ def compare(
 
 def _patterns(specs: list[str]) -> dict[str, list[str]]:
     example = "experts=experts-0,experts-1 or 'experts=experts-*'"
-    found = named_values(
+    runs = named_values(
         specs, "a run", "NAME=SYSTEM,SYSTEM", example, lambda members: all(members.split(","))
     )
-    return {name: members.split(",") for name, members in found.items()}
+    return {name: members.split(",") for name, members in runs.items()}
 
 
 def _compare_runs(
@@ -101,14 +101,14 @@ def _compare_runs(
     from scimult.files import write_json, write_text
     from scimult.table import to_latex, to_markdown
 
-    found = compare_runs(folders, patterns, baseline, systems, confidence)
-    tables = [table for one in found for table in (score_table(one), difference_table(one))]
+    suites = compare_runs(folders, patterns, baseline, systems, confidence)
+    tables = [table for one in suites for table in (score_table(one), difference_table(one))]
     path = folders[0] / f"runs_{baseline}.json"
-    told = {"format": "scimult-runs/1", "suites": [asdict(one) for one in found]}
+    told = {"format": "scimult-runs/1", "suites": [asdict(one) for one in suites]}
     write_json(path, {**told, "provenance": provenance()})
     write_text(path.with_suffix(".md"), "\n".join(to_markdown(table) for table in tables))
     write_text(path.with_suffix(".tex"), "\n".join(map(to_latex, tables)))
-    write_text(path.with_suffix(".csv"), to_csv(found))
+    write_text(path.with_suffix(".csv"), to_csv(suites))
     for table in tables:
         print_table(table)
     typer.echo(f"tables in {path.with_suffix('.md')}, .tex and .csv, full precision in {path}")

@@ -24,9 +24,9 @@ def correlate(
     from scimult.files import write_json, write_text
     from scimult.table import to_markdown
 
-    found = correlate_sets(results)
-    write_json(results / "correlation.json", found.model_dump(mode="json"))
-    pages = [to_markdown(correlation_table(found, name), level=1) for name in METHODS]
+    correlation = correlate_sets(results)
+    write_json(results / "correlation.json", correlation.model_dump(mode="json"))
+    pages = [to_markdown(correlation_table(correlation, name), level=1) for name in METHODS]
     write_text(results / "correlation.md", "\n".join(pages))
-    print_table(correlation_table(found, method))
+    print_table(correlation_table(correlation, method))
     echo(f"all methods in {results / 'correlation.md'}, full precision beside it")

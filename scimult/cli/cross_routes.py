@@ -38,13 +38,13 @@ def cross_routes(
     from scimult.inference import SciMult
     from scimult.progress import note
 
-    chosen = load_suite(suite)
-    loaded = load_sets(chosen, data, sets or [], skip_bad=skip_bad)
+    config = load_suite(suite)
+    loaded = load_sets(config, data, sets or [], skip_bad=skip_bad)
     encoder = SciMult.from_pretrained(model, device=device)
     routed = [FixedRoute(encoder, task) for task in encoder.tasks.names]
     names = [route.name for route in routed]
     others = [result for result in load_results(out) if result.system not in names]
-    check_comparable(others, chosen.name, {name: entry.facts for name, entry in loaded.items()})
+    check_comparable(others, config.name, {name: entry.facts for name, entry in loaded.items()})
     for name in names:
         folder_of(out, name)
     settings = {"folder": str(model), "fingerprint": encoder.fingerprint}
@@ -54,7 +54,7 @@ def cross_routes(
             route, {**settings, **route.settings()}, device=device or "cpu", show_progress=True
         )
         with only_writer(folder_of(out, route.name)):
-            evaluate(system, chosen, loaded, out)
+            evaluate(system, config, loaded, out)
     written = [result for result in load_results(out) if result.system in names]
     for grid in cross_tables(written):
         print_table(grid)

@@ -75,11 +75,11 @@ def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
     """Print a command, run it and wait; its output goes where ours goes."""
-    shown = shlex.join(command)
-    typer.secho(f"\n$ {shown}", bold=True)
+    line = shlex.join(command)
+    typer.secho(f"\n$ {line}", bold=True)
     started = time.perf_counter()
     code = subprocess.run(command, env=environment, check=False).returncode
     if code != 0:
         fix = "read its last lines; it can be run by hand, and the demo continues from there"
-        raise SciMultError(f"command failed with exit code {code}", value=shown, fix=fix)
+        raise SciMultError(f"command failed with exit code {code}", value=line, fix=fix)
     typer.echo(f"({time.perf_counter() - started:.0f} s)")

@@ -106,8 +106,8 @@ def encode(
         options: dict[str, Any] = {"actors": actors, "rows": rows, "precision": store}
         options |= {"task": task, "role": role, "skip_bad": skip_bad}
         options |= {"loading": {**loading, "device": device}, "reading": reading}
-        found = encode_with_ray(texts, model, out, **options)
-        echo(f"{out}: {found.texts:,} embeddings, {found.encoded:,} of them now")
+        done = encode_with_ray(texts, model, out, **options)
+        echo(f"{out}: {done.texts:,} embeddings, {done.encoded:,} of them now")
         return
     encoder = SciMult.from_pretrained(model, device=local_device(device), **loading)
     kind = "paper" if task == ALL else encoder.kind(task, role)

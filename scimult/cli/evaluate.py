@@ -141,8 +141,8 @@ def evaluate(
     if audit is not None and not (bm25 or any(asked)):
         from scimult.evaluation.suites import load_suite
 
-        chosen = load_suite(suite, overrides or [])
-        loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
+        config = load_suite(suite, overrides or [])
+        loaded, missing = _load(config, data, sets or [], available, skip_bad)
         _show_audit(audit, loaded, missing)
         return
     if out is None:
@@ -155,21 +155,21 @@ def evaluate(
     from scimult.evaluation.suites import load_suite
     from scimult.files import only_writer
 
-    kept = None if store is None else Store(store, precision)
+    opened = None if store is None else Store(store, precision)
     makers = make_systems(
-        bm25, lexical or [], embeddings or [], model or [], encoder or [], device, kept
+        bm25, lexical or [], embeddings or [], model or [], encoder or [], device, opened
     )
     dev = add_hybrids(makers, fuse or [], rerank or [], device)
-    chosen = load_suite(suite, overrides or [])
+    config = load_suite(suite, overrides or [])
     with nullcontext() if store is None else _ranks_together(), ExitStack() as held:
         if download:
-            _download(chosen.select(sets or []), data, wait=store is not None)
-        loaded, missing = _load(chosen, data, sets or [], available, skip_bad)
+            _download(config.select(sets or []), data, wait=store is not None)
+        loaded, missing = _load(config, data, sets or [], available, skip_bad)
         _fill(dev, loaded, data, skip_bad)
         audited = audit_sets(audit, loaded) if audit and distributed.is_main() else {}
         others = [result for result in load_results(out) if result.system not in makers]
         facts = {name: entry.facts for name, entry in loaded.items()}
-        check_comparable(others, chosen.name, facts)
+        check_comparable(others, config.name, facts)
         for folder in [folder_of(out, name) for name in makers]:
             lock = partial(held.enter_context, only_writer(folder))
             # Without a store the main rank is alone, whatever the launcher started.
@@ -181,7 +181,7 @@ def evaluate(
             if distributed.is_main():
                 result = score(
                     system,
-                    chosen,
+                    config,
                     loaded,
                     out,
                     earlier=earlier,
@@ -252,8 +252,8 @@ def _fill(
     from scimult.evaluation.hybrid import read_dev_sets
 
     benchmarks = {name: entry.benchmark for name, entry in loaded.items()}
-    for split, found in dev.items():
-        found.update(read_dev_sets(benchmarks, data, split, skip_bad=skip_bad))
+    for split, sets in dev.items():
+        sets.update(read_dev_sets(benchmarks, data, split, skip_bad=skip_bad))
 
 
 def _tell(system: str, name: str, result: SetResult | Exception | None) -> None:
@@ -308,13 +308,13 @@ def _ranks_together() -> Iterator[None]:
             distributed.shut_down()
 
 
-def _show_suites(chosen: str, data: Path) -> None:
+def _show_suites(given: str, data: Path) -> None:
     """Print every suite: its sets, how they are scored, their origin, whether they are here."""
     from scimult.evaluation.datasets import missing_files
     from scimult.evaluation.suites import load_suite, suite_names
 
     echo(f"looked for below {data} (--data)")
-    for name in dict.fromkeys([*suite_names(), chosen]):
+    for name in dict.fromkeys([*suite_names(), given]):
         suite = load_suite(name)
         echo(f"{suite.name}: {suite.description}")
         echo(f"  data: {suite.how_to_get}")

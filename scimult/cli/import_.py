@@ -99,10 +99,10 @@ def import_(
     echo(f"model saved in {out}")
 
 
-def _refuse(options: Mapping[str, object], chosen: str) -> None:
+def _refuse(options: Mapping[str, object], option: str) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise ConfigError(f"{', '.join(given)} has no meaning with {chosen}", fix="leave it out")
+        raise ConfigError(f"{', '.join(given)} has no meaning with {option}", fix="leave it out")
 
 
 def _released(

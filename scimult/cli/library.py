@@ -167,8 +167,8 @@ def remove(
     if bool(ids) == (where is not None):
         raise DataError("no papers are named", fix="give ids, or a condition with --where")
     opened = Library.open(folder)
-    chosen = ids or opened.ids(where=where)
-    changes = opened.remove(chosen)
+    names = ids or opened.ids(where=where)
+    changes = opened.remove(names)
     if ids and changes.removed < len(set(ids)):
         echo(f"{len(set(ids)) - changes.removed} of {len(set(ids))} ids are not in it", err=True)
     _tell(folder, len(opened), changes)
@@ -376,14 +376,14 @@ class _incoming:
 
 def columns_of(given: list[str] | None) -> dict[str, str]:
     """Return the fields of options such as ``--column abstract=summary``, by name."""
-    found = {}
+    fields = {}
     for text in given or ():
         name, sign, field = text.partition("=")
         if not (sign and name.strip() and field.strip()):
             fix = "write NAME=FIELD, such as --column abstract=summary"
             raise DataError("no column", value=text, fix=fix)
-        found[name.strip()] = field.strip()
-    return found
+        fields[name.strip()] = field.strip()
+    return fields
 
 
 def _tell(folder: Path, count: int, changes: Changes) -> None:

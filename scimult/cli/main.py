@@ -137,9 +137,9 @@ class CommandLine(typer.Typer):
         words = sys.argv[1:] if given is None else given
         called = next((word for word in words if not word.startswith("-")), None)
         verbs, groups = self.registered_commands, self.registered_groups
-        chosen = [verb for verb in verbs if verb.name == called]
-        if chosen:
-            self.registered_commands, self.registered_groups = chosen, []
+        only = [verb for verb in verbs if verb.name == called]
+        if only:
+            self.registered_commands, self.registered_groups = only, []
         try:
             return super().__call__(*args, **kwargs)
         finally:

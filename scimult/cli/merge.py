@@ -151,8 +151,8 @@ def _gate(
     from scimult.hardware import usable_device
     from scimult.inference import SciMult
 
-    chosen = load_suite(suite)
-    loaded = load_sets(chosen, data, sets)
+    config = load_suite(suite)
+    loaded = load_sets(config, data, sets)
     encoders = [SciMult(merged, name=MERGED, device=device)]
     encoders += [SciMult.from_pretrained(path, device=device) for path in others]
     unknown: list[str] = []
@@ -160,8 +160,8 @@ def _gate(
         settings = {"fingerprint": encoder.fingerprint}
         where = str(usable_device(device))
         system = DenseSystem(encoder, settings, device=where, show_progress=True)
-        found = evaluate(system, chosen, loaded, results, earlier="replace")
-        unknown += [f"{encoder.name} on {name}: {why}" for name, why in found.failed.items()]
+        scores = evaluate(system, config, loaded, results, earlier="replace")
+        unknown += [f"{encoder.name} on {name}: {why}" for name, why in scores.failed.items()]
     print_table(score_table(update_table(results)))
     if unknown:
         fix = "mend what failed, or leave these sets out with --sets; nothing was written"

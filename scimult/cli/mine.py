@@ -78,15 +78,15 @@ def mine(
     from scimult.preparation.steps import Steps
 
     before = read_yaml(config) if config else PreparedData.open(folder).manifest.mining
-    chosen = validate(MiningConfig, apply_overrides(before, overrides or ()), config)
+    rules = validate(MiningConfig, apply_overrides(before, overrides or ()), config)
     folder = folder.resolve()
-    kept = Steps(steps or folder.with_name(f".{folder.name}.steps"), verify=verify)
+    cache = Steps(steps or folder.with_name(f".{folder.name}.steps"), verify=verify)
     if shard is not None:
         mine_shard(
-            folder, chosen, _shard(shard), kept, open_encoder, limits=Limits(memory, threads)
+            folder, rules, _shard(shard), cache, open_encoder, limits=Limits(memory, threads)
         )
         return
-    mine_again(folder, chosen, open_encoder, kept, limits=Limits(memory, threads))
+    mine_again(folder, rules, open_encoder, cache, limits=Limits(memory, threads))
     print_prepared(PreparedData.open(folder))
 
 

@@ -75,7 +75,7 @@ def mteb(
     from scimult.inference.mteb_model import MtebEncoder
     from scimult.inference.mteb_tasks import find_tasks
 
-    chosen = find_tasks(tasks, language or ["eng"])
+    wanted = find_tasks(tasks, language or ["eng"])
     encoder = open_model(model, device, dtype, pooling, similarity)
     called = name or encoder.name
     settings: dict[str, Any] = {
@@ -90,13 +90,13 @@ def mteb(
         result = score(
             MtebSystem(called, settings),
             MtebEncoder(encoder, routes),
-            chosen,
+            wanted,
             out,
             cache or out / "mteb",
             again=again,
             on_task=partial(_tell, called),
         )
-    asked = {task.metadata.name for task in chosen}
+    asked = {task.metadata.name for task in wanted}
     _show_table(out, [key for key in result.failed if key in asked], as_json)
 
 

@@ -120,10 +120,10 @@ def prepare(
         config = raw / SOURCES_FILE
     if out is not None:
         assert config is not None
-        chosen = [*cleaning, *overrides, *([] if root is None else [f"root={root}"])]
-        kept = steps or out.with_name(f".{out.name}.steps")
+        changes = [*cleaning, *overrides, *([] if root is None else [f"root={root}"])]
+        cache = steps or out.with_name(f".{out.name}.steps")
         ways = {"skip_bad": skip_bad, "verify": verify}
-        _build(config, chosen, out, tokenizer, kept, workers, memory, **ways)
+        _build(config, changes, out, tokenizer, cache, workers, memory, **ways)
 
 
 def _check(
@@ -177,8 +177,8 @@ def _download(name: str, folder: Path | None, overrides: Sequence[str]) -> None:
         fix = f"get them from {source.url} into {folder}; --download knows {able}"
         raise ConfigError(problem, value=name, fix=fix)
     options = [item for item in overrides if not item.startswith(DATASET_PREFIX)]
-    chosen = validate(source.options, apply_overrides({}, options))
-    download(source.download(chosen), folder, lambda path: echo(f"downloading {path}", err=True))
+    settings = validate(source.options, apply_overrides({}, options))
+    download(source.download(settings), folder, lambda path: echo(f"downloading {path}", err=True))
 
 
 def _list_sources() -> None:
@@ -210,9 +210,9 @@ def _check_choices(source: str, overrides: Sequence[str]) -> None:
         fix = f"leave out {DATASET_PREFIX!r}"
         raise ConfigError(f"{source} has its own {name}", value=DATASET_PREFIX + name, fix=fix)
     any_source = {"name": "any", "papers": "papers", "citations": "citations"}
-    chosen = validate(DatasetConfig, apply_overrides({"sources": [any_source]}, overrides))
-    if chosen.hygiene.evaluation_folder is not None:
-        find_sets(chosen.hygiene.evaluation_folder)
+    config = validate(DatasetConfig, apply_overrides({"sources": [any_source]}, overrides))
+    if config.hygiene.evaluation_folder is not None:
+        find_sets(config.hygiene.evaluation_folder)
 
 
 def _convert(
@@ -228,8 +228,8 @@ def _convert(
     from scimult.preparation.sources import SOURCES, convert
 
     source = SOURCES[name]
-    chosen = validate(source.options, apply_overrides({}, options))
-    conversion, notes = convert(source, chosen, source_folder, raw, **choices)
+    settings = validate(source.options, apply_overrides({}, options))
+    conversion, notes = convert(source, settings, source_folder, raw, **choices)
     print_counts(f"{raw}: raw files", conversion.counts)
     for note in conversion.notes:
         typer.echo(note, err=True)

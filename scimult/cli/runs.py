@@ -33,18 +33,18 @@ def runs(
     from scimult.errors import ConfigError
     from scimult.training import runs as found_runs
 
-    found = found_runs.find_runs(folders)
+    paths = found_runs.find_runs(folders)
     if not compare:
-        summaries = [found_runs.summarise(folder) for folder in found]
+        summaries = [found_runs.summarise(folder) for folder in paths]
         if as_json:
             for summary in summaries:
                 typer.echo(json.dumps(asdict(summary), ensure_ascii=False))
         else:
             print_table(runs_table(summaries))
         return
-    if len(found) < 2:
-        raise ConfigError("--compare takes two runs or more", value=[str(path) for path in found])
-    comparison = found_runs.compare_runs(found)
+    if len(paths) < 2:
+        raise ConfigError("--compare takes two runs or more", value=[str(path) for path in paths])
+    comparison = found_runs.compare_runs(paths)
     if as_json:
         typer.echo(json.dumps(asdict(comparison), ensure_ascii=False))
         return

@@ -82,11 +82,11 @@ def make_systems(
         name, make = _lexical(spec)
         _add(makers, name, make)
     for spec in stored:
-        chosen = parse_system(spec, STORED_OPTIONS)
-        _add(makers, chosen.name, partial(_stored, chosen, device))
+        system = parse_system(spec, STORED_OPTIONS)
+        _add(makers, system.name, partial(_stored, system, device))
     for spec in models:
-        chosen = parse_system(spec, MODEL_OPTIONS)
-        _add(makers, chosen.name, partial(_model, chosen, device, store))
+        system = parse_system(spec, MODEL_OPTIONS)
+        _add(makers, system.name, partial(_model, system, device, store))
     for spec in encoders:
         name, others = _encoder_specs(spec)
         _add(makers, name, partial(_encoder, name, others, _combination(spec), device, store))
@@ -119,8 +119,8 @@ def add_hybrids(
     dev: dict[str, dict[str, DevSet]] = {}
     for spec in fused:
         spec, split = _without_dev(spec)
-        chosen = parse_system(spec, {"by": ("rank", "weights")})
-        names, by = str(chosen.folder).split("+"), chosen.options.get("by", "rank")
+        system = parse_system(spec, {"by": ("rank", "weights")})
+        names, by = str(system.folder).split("+"), system.options.get("by", "rank")
         if len(set(names)) < 2 or (by == "weights" and len(names) > 2):
             many = "two systems" if by == "weights" else "several systems"
             raise ConfigError(f"{by} fuses {many}", value=spec, fix="write hybrid=BM25+mymodel")
@@ -128,7 +128,7 @@ def add_hybrids(
         if split is not None and by != "weights":
             raise ConfigError("dev= is for weights", value=spec, fix="write by=weights,dev=dev")
         chosen_on = None if split is None else dev.setdefault(split, {})
-        _add(makers, chosen.name, partial(_fused, chosen.name, members, by, chosen_on, split))
+        _add(makers, system.name, partial(_fused, system.name, members, by, chosen_on, split))
     for spec in reranked:
         name, value, rest = _taken_apart(spec)
         first, plus, model = value.partition("+")
@@ -227,18 +227,18 @@ def _lexical(spec: str) -> tuple[str, Callable[[], System]]:
     name, preset, rest = _taken_apart(spec)
     if preset not in PRESETS:
         raise UnknownNameError("preset of BM25", preset, PRESETS)
-    chosen = {**PRESETS[preset]}
+    settings = {**PRESETS[preset]}
     numbers: dict[str, float] = {"k1": K1, "b": B}
     for item in rest:
         key, _, value = item.partition("=")
         if key in ("tokens", "stop_words", "stemmer"):
-            chosen[key] = value
+            settings[key] = value
         elif key in numbers:
             numbers[key] = _number(key, value)
         else:
             known = ["tokens", "stop_words", "stemmer", *numbers]
             raise UnknownNameError("option of BM25", key, known)
-    return name, partial(BM25System, name, Analyser(**chosen), k1=numbers["k1"], b=numbers["b"])
+    return name, partial(BM25System, name, Analyser(**settings), k1=numbers["k1"], b=numbers["b"])
 
 
 def _number(key: str, text: str) -> float:
@@ -303,14 +303,14 @@ def _encoder_specs(spec: str) -> tuple[str, list[EncoderSpec]]:
 
     name, presets, rest = _taken_apart(spec)
     overrides = [item for item in rest if item.partition("=")[0] != COMBINE]
-    found = [load_spec(preset, overrides) for preset in presets.split("+")]
-    for one in found:
+    specs = [load_spec(preset, overrides) for preset in presets.split("+")]
+    for one in specs:
         check_keys(one, catalogue().names)
-    return name, found
+    return name, specs
 
 
 def _combination(spec: str) -> Combination:
-    chosen = parse_system(
+    system = parse_system(
         ",".join(
             item
             for place, item in enumerate(spec.split(","))
@@ -318,7 +318,7 @@ def _combination(spec: str) -> Combination:
         ),
         {COMBINE: COMBINATIONS},
     )
-    return cast("Combination", chosen.options.get(COMBINE, "mean"))
+    return cast("Combination", system.options.get(COMBINE, "mean"))
 
 
 def _encoder(

@@ -50,7 +50,7 @@ def print_sources(sources: Sequence[PublicSource]) -> None:
 def print_counts(title: str, counts: Mapping[str, Mapping[str, int]]) -> None:
     """Print what was counted of every source, zeros left out."""
     rows = [
-        texts(name, ", ".join(f"{count:,} {what}" for what, count in found.items() if count))
-        for name, found in counts.items()
+        texts(name, ", ".join(f"{count:,} {what}" for what, count in numbers.items() if count))
+        for name, numbers in counts.items()
     ]
     print_table(Table(title, ["source", "count"], 2, rows))

@@ -69,8 +69,8 @@ def tag(
     if library is not None:
         if out is not None:
             check_output_file(out, overwrite, check_texts(labels))
-        found = _of_library(library, model, labels, where, paper, top, task, device, skip_bad)
-        _show(found, str(library), out, as_json)
+        rows = _of_library(library, model, labels, where, paper, top, task, device, skip_bad)
+        _show(rows, str(library), out, as_json)
         return
     assert model is not None
     assert papers is not None
@@ -84,8 +84,8 @@ def tag(
     labels_CD = embed(encoder, space, task, "candidate", no_cache)
     lists = ranked(encoder, space, labels_CD, papers_ND, top)
     tagged: list[dict[str, Any]] = [
-        {"id": name, "title": text.title, "labels": found}
-        for name, text, found in zip(queries.ids, queries.texts, lists, strict=True)
+        {"id": name, "title": text.title, "labels": best}
+        for name, text, best in zip(queries.ids, queries.texts, lists, strict=True)
     ]
     _show(tagged, str(queries.path), out, as_json)
 
@@ -125,5 +125,5 @@ def _show(tagged: list[dict[str, Any]], source: str, out: Path | None, as_json: 
         show_list(rows, f"labels of {source}", as_json=False)
 
 
-def _names(found: list[dict[str, Any]]) -> str:
-    return "\n".join(str(label["title"]) for label in found)
+def _names(labels: list[dict[str, Any]]) -> str:
+    return "\n".join(str(label["title"]) for label in labels)

@@ -89,7 +89,7 @@ def train(
     tagged = [] if not papers else _tagged(papers, form, column, rejects)
     if rejects.counts:
         echo(rejects.summary(), err=True)
-    kept = folder.parent / f".{folder.name}.unfinished"
+    store = folder.parent / f".{folder.name}.unfinished"
     made = Tagger.train(
         folder,
         terms,
@@ -98,14 +98,14 @@ def train(
         device=device,
         dtype=dtype,
         settings={"pooling": pooling, "similarity": similarity},
-        store=kept,
+        store=store,
         task=task,
         hierarchy=hierarchy,
         drop_unknown=drop_unknown,
         seed=seed,
         show_progress=True,
     )
-    shutil.rmtree(kept, ignore_errors=True)
+    shutil.rmtree(store, ignore_errors=True)
     facts = made.facts
     echo(f"{folder}: {made}")
     if made.is_calibrated:
@@ -224,8 +224,8 @@ def tag(
         echo(f"{out}: {tags:,} tags for {count:,} papers")
     else:
         read = list(incoming)
-        found = suggest([text for _, text in read])
-        rows = [as_row(n, text.title, tags) for (n, text), tags in zip(read, found, strict=True)]
+        lists = suggest([text for _, text in read])
+        rows = [as_row(n, text.title, tags) for (n, text), tags in zip(read, lists, strict=True)]
         _print(rows, str(folder), as_json)
     if rejects.counts:
         echo(rejects.summary(), err=True)
@@ -280,7 +280,7 @@ def _print(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
     if as_json:
         show_list(rows, "", as_json=True)
         return
-    shown = [
+    lines = [
         {
             "paper": row["title"] if place == 0 else "",
             "score": one["score"],
@@ -290,4 +290,4 @@ def _print(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
         for row in rows
         for place, one in enumerate(row["tags"])
     ]
-    show_list(shown, f"tags by {title}", as_json=False)
+    show_list(lines, f"tags by {title}", as_json=False)

@@ -80,9 +80,9 @@ def teach(
         given = _read(vectors, ids)
         written = write_imported(out, texts, given, precision=precision, overwrite=overwrite)
     else:
-        kept = store or out.resolve().with_name(f".{out.resolve().name}.unfinished")
+        cache = store or out.resolve().with_name(f".{out.resolve().name}.unfinished")
         task = _task(model, task)
-        system = _system(model, encoder, device, kept, precision)
+        system = _system(model, encoder, device, cache, precision)
         meta = system.describe()
         written = write_encoded(
             out,
@@ -94,7 +94,7 @@ def teach(
             overwrite=overwrite,
         )
         if store is None:
-            shutil.rmtree(kept, ignore_errors=True)
+            shutil.rmtree(cache, ignore_errors=True)
     echo(f"{out}: {len(texts):,} vectors of width {written.width}, in {precision}")
 
 

@@ -168,8 +168,8 @@ class BulkEncoder:
     def _vectors(self, texts: list[Text]) -> dict[str, FloatArray]:
         if self._task == ALL:
             return self._model.encode(texts, task=ALL, role=self._role, show_progress=True)
-        found_ND = self._model.encode(texts, task=self._task, role=self._role, show_progress=True)
-        return {self._task: found_ND}
+        vectors_ND = self._model.encode(texts, task=self._task, role=self._role, show_progress=True)
+        return {self._task: vectors_ND}
 
 
 def encode_shards(
@@ -242,9 +242,9 @@ def windows(texts: Iterable[tuple[str, Text]], rows: int) -> Iterator[Window]:
         yield Window(number, [name for name, _ in held], [text for _, text in held])
 
 
-def _read_ahead(found: Iterator[Window]) -> Iterator[Window]:
+def _read_ahead(source: Iterator[Window]) -> Iterator[Window]:
     """Yield windows; the next one is read while the caller is at work with one."""
-    read = made_ahead(lambda _: next(found, None), count())
+    read = made_ahead(lambda _: next(source, None), count())
     return (window for window in takewhile(lambda window: window is not None, read) if window)
 
 

@@ -111,16 +111,16 @@ class EmbeddingCache:
 
     def _make_room(self, needed: int) -> None:
         """Remove what was not used for longest, until ``needed`` more bytes fit the bound."""
-        found = []
+        entries = []
         for folder in self.folder.iterdir() if self.folder.is_dir() else ():
             if _UNFINISHED.fullmatch(folder.name):
                 remove_if_dead(folder)
             elif (folder / META_FILE).is_file():
                 with suppress(OSError):  # another process removed it
                     size = sum(file.stat().st_size for file in folder.iterdir())
-                    found.append((folder.stat().st_mtime, size, folder))
-        total = sum(size for _, size, _ in found)
-        for _, size, folder in sorted(found):
+                    entries.append((folder.stat().st_mtime, size, folder))
+        total = sum(size for _, size, _ in entries)
+        for _, size, folder in sorted(entries):
             if total + needed <= self.max_bytes:
                 return
             shutil.rmtree(folder, ignore_errors=True)

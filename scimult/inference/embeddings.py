@@ -104,9 +104,9 @@ def encode_collection(
     if cache is None:
         return model.encode(collection.texts, task=task, role=role, show_progress=True)
     origin = provenance(model, collection, task, role)
-    kept_ND = cache.read(origin.key, collection.ids, model.width)
-    if kept_ND is not None:
-        return kept_ND
+    cached_ND = cache.read(origin.key, collection.ids, model.width)
+    if cached_ND is not None:
+        return cached_ND
     embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
     cache.keep(origin.key, collection.ids, embeddings_ND, _meta(model, collection, origin))
     return embeddings_ND

@@ -141,10 +141,10 @@ class SciMult:
             tokenizer=tokenizer,
         )
         name = name or Path(path).resolve().name.removeprefix(PACKAGE)
-        found = cls(pretrained, name=name, device=device, dtype=dtype)
+        model = cls(pretrained, name=name, device=device, dtype=dtype)
         # Nobody else holds this model, and could change its weights.
-        pack_linears(found._model)
-        return found
+        pack_linears(model._model)
+        return model
 
     def __repr__(self) -> str:
         lengths = ", unit vectors" if self.unit_vectors else ""
@@ -321,9 +321,9 @@ class SciMult:
         sides = self.paper_sides(role)
         route_of_task = [self._pretrained.route(*side) for side in sides.items()]
         routes = sorted(set(route_of_task))
-        found_RND = self._embed(as_texts(texts, "paper"), routes, {}, show_progress)
+        vectors_RND = self._embed(as_texts(texts, "paper"), routes, {}, show_progress)
         # A copy for each task: where two share a route, changing one must not change the other.
-        copies = found_RND[[routes.index(route) for route in route_of_task]]
+        copies = vectors_RND[[routes.index(route) for route in route_of_task]]
         return dict(zip(sides, copies, strict=True))
 
     def _embed(

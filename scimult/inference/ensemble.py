@@ -61,11 +61,11 @@ class Ensemble:
 
     def task_for(self, task: str, fallback: str) -> str:
         """Return ``task`` if all members know it, else ``fallback``."""
-        chosen = {
+        tasks = {
             member.task_for(task, fallback) if isinstance(member, TaskChooser) else fallback
             for member in self._members
         }
-        return task if chosen == {task} else fallback
+        return task if tasks == {task} else fallback
 
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False

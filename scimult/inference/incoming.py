@@ -112,12 +112,12 @@ def _placed(
     format: str | None,
     columns: Mapping[str, str | None] | None,
 ) -> Iterator[tuple[str, Text, Path, int]]:
-    found = _files(files, kind)
+    paths = _files(files, kind)
     ours = kind != "paper" or (
-        not columns and all(guess_format(path, format) == ("json", "plain") for path in found)
+        not columns and all(guess_format(path, format) == ("json", "plain") for path in paths)
     )
     if ours:
-        for path in found:
+        for path in paths:
             for record, (name, text) in read_records(path, kind, rejects):
                 yield name, text, record.path, record.line
         return

@@ -78,20 +78,20 @@ def find_tasks(names: Sequence[str], languages: Sequence[str]) -> list[Any]:
 
     listed = scientific_tasks()
     known = dict.fromkeys(_all_names())
-    chosen: dict[str, None] = {}
+    wanted: dict[str, None] = {}
     for name in names:
         if name in listed.groups:
             members = [key for key, task in listed.tasks.items() if task.group == name]
-            chosen.update(dict.fromkeys(key for key in members if key in known))
+            wanted.update(dict.fromkeys(key for key in members if key in known))
             absent = [key for key in members if key not in known]
             if absent:
                 warn(f"left out, as this version of MTEB does not have them: {', '.join(absent)}")
         elif name in known:
-            chosen[name] = None
+            wanted[name] = None
         else:
             raise UnknownNameError("task of MTEB or group", name, _like(name, listed, list(known)))
     tasks = []
-    for name in chosen:
+    for name in wanted:
         try:
             task = mteb.get_task(name, languages=list(languages), exclusive_language_filter=True)
         except ValueError as error:  # MTEB's way to say that no subset is left

@@ -80,10 +80,10 @@ class QueryEncoder:
         if not is_covered(self.config.encoder):
             raise _refusal("is of another architecture", folder)
         words = Path(tokenizer or folder)
-        found = TextTokenizer.saved(words, lowercase=lowercases(words))
-        if found is None:
+        saved = TextTokenizer.saved(words, lowercase=lowercases(words))
+        if saved is None:
             raise _refusal("has a tokenizer that transformers reads", folder)
-        self.tokenizer: TextTokenizer = found
+        self.tokenizer: TextTokenizer = saved
         weights: Any = map_weights(folder / WEIGHTS_FILE)
         if family is not None:
             weights = family.from_hf(weights, self.config.encoder)
@@ -155,11 +155,11 @@ def _stored(weights: Weights, dtype: str) -> Iterator[Stored]:
 
 def _upper_halves(numbers_N: FloatArray) -> NDArray[np.uint16]:
     """Round float32 numbers to bfloat16, ties to even; numpy has no such type."""
-    found_N = np.empty(len(numbers_N), dtype=np.uint16)
+    halves_N = np.empty(len(numbers_N), dtype=np.uint16)
     for start in range(0, len(numbers_N), _ROUNDED):
         bits = numbers_N[start : start + _ROUNDED].view(np.uint32)
-        found_N[start : start + _ROUNDED] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return found_N
+        halves_N[start : start + _ROUNDED] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return halves_N
 
 
 def _refusal(why: str, path: Path | str) -> CheckpointError:

@@ -170,9 +170,9 @@ class SentenceEncoder:
         """Hash of weights, adapters and settings: all that an embedding depends on."""
         import torch
 
-        kept = self.spec.model_dump(mode="json", exclude={"batch_size", "paper", "similarity"})
-        kept["normalise"] = self.spec.unit_vectors
-        digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
+        settings = self.spec.model_dump(mode="json", exclude={"batch_size", "paper", "similarity"})
+        settings["normalise"] = self.spec.unit_vectors
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         digest.update(str(self._model.max_seq_length).encode())
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype}".encode())

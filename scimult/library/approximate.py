@@ -126,14 +126,14 @@ class ApproximateSearch:
         rows_P = near_QM[query_P, column_P]
         scores_P = self._exact.scores_of(queries_QD, query_P, rows_P)
         edges = np.searchsorted(query_P, np.arange(len(queries_QD) + 1))
-        found = []
+        hits = []
         for query, (start, end) in enumerate(itertools.pairwise(edges)):
             rows, scores = rows_P[start:end], scores_P[start:end]
             if late is not None:
                 rows = np.concatenate([rows, late[query][0]])
                 scores = np.concatenate([scores, late[query][1]])
-            found.append(ranked(rows, scores, self._ids_of, k))
-        return found
+            hits.append(ranked(rows, scores, self._ids_of, k))
+        return hits
 
     def _candidates(self, queries_QD: FloatArray, count: int, allowed_N: BoolArray) -> IntArray:
         covered_N, share = allowed_N[: self.facts.rows], self._share(allowed_N)
@@ -183,11 +183,11 @@ class ApproximateSearch:
     def _index(self) -> faiss.Index:
         try:
             library = faiss_library()
-            found: faiss.Index = library.read_index(str(self._path), library.IO_FLAG_MMAP_IFC)
+            index: faiss.Index = library.read_index(str(self._path), library.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
             fix = "make it again with scimult library index, or search with --exact"
             raise DataError("damaged approximate index", path=self._path, fix=fix) from error
-        return found
+        return index
 
 
 def tuned(
@@ -210,9 +210,9 @@ def tuned(
             if effort > search._most_effort:
                 break
             start = time.process_time()
-            found = search.best(queries_QD, TUNED_K, live_N)
+            hits = search.best(queries_QD, TUNED_K, live_N)
             seconds = time.process_time() - start
-            shares = np.array([_share(a, b) for a, b in zip(found, truth, strict=True)])
+            shares = np.array([_share(a, b) for a, b in zip(hits, truth, strict=True)])
             error = shares.std() / math.sqrt(len(shares))
             facts = _with(facts, recall=float(shares.mean()), target=target, queries=len(shares))
             enough = shares.mean() - error >= target
@@ -237,21 +237,21 @@ def parameters(kind: Kind, effort: int, selector: Any, count: int) -> Any:
     """Return the options of one search of an index."""
     library = faiss_library()
     if kind == "hnsw":
-        found = library.SearchParametersHNSW(efSearch=max(effort, count))
+        options = library.SearchParametersHNSW(efSearch=max(effort, count))
     elif kind == "pq":
-        found = library.SearchParametersIVF(nprobe=effort)
+        options = library.SearchParametersIVF(nprobe=effort)
     else:
-        found = library.IVFRaBitQSearchParameters()
-        found.nprobe, found.qb = effort, 4
+        options = library.IVFRaBitQSearchParameters()
+        options.nprobe, options.qb = effort, 4
     if selector is not None:
-        found.sel = selector
+        options.sel = selector
     if kind == "rabitq":
-        return library.SearchParametersPreTransform(index_params=found)
-    return found
+        return library.SearchParametersPreTransform(index_params=options)
+    return options
 
 
-def _share(found: Found, truth: Found) -> float:
-    return len(np.intersect1d(found[0], truth[0])) / max(1, len(truth[0]))
+def _share(hits: Found, truth: Found) -> float:
+    return len(np.intersect1d(hits[0], truth[0])) / max(1, len(truth[0]))
 
 
 def _with(facts: IndexFacts, **values: Any) -> IndexFacts:

@@ -180,8 +180,8 @@ def _trained(
     if kind != "hnsw":
         clusters = library.extract_index_ivf(index).cp
         clusters.niter, clusters.max_points_per_centroid = _ROUNDS, _TRAINED_ON
-    chosen = np.random.default_rng(0).permutation(rows)[: max(_TRAINED_ON * count, 1 << 12)]
-    index.train(prepared(shards.rows(np.sort(chosen)), shards.space.similarity))
+    sample = np.random.default_rng(0).permutation(rows)[: max(_TRAINED_ON * count, 1 << 12)]
+    index.train(prepared(shards.rows(np.sort(sample)), shards.space.similarity))
     return index
 
 

@@ -38,8 +38,8 @@ def compact(state: State, *, everything: bool = False) -> State:
         return _rewritten(state, 0, state.live_rows())
     small = _small_at_the_end(state.manifest.segments)
     if small > MOST_SMALL or (everything and small > 1):
-        kept = len(state.manifest.segments) - small
-        return _rewritten(state, kept, np.arange(state.papers.starts[kept], rows))
+        count = len(state.manifest.segments) - small
+        return _rewritten(state, count, np.arange(state.papers.starts[count], rows))
     return state
 
 
@@ -52,13 +52,13 @@ def _small_at_the_end(segments: Sequence[Segment]) -> int:
     return count
 
 
-def _rewritten(state: State, kept: int, rows: IntArray) -> State:
+def _rewritten(state: State, count: int, rows: IntArray) -> State:
     """Keep the first segments as they are, and write ``rows`` behind them."""
     manifest, number = state.manifest, next_number(state.manifest)
-    segments = list(manifest.segments[:kept])
+    segments = list(manifest.segments[:count])
     listed = {task: list(state.shards(task).shards) for task in manifest.sides}
     fresh: dict[str, list[Shard]] = {task: [] for task in manifest.sides}
-    first = int(state.papers.starts[kept])
+    first = int(state.papers.starts[count])
     for part in _parts(rows):
         table = state.papers.table(part)
         numbers = pa.array(np.arange(first, first + len(part)))
@@ -73,15 +73,15 @@ def _rewritten(state: State, kept: int, rows: IntArray) -> State:
     for task in manifest.sides:
         space = state.shards(task).space
         publish(state.space_folder(task), space, [*listed[task], *fresh[task]])
-    values = {} if len(rows) == manifest.rows - state.papers.starts[kept] else _renumbered()
+    values = {} if len(rows) == manifest.rows - state.papers.starts[count] else _renumbered()
     write_manifest(state.folder, manifest.changed(segments=tuple(segments), **values))
-    found = State(state.folder)
+    after = State(state.folder)
     for task in manifest.sides:
-        publish(found.space_folder(task), found.shards(task).space, found.shards(task).shards)
-    tidy(found)
+        publish(after.space_folder(task), after.shards(task).space, after.shards(task).shards)
+    tidy(after)
     if values:
         shutil.rmtree(state.folder / INDEXES, ignore_errors=True)
-    return found
+    return after
 
 
 def _renumbered() -> dict[str, object]:

@@ -102,8 +102,8 @@ def procrustes(new_NM: FloatArray, old_ND: FloatArray) -> Matrix:
     """Return the matrix of orthonormal rows or columns that maps new vectors nearest to old."""
     product_MD = new_NM.astype(np.float64).T @ old_ND.astype(np.float64)
     left, _, right = np.linalg.svd(product_MD, full_matrices=False)
-    found: Matrix = left @ right
-    return found
+    rotation_MD: Matrix = left @ right
+    return rotation_MD
 
 
 def ridge(new_NM: FloatArray, old_ND: FloatArray, shrinkage: float) -> Matrix:
@@ -111,15 +111,15 @@ def ridge(new_NM: FloatArray, old_ND: FloatArray, shrinkage: float) -> Matrix:
     x, y = new_NM.astype(np.float64), old_ND.astype(np.float64)
     gram_MM = x.T @ x
     gram_MM += shrinkage * np.trace(gram_MM) / len(gram_MM) * np.eye(len(gram_MM))
-    found: Matrix = np.linalg.solve(gram_MM, x.T @ y)
-    return found
+    matrix_MD: Matrix = np.linalg.solve(gram_MM, x.T @ y)
+    return matrix_MD
 
 
 def of_rank(matrix_MD: Matrix, new_NM: FloatArray, rank: int) -> Matrix:
     """Return the map of this rank that keeps most of what ``matrix_MD`` makes of the vectors."""
     _, _, right = np.linalg.svd(new_NM.astype(np.float64) @ matrix_MD, full_matrices=False)
-    found: Matrix = matrix_MD @ right[:rank].T @ right[:rank]
-    return found
+    reduced_MD: Matrix = matrix_MD @ right[:rank].T @ right[:rank]
+    return reduced_MD
 
 
 def best_rows(
@@ -163,6 +163,6 @@ def _scored(
 ) -> Adapter:
     own_Q = np.flatnonzero(held_N)
     wanted = best_rows(new_NM[held_N], new_NM, similarity, own_Q)
-    found = best_rows(adapter(new_NM[held_N]), old_ND, similarity, own_Q)
-    shares = [len(np.intersect1d(a, b)) / _K for a, b in zip(found, wanted, strict=True)]
+    rows_QK = best_rows(adapter(new_NM[held_N]), old_ND, similarity, own_Q)
+    shares = [len(np.intersect1d(a, b)) / _K for a, b in zip(rows_QK, wanted, strict=True)]
     return replace(adapter, recall=float(np.mean(shares)))

@@ -37,12 +37,12 @@ class EncodedBefore:
     """
 
     def __init__(self, folder: Path, spaces: Mapping[str, Space]) -> None:
-        found = {shards.space.made_by.get("task"): shards for shards in _all_shards(folder)}
-        missing = [task for task in spaces if task not in found]
+        by_task = {shards.space.made_by.get("task"): shards for shards in _all_shards(folder)}
+        missing = [task for task in spaces if task not in by_task]
         if missing:
             fix = "scimult encode --task all makes those of every task; or make the library --task"
             raise DataError(f"no vectors for {', '.join(missing)}", path=folder, fix=fix)
-        self._shards = {task: found[task] for task in spaces}
+        self._shards = {task: by_task[task] for task in spaces}
         for task, space in spaces.items():
             space.check_same(self._shards[task].space, self._shards[task].path)
         self._keys = {task: _Keys(shards) for task, shards in self._shards.items()}
@@ -78,13 +78,13 @@ class _Keys:
     def rows(self, asked_B2: NDArray[np.uint64]) -> IntArray:
         """Return the row of each key, -1 for one that is not there."""
         places_B = np.searchsorted(self._keys_N2[:, 0], asked_B2[:, 0])
-        found_B = np.full(len(asked_B2), -1, dtype=np.int64)
+        rows_B = np.full(len(asked_B2), -1, dtype=np.int64)
         # Two texts with the same first half: one in 10^5 libraries of ten million has any.
         inside_B = places_B < len(self._keys_N2)
         same_B = inside_B.copy()
         same_B[inside_B] = (self._keys_N2[places_B[inside_B]] == asked_B2[inside_B]).all(axis=1)
-        found_B[same_B] = self._rows_N[places_B[same_B]]
-        return found_B
+        rows_B[same_B] = self._rows_N[places_B[same_B]]
+        return rows_B
 
 
 def _numbers(hashes: Sequence[str]) -> NDArray[np.uint64]:
@@ -95,8 +95,8 @@ def _numbers(hashes: Sequence[str]) -> NDArray[np.uint64]:
 def _all_shards(folder: Path) -> list[Shards]:
     if (folder / MANIFEST).is_file():
         return [Shards(folder)]
-    found = [Shards(path.parent) for path in sorted(folder.glob(f"*/{MANIFEST}"))]
-    if not found:
+    shards = [Shards(path.parent) for path in sorted(folder.glob(f"*/{MANIFEST}"))]
+    if not shards:
         fix = "name a folder that scimult encode has finished"
         raise DataError("no vectors here", path=folder, fix=fix)
-    return found
+    return shards

@@ -35,13 +35,13 @@ def sides_of(model: SciMult, tasks: Iterable[str] = ()) -> dict[str, Role]:
         If the model does not know it.
     """
     possible = model.paper_sides("candidate")
-    chosen = list(tasks) or list(possible)
-    for task in chosen:
+    names = list(tasks) or list(possible)
+    for task in names:
         if task not in model.tasks:
             raise UnknownNameError("task", task, model.tasks.names)
         if task not in possible:
             raise ConfigError("task has no papers", value=task, fix="leave it out")
-    return {task: possible[task] for task in possible if task in chosen}
+    return {task: possible[task] for task in possible if task in names}
 
 
 def shared_sides(model: SciMult, sides: Mapping[str, Role]) -> tuple[str, ...]:
@@ -73,8 +73,8 @@ def encode_papers(
 
 def reference_to(model: SciMult, path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what opens the model again."""
-    chosen = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
-    return {"path": str(path), "name": model.name, "dtype": model.dtype, "settings": chosen}
+    given = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
+    return {"path": str(path), "name": model.name, "dtype": model.dtype, "settings": given}
 
 
 def open_model(

@@ -67,9 +67,9 @@ class ExactSearch:
         if len(queries_QD) == 1 and k:
             return [self.ranked(queries_QD[0], self._nearest(queries_QD, k, allowed_N), k)]
         return [
-            found
+            hits
             for start in range(0, len(queries_QD), _QUERIES)
-            for found in self._best(queries_QD[start : start + _QUERIES], k, allowed_N)
+            for hits in self._best(queries_QD[start : start + _QUERIES], k, allowed_N)
         ]
 
     def above(self, queries_QD: FloatArray, least: float, allowed_N: BoolArray) -> list[Found]:
@@ -86,13 +86,13 @@ class ExactSearch:
         for rows_B, scores_BQ in self._scores(queries_QD, allowed_N):
             for query, scores_B in enumerate(scores_BQ.T):
                 rows[query].append(rows_B[scores_B >= cutoff_Q[query]])
-        found = []
+        hits = []
         for query_D, parts in zip(queries_QD, rows, strict=True):
             candidates = np.concatenate([np.empty(0, np.int64), *parts])
             rows_P, scores_P = self.ranked(query_D, candidates)
             reached = int((scores_P >= np.float32(least)).sum())
-            found.append((rows_P[:reached], scores_P[:reached]))
-        return found
+            hits.append((rows_P[:reached], scores_P[:reached]))
+        return hits
 
     def ranked(self, query_D: FloatArray, rows_P: IntArray, k: int | None = None) -> Found:
         """Return listed rows, or the best ``k`` of them, with their scores, best first."""
@@ -131,15 +131,15 @@ class ExactSearch:
             If the width is another, or a number is not finite.
         """
         width = self._shards.space.width
-        found_QD: FloatArray = np.ascontiguousarray(queries_QD, dtype=np.float32)
-        if found_QD.ndim != 2 or found_QD.shape[1] != width:
+        vectors_QD: FloatArray = np.ascontiguousarray(queries_QD, dtype=np.float32)
+        if vectors_QD.ndim != 2 or vectors_QD.shape[1] != width:
             fix = "make it with the model that made the library"
-            problem = f"vectors of shape {found_QD.shape} for a library of width {width}"
+            problem = f"vectors of shape {vectors_QD.shape} for a library of width {width}"
             raise DataError(problem, path=self._shards.path, fix=fix)
-        if not np.isfinite(found_QD).all():
+        if not np.isfinite(vectors_QD).all():
             fix = "check the model that made it"
             raise DataError("a vector to search with is not finite", fix=fix)
-        return found_QD
+        return vectors_QD
 
     def _nearest(self, query_1D: FloatArray, k: int, allowed_N: BoolArray) -> IntArray:
         """Return rows among which are the best ``k`` of one query, in no order."""
@@ -154,8 +154,8 @@ class ExactSearch:
             scores_P = np.concatenate([scores_P, scores_B[near]])
             if k < len(scores_P):
                 least = np.partition(scores_P, len(scores_P) - k)[len(scores_P) - k] - slack
-                kept = ~(scores_P < least)
-                rows_P, scores_P = rows_P[kept], scores_P[kept]
+                kept_P = ~(scores_P < least)
+                rows_P, scores_P = rows_P[kept_P], scores_P[kept_P]
         if not np.isfinite(scores_P).all():
             fix = "scimult library check names damaged files"
             raise DataError("a score is not finite", path=self._shards.path, fix=fix)
@@ -172,11 +172,11 @@ class ExactSearch:
             best.add(torch.from_numpy(scores_BQ).T, torch.from_numpy(rows_B))
         keys_QW = best.keys()
         assert keys_QW is not None
-        found = []
+        hits = []
         for query_D, keys_W in zip(queries_QD, keys_QW, strict=True):
             rows_W = places_of_keys(keys_W[keys_W != NO_KEY]).numpy()
-            found.append(self.ranked(query_D, rows_W, k))
-        return found
+            hits.append(self.ranked(query_D, rows_W, k))
+        return hits
 
     def _scores(
         self, queries_QD: FloatArray, allowed_N: BoolArray
@@ -210,32 +210,34 @@ class ExactSearch:
             # Scores of the last step are rounded distances: those of equal ones differ before.
             sizes_Q = sizes_Q + (longest + lengths_Q) ** 2
         slack_Q = 8 * (self._shards.space.width + 8) * _UNIT_ROUNDOFF * sizes_Q
-        found_Q: FloatArray = (slack_Q + 2.0**-120).astype(np.float32)
-        return found_Q
+        bound_Q: FloatArray = (slack_Q + 2.0**-120).astype(np.float32)
+        return bound_Q
 
     def _first_pass_score(self, queries_QD: FloatArray, least: float) -> NDArray[np.float64]:
         """Return the first-pass score of a row whose score is ``least``, shape ``(Q,)``."""
         if self._similarity != "l2":
             return np.full(len(queries_QD), least, dtype=np.float64)
         squares_Q = np.square(queries_QD, dtype=np.float64).sum(axis=1)
-        found_Q: NDArray[np.float64] = 0.5 * (squares_Q - max(0.0, -least) ** 2)
-        return found_Q
+        scores_Q: NDArray[np.float64] = 0.5 * (squares_Q - max(0.0, -least) ** 2)
+        return scores_Q
 
 
 def _products(x_BD: FloatArray, queries_QD: FloatArray) -> FloatArray:
     """Return the products of rows and queries, shape ``(B, Q)``."""
-    found_BQ: FloatArray
+    products_BQ: FloatArray
     if len(queries_QD) == 1:
-        found_BQ = x_BD @ queries_QD.T
-        return found_BQ
+        products_BQ = x_BD @ queries_QD.T
+        return products_BQ
     import torch
 
     from scimult.products import products
 
     # A copy of what is mapped: torch warns of memory that it may not write.
-    found = products(torch.from_numpy(np.require(x_BD, None, ["W"])), torch.from_numpy(queries_QD))
-    found_BQ = found.numpy()
-    return found_BQ
+    tensor_BQ = products(
+        torch.from_numpy(np.require(x_BD, None, ["W"])), torch.from_numpy(queries_QD)
+    )
+    products_BQ = tensor_BQ.numpy()
+    return products_BQ
 
 
 def ranked(rows_P: IntArray, scores_P: FloatArray, ids_of: IdsOf, k: int | None = None) -> Found:

@@ -38,9 +38,9 @@ def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
     terms, values = ["TRUE"], []
     for name, wanted in where.items():
         kind = types[one_of("column", name, types)]
-        term, found = _term(_quoted(name), kind, wanted)
+        term, params = _term(_quoted(name), kind, wanted)
         terms.append(term)
-        values += found
+        values += params
     return " AND ".join(terms), values
 
 

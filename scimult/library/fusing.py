@@ -33,14 +33,14 @@ def fused(vectors: Found, words: Found, share: Share, ids_of: IdsOf) -> Found:
     rows_U = np.union1d(vectors[0], words[0])
     if not len(rows_U):
         return vectors
-    rankings = [_ranking(found, rows_U) for found in (vectors, words)]
+    rankings = [_ranking(hits, rows_U) for hits in (vectors, words)]
     place_U = places_of(id_order(ids_of(rows_U)))
     if share == "rank":
         points, weights = [reciprocal_ranks(one) for one in rankings], [1.0, 1.0]
     else:
         points, weights = [scaled_scores(one) for one in rankings], [1.0 - share, share]
-    found = fuse(rankings, points, weights, place_U)
-    return rows_U[found.rows_QK[0]], found.scores_QK[0]
+    ranking = fuse(rankings, points, weights, place_U)
+    return rows_U[ranking.rows_QK[0]], ranking.scores_QK[0]
 
 
 def reranked(
@@ -59,5 +59,5 @@ def reranked(
     return ranked(found[0], scores, ids_of)
 
 
-def _ranking(found: Found, rows_U: np.ndarray) -> Ranking:
-    return Ranking(np.searchsorted(rows_U, found[0])[None], found[1][None])
+def _ranking(hits: Found, rows_U: np.ndarray) -> Ranking:
+    return Ranking(np.searchsorted(rows_U, hits[0])[None], hits[1][None])

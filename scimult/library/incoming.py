@@ -36,19 +36,19 @@ def read_files(
         If a file is missing or of no known format; and, through ``rejects``, at a bad record.
     """
     seen: set[str] = set()
-    for found in read_papers(files, format=format, columns=columns, rejects=rejects):
-        if found.id in seen:
+    for paper in read_papers(files, format=format, columns=columns, rejects=rejects):
+        if paper.id in seen:
             fix = "keep one of them, or leave the others out with --skip-bad"
-            path, line = found.place
+            path, line = paper.place
             rejects.reject(
-                DataError("id is given twice", path=path, line=line, value=found.id, fix=fix)
+                DataError("id is given twice", path=path, line=line, value=paper.id, fix=fix)
             )
             continue
-        seen.add(found.id)
-        yield _paper(found)
+        seen.add(paper.id)
+        yield _paper(paper)
 
 
-def _paper(found: ImportedPaper) -> Paper:
-    columns = {name: getattr(found, name) or None for name in (*_LISTS, "venue", "year", "doi")}
-    text = Text("paper", found.title, found.abstract)
-    return Paper(found.id, text, {**columns, **found.extra})
+def _paper(paper: ImportedPaper) -> Paper:
+    columns = {name: getattr(paper, name) or None for name in (*_LISTS, "venue", "year", "doi")}
+    text = Text("paper", paper.title, paper.abstract)
+    return Paper(paper.id, text, {**columns, **paper.extra})

@@ -93,25 +93,25 @@ def keep_up(state: State, before: Mapping[str, Mapping[str, Any]]) -> None:
     Papers that came later are added once they are more than a share of those in it; an index whose
     rows have other numbers now is made again.
     """
-    found = dict(state.manifest.indexes)
+    indexes = dict(state.manifest.indexes)
     for task, known in before.items():
         facts = IndexFacts(**known)
         shards, path = state.shards(task), _path(state, task)
         late = int(state.live_N[facts.rows :].sum())
-        if task in found and late <= _LATE * facts.papers:
+        if task in indexes and late <= _LATE * facts.papers:
             continue
-        if task in found:
+        if task in indexes:
             old = state.folder / INDEXES / facts.file
             with suppress(DataError):
-                found[task] = asdict(extend(path, old, facts, shards, state.live_N))
+                indexes[task] = asdict(extend(path, old, facts, shards, state.live_N))
                 continue
         if len(state.live_rows()) < LEAST:
-            found.pop(task, None)
+            indexes.pop(task, None)
             continue
         note(f"{task}: the index is made again, for it is damaged or rows have other numbers now")
         made = build(path, facts.kind, shards, state.live_N)
-        found[task] = asdict(replace(facts, file=made.file, rows=made.rows, papers=made.papers))
-    _publish(state, found)
+        indexes[task] = asdict(replace(facts, file=made.file, rows=made.rows, papers=made.papers))
+    _publish(state, indexes)
 
 
 def _path(state: State, task: str) -> Path:
@@ -124,10 +124,10 @@ def _tuned(
     shards = state.shards(task)
     exact = ExactSearch(shards, state.manifest.longest[task], state.papers.ids_of)
     search = ApproximateSearch(path, facts, shards, exact, state.papers.ids_of)
-    chosen = np.random.default_rng(1).permutation(state.live_rows())[:_QUERIES]
-    queries_QD = queries_of(state, model, task, chosen)
+    sample = np.random.default_rng(1).permutation(state.live_rows())[:_QUERIES]
+    queries_QD = queries_of(state, model, task, sample)
     live_N = state.live_N.copy()
-    live_N[chosen] = False
+    live_N[sample] = False
     facts = tuned(search, queries_QD, exact.best(queries_QD, 10, live_N), live_N, target)
     _publish(state, {**state.manifest.indexes, task: asdict(facts)})
     return facts

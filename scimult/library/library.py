@@ -123,15 +123,15 @@ class Library:
         """
         encoder = open_other(model, device, dtype, settings)
         create_library(Path(path), encoder, Path(model), settings or {}, tasks, precision)
-        found = cls(path, model=encoder, device=device)
+        library = cls(path, model=encoder, device=device)
         try:
-            found.add(papers, vectors=vectors, show_progress=show_progress)
+            library.add(papers, vectors=vectors, show_progress=show_progress)
         except SciMultError:
             # A mistake in the papers must not leave a folder that refuses the next attempt.
             if not len(cls(path, model=encoder)):
                 shutil.rmtree(path)
             raise
-        return found
+        return library
 
     def __repr__(self) -> str:
         return f"Library({str(self.path)!r}: {summary(self.state)})"

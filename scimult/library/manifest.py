@@ -95,13 +95,13 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         fix = "name the folder of a library; scimult library create makes one"
         raise DataError("is no library", path=folder, fix=fix)
-    found = read_json(path)
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError("not a library's file", path=path, fix="name the folder of a library")
-    if found.get("version") != VERSION:
+    if content.get("version") != VERSION:
         fix = "use the scimult that made it, or make the library anew"
-        raise DataError("library of another version", path=path, value=found["version"], fix=fix)
-    values = {name: found[name] for name in Manifest.__dataclass_fields__ if name in found}
+        raise DataError("library of another version", path=path, value=content["version"], fix=fix)
+    values = {name: content[name] for name in Manifest.__dataclass_fields__ if name in content}
     try:
         values["segments"] = tuple(Segment(**part) for part in values["segments"])
         values["shared"] = tuple(values["shared"])

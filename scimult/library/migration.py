@@ -79,20 +79,20 @@ def migrate(
     state = compact(state, everything=True)
     manifest = state.manifest
     sides = sides_of(model, manifest.sides)
-    kept = state.shards(next(iter(sides))).space.dtype
-    spaces = spaces_of(model, sides, precision or kept)
+    dtype = state.shards(next(iter(sides))).space.dtype
+    spaces = spaces_of(model, sides, precision or dtype)
     name, done = folder_of(spaces), Migrated(papers=manifest.rows)
     if name == manifest.vectors:
         return done
     folders = {task: state.folder / VECTORS / name / f"{task}.{sides[task]}" for task in sides}
     listed: dict[str, list[Shard]] = {task: [] for task in sides}
-    with bar("papers", total=manifest.rows, unit="paper", show=show_progress) as shown:
+    with bar("papers", total=manifest.rows, unit="paper", show=show_progress) as meter:
         for place, segment in enumerate(manifest.segments):
             rows = np.arange(state.papers.starts[place], state.papers.starts[place + 1])
             shards = _segment(state, model, rows, int(segment.name), spaces, folders, done)
             for task, shard in shards.items():
                 listed[task].append(shard)
-            shown.update(segment.rows)
+            meter.update(segment.rows)
     for task, space in spaces.items():
         publish(folders[task], space, listed[task])
     model.save_tokenizer(state.folder / VECTORS / name / TOKENIZER)
@@ -125,11 +125,11 @@ def _segment(
     """Return the shards of a segment, those found of an earlier attempt or new ones."""
     table = state.papers.table(rows, ["id", "text_hash"])
     ids, hashes = (table[name].to_pylist() for name in ("id", "text_hash"))
-    found = {
+    earlier = {
         task: find_shard(folders[task], number, space, hashes) for task, space in spaces.items()
     }
-    whole = {task: shard for task, shard in found.items() if shard is not None}
-    if len(whole) == len(found):
+    whole = {task: shard for task, shard in earlier.items() if shard is not None}
+    if len(whole) == len(earlier):
         return whole
     sides = {task: state.manifest.sides[task] for task in spaces}
     vectors = encode_papers(model, state.papers.texts_of(rows), sides)
@@ -146,9 +146,9 @@ def _longest(folder: Path) -> float:
     )
 
 
-def _remove_others(folder: Path, kept: str) -> None:
+def _remove_others(folder: Path, name: str) -> None:
     for path in (folder / VECTORS).iterdir():
-        if path.name != kept:
+        if path.name != name:
             shutil.rmtree(path, ignore_errors=True)
     shutil.rmtree(folder / INDEXES, ignore_errors=True)
     for path in folder.glob("adapter.*.npz"):

@@ -60,10 +60,10 @@ class Opened:
         DataError
             If it is neither; what differs from the library's is named.
         """
-        found = self._opened()
-        if not adapter_for(self._state, found):
-            check_model(self._state, found)
-        return found
+        model = self._opened()
+        if not adapter_for(self._state, model):
+            check_model(self._state, model)
+        return model
 
     @property
     def kept(self) -> Path | str | SciMult | None:
@@ -114,11 +114,11 @@ class Opened:
         given, manifest = self._given, self._state.manifest
         if not (given is None or isinstance(given, (str, Path))):
             return given
-        reference, newer, kept = manifest.model, manifest.adapter.get("model"), self._tokenizer
+        reference, newer, tokenizer = manifest.model, manifest.adapter.get("model"), self._tokenizer
         if newer and given is not None and Path(given).resolve() == Path(newer["path"]):
             # As it was opened when the adapter was fitted.
-            reference, kept = newer, None
-        return open_model(reference, given, self._device, kept)
+            reference, tokenizer = newer, None
+        return open_model(reference, given, self._device, tokenizer)
 
     @property
     def _tokenizer(self) -> Path | None:
@@ -134,13 +134,13 @@ class Opened:
         if not named or self._device is not None or (given and self._state.manifest.adapter):
             return None
         try:
-            found = QueryEncoder(
+            encoder = QueryEncoder(
                 str(given or reference["path"]),
                 dtype=reference["dtype"],
                 tokenizer=self._tokenizer,
                 **reference["settings"],
             )
-            check_model(self._state, found)
+            check_model(self._state, encoder)
         except SciMultError:
             return None
-        return found
+        return encoder

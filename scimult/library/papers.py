@@ -101,21 +101,21 @@ class PaperTable:
             problem = str(error).split("\n")[0]
             fix = f"write a condition in SQL on these columns: {columns}"
             raise ConfigError(f"cannot filter: {problem}", value=where, fix=fix) from None
-        chosen_N = np.zeros(len(self), dtype=bool)
-        chosen_N[rows] = True
-        return chosen_N
+        allowed_N = np.zeros(len(self), dtype=bool)
+        allowed_N[rows] = True
+        return allowed_N
 
     def rows_of(self, ids: Sequence[str]) -> IntArray:
         """Return all rows with one of these ids, today's and former ones, in ascending order."""
         import pyarrow.compute as pc
 
         wanted = strings(ids)
-        found = [np.empty(0, dtype=np.int64)]
+        rows = [np.empty(0, dtype=np.int64)]
         for place, part in self._usable_segments():
             column = self._file(place).read(_schema(["id"], _OWN_TYPES))["id"]
             there = pc.indices_nonzero(pc.is_in(column, wanted))
-            found.append(np.from_dlpack(there).astype(np.int64) + part)
-        return np.concatenate(found)
+            rows.append(np.from_dlpack(there).astype(np.int64) + part)
+        return np.concatenate(rows)
 
     def ids_of(self, rows_P: IntArray) -> list[str]:
         """Return the ids of rows, in their order."""
@@ -123,14 +123,14 @@ class PaperTable:
 
     def texts_of(self, rows_P: IntArray) -> list[Text]:
         """Return the texts of rows, in their order."""
-        found = self.table(rows_P, ["title", "abstract"])
-        parts = (found[name].to_pylist() for name in ("title", "abstract"))
+        table = self.table(rows_P, ["title", "abstract"])
+        parts = (table[name].to_pylist() for name in ("title", "abstract"))
         return [Text("paper", title, body) for title, body in zip(*parts, strict=True)]
 
     def values(self, rows_P: IntArray, column: str) -> list[Any]:
         """Return one column of rows, in their order."""
-        found: list[Any] = self.table(rows_P, [column])[column].to_pylist()
-        return found
+        cells: list[Any] = self.table(rows_P, [column])[column].to_pylist()
+        return cells
 
     def table(self, rows_P: IntArray, columns: Sequence[str] | None = None) -> pa.Table:
         """Return rows as a table, in their order.
@@ -149,9 +149,9 @@ class PaperTable:
         for place in np.flatnonzero(np.diff(edges)).tolist():
             wanted = unique_U[edges[place] : edges[place + 1]] - self.starts[place]
             parts.append(self._file(place).read(schema, wanted))
-        found = pa.concat_tables(parts)
+        table = pa.concat_tables(parts)
         in_order = np.array_equal(unique_U, rows_P)
-        return found if in_order else found.take(indices(places_P))
+        return table if in_order else table.take(indices(places_P))
 
     def all_hashes(self) -> pa.Table:
         """Return row, id, text_hash and paper_hash of every row that can be read."""
@@ -196,7 +196,7 @@ class PaperTable:
         """A data base of nothing but these files: a filter reads no other and writes none."""
         import duckdb
 
-        found = duckdb.connect(":memory:")
+        connection = duckdb.connect(":memory:")
         files = [str(self._path(part)) for part in self.segments if part.name not in self.damaged]
         typed = {**_OWN_TYPES, **self.types}
         empty = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in typed.items())
@@ -206,13 +206,13 @@ class PaperTable:
             query += (
                 f" UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], union_by_name=true)"
             )
-        found.execute("SET enable_progress_bar = false")
+        connection.execute("SET enable_progress_bar = false")
         folder = str(self.folder).replace("'", "''")
-        found.execute(f"SET allowed_directories = ['{folder}/']")
-        found.execute("SET enable_external_access = false")
-        found.execute(f"CREATE VIEW papers AS {query}")
-        found.execute("SET lock_configuration = true")
-        return found
+        connection.execute(f"SET allowed_directories = ['{folder}/']")
+        connection.execute("SET enable_external_access = false")
+        connection.execute(f"CREATE VIEW papers AS {query}")
+        connection.execute("SET lock_configuration = true")
+        return connection
 
 
 def _integers(column: pa.ChunkedArray) -> IntArray:

@@ -151,20 +151,20 @@ def _converted(paper: Paper, name: str, kind: str) -> Any:
     value = paper.columns.get(name)
     if value is None:
         return None
-    found = _type_of(value)
-    if found == kind and kind != "VARCHAR[]":
+    given = _type_of(value)
+    if given == kind and kind != "VARCHAR[]":
         return value if isinstance(value, (bool, int, float, str)) else _as_words(value)
     if kind == "VARCHAR[]":
-        items = value if found == "VARCHAR[]" else [value]
+        items = value if given == "VARCHAR[]" else [value]
         return [_as_words(item) for item in items if item is not None]
     if kind == "VARCHAR":
         return _as_words(value)
-    if kind == "DOUBLE" and found == "BIGINT":
+    if kind == "DOUBLE" and given == "BIGINT":
         return float(value)
-    if kind == "BIGINT" and found == "DOUBLE" and float(value).is_integer():
+    if kind == "BIGINT" and given == "DOUBLE" and float(value).is_integer():
         return int(value)
     raise DataError(
-        f"paper {paper.id!r}: column {name!r} holds {_SAID[kind]}, this is {_SAID[found]}",
+        f"paper {paper.id!r}: column {name!r} holds {_SAID[kind]}, this is {_SAID[given]}",
         value=value,
         fix="write it as the others, or give the column another name",
     )

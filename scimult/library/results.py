@@ -55,10 +55,10 @@ class Hit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the abstract, for a table or JSON."""
-        found = {"rank": self.rank, "score": round(self.score, 4)}
+        row = {"rank": self.rank, "score": round(self.score, 4)}
         if self.percentile is not None:
-            found["percentile"] = round(self.percentile, 2)
-        return {**found, "id": self.id, "title": self.title, **self.columns}
+            row["percentile"] = round(self.percentile, 2)
+        return {**row, "id": self.id, "title": self.title, **self.columns}
 
     def __repr__(self) -> str:
         return f"Hit({self.rank}, {self.score:.4f}, {self.id!r}, {self.title!r})"
@@ -144,5 +144,5 @@ class Tagged:
 
 
 def _cut(title: str) -> str:
-    shown = visible(title)
-    return shown if len(shown) <= _TITLE_CHARACTERS else shown[: _TITLE_CHARACTERS - 1] + "…"
+    text = visible(title)
+    return text if len(text) <= _TITLE_CHARACTERS else text[: _TITLE_CHARACTERS - 1] + "…"

@@ -72,27 +72,27 @@ class Searcher:
         score = SCORES[self._shards.space.similarity]
         exact = True
         if request.min_score is not None:
-            found = self.exact.above(query_D[None], request.min_score, allowed_N)[0]
+            hits = self.exact.above(query_D[None], request.min_score, allowed_N)[0]
         else:
             depth = max(request.depth, FUSED if request.words is not None else 0)
             depth = max(depth, request.rerank_top if request.rerank else 0)
-            (found,), exact = self.vectors(query_D[None], depth, allowed_N, request.method)
+            (hits,), exact = self.vectors(query_D[None], depth, allowed_N, request.method)
         if request.words is not None:
             words, share = (
                 self._opened.words.best(request.text, FUSED, allowed_N),
                 self._share(request),
             )
-            found = fused(found, words, share, self._state.papers.ids_of)
+            hits = fused(hits, words, share, self._state.papers.ids_of)
             score = "reciprocal ranks" if share == "rank" else f"{score} and BM25, 0 to 1"
         if request.rerank is not None:
             first = slice(0, request.rerank_top)
-            texts = self._state.papers.texts_of(found[0][first])
+            texts = self._state.papers.texts_of(hits[0][first])
             device = str(self._opened.model.device)
-            top = (found[0][first], found[1][first])
+            top = (hits[0][first], hits[1][first])
             ids_of = self._state.papers.ids_of
-            found = reranked(top, request.text, texts, request.rerank, device, ids_of)
+            hits = reranked(top, request.text, texts, request.rerank, device, ids_of)
             score = "cross-encoder"
-        page = found[0][request.page], found[1][request.page]
+        page = hits[0][request.page], hits[1][request.page]
         return self._hits(page, request, query_D, score, exact)
 
     def _share(self, request: Request) -> Share:
@@ -141,9 +141,9 @@ class Searcher:
         if request.where is not None:
             allowed_N = allowed_N & papers.where(request.where)
         if request.only is not None:
-            chosen_N = np.zeros_like(allowed_N)
-            chosen_N[papers.rows_of(request.only)] = True
-            allowed_N = allowed_N & chosen_N
+            named_N = np.zeros_like(allowed_N)
+            named_N[papers.rows_of(request.only)] = True
+            allowed_N = allowed_N & named_N
         if len(seeds) or len(request.exclude):
             allowed_N = allowed_N.copy()
             allowed_N[seeds] = False
@@ -164,13 +164,13 @@ class Searcher:
             return np.empty(0, np.int64)
         rows = papers.rows_of(ids)
         rows = rows[self._state.live_N[rows]]
-        found = dict(zip(papers.ids_of(rows), rows.tolist(), strict=True))
-        missing = [name for name in ids if name not in found]
+        row_of = dict(zip(papers.ids_of(rows), rows.tolist(), strict=True))
+        missing = [name for name in ids if name not in row_of]
         if missing:
             known = papers.ids_of(self._state.live_rows()[:_NEAR])
             fix = f"use ids of the library{suggest(missing[0], known)}"
             raise DataError("no paper has this id", value=missing[0], fix=fix)
-        return np.array([found[name] for name in ids], dtype=np.int64)
+        return np.array([row_of[name] for name in ids], dtype=np.int64)
 
     def _query(self, request: Request, seeds: IntArray) -> FloatArray:
         """Return the vector to search with, shape ``(D,)``."""
@@ -205,9 +205,9 @@ class Searcher:
         return self._opened.queries(self._task, self._state.papers.texts_of(seeds))
 
     def _hits(
-        self, found: Found, request: Request, query_D: FloatArray, score: str, exact: bool
+        self, page: Found, request: Request, query_D: FloatArray, score: str, exact: bool
     ) -> Hits:
-        rows, scores = found
+        rows, scores = page
         table = self._state.papers.table(rows).to_pylist()
         texts = [Text("paper", paper["title"], paper["abstract"]) for paper in table]
         shares = self._percentiles(query_D, rows) if request.percentile else [None] * len(rows)

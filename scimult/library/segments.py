@@ -75,12 +75,12 @@ class SegmentFile:
                     _taken(file.read_row_group(group, there, use_threads=False), places)
                     for group, places in self._by_group(places_P)
                 ]
-                found, rows = pa.concat_tables([empty, *parts]), sum(map(len, parts))
+                table, rows = pa.concat_tables([empty, *parts]), sum(map(len, parts))
         except (OSError, pa.ArrowException) as error:
             fix = "open the library again; another process has rewritten it"
             raise DataError(f"cannot read papers: {error}", path=self.path, fix=fix) from error
         columns = [
-            found[field.name].cast(field.type)
+            table[field.name].cast(field.type)
             if field.name in there
             else pa.nulls(rows, field.type)
             for field in schema

@@ -76,17 +76,17 @@ class State:
 
     def damage(self) -> list[DataError]:
         """Return what is known to be damaged without reading everything."""
-        found = list(self.papers.damaged.values())
+        errors = list(self.papers.damaged.values())
         for task in self.manifest.sides:
-            found += self.shards(task).damaged.values()
-        return found
+            errors += self.shards(task).damaged.values()
+        return errors
 
     def check(self) -> list[DataError]:
         """Read everything and return what is damaged."""
-        found = list(self.papers.check().values())
+        errors = list(self.papers.check().values())
         for task in self.manifest.sides:
-            found += self.shards(task).check().values()
-        return found
+            errors += self.shards(task).check().values()
+        return errors
 
     def live_rows(self) -> IntArray:
         """Return the numbers of the live rows."""
@@ -100,11 +100,11 @@ class State:
         ConfigError, UnknownNameError
             If the filter is wrong.
         """
-        chosen_N = self.live_N.copy()
+        wanted_N = self.live_N.copy()
         if where is not None:
-            chosen_N &= self.papers.where(where)
+            wanted_N &= self.papers.where(where)
         if ids is not None:
-            named_N = np.zeros_like(chosen_N)
+            named_N = np.zeros_like(wanted_N)
             named_N[self.papers.rows_of(ids)] = True
-            chosen_N &= named_N
-        return np.flatnonzero(chosen_N)
+            wanted_N &= named_N
+        return np.flatnonzero(wanted_N)

@@ -77,13 +77,13 @@ def tag_rows(
         texts, names = state.papers.texts_of(part), state.papers.ids_of(part)
         ranking = index.search(_vectors(state, model, part, texts, task), k)
         for place, (name, text) in enumerate(zip(names, texts, strict=True)):
-            found = [
+            hits = [
                 Hit(rank, float(score), ids[row], labels[row])
                 for rank, (row, score) in enumerate(
                     zip(ranking.rows_QK[place], ranking.scores_QK[place], strict=True), start=1
                 )
             ]
-            yield Tagged(name, text.title, Hits(found, SCORES[model.similarity]))
+            yield Tagged(name, text.title, Hits(hits, SCORES[model.similarity]))
 
 
 def _vectors(

@@ -42,8 +42,8 @@ class WordIndex:
         folder = state.folder / FOLDER / state.manifest.content
         # Rows are numbered anew by a rewrite, which leaves the content as it is.
         rows = state.live_rows()
-        kept = _kept_rows(folder / _ROWS)
-        if kept is None or not np.array_equal(kept, rows):
+        stored = _kept_rows(folder / _ROWS)
+        if stored is None or not np.array_equal(stored, rows):
             self._model = self._made(rows)
             self._keep(folder, rows)
         else:
@@ -58,8 +58,8 @@ class WordIndex:
         if not tokens:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         scores_C = np.asarray(self._model.get_scores(tokens), dtype=np.float32)
-        chosen = np.flatnonzero((scores_C > 0) & allowed_N[self._rows])
-        return ranked(self._rows[chosen], scores_C[chosen], self._state.papers.ids_of, k)
+        places = np.flatnonzero((scores_C > 0) & allowed_N[self._rows])
+        return ranked(self._rows[places], scores_C[places], self._state.papers.ids_of, k)
 
     def _made(self, rows: IntArray) -> bm25s.BM25:
         import bm25s

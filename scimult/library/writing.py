@@ -136,23 +136,23 @@ class Writer:
             before stays.
         """
         seen: set[str] = set()
-        with bar("papers", total=None, unit="paper", show=show_progress) as shown:
-            for waiting in self._new(papers, seen, shown.update):
+        with bar("papers", total=None, unit="paper", show=show_progress) as meter:
+            for waiting in self._new(papers, seen, meter.update):
                 self._append(waiting)
         return seen
 
     def remove(self, ids: Iterable[str]) -> None:
         """Remove papers; ids that are not there are passed over."""
-        chosen = set(ids)
-        lost = [row for row, name in self._lost.items() if name in chosen]
-        found = [self._known.pop(name) for name in chosen if name in self._known]
-        if not lost and not found:
+        names = set(ids)
+        lost = [row for row, name in self._lost.items() if name in names]
+        stored = [self._known.pop(name) for name in names if name in self._known]
+        if not lost and not stored:
             return
         for row in lost:
             del self._lost[row]
-        self._removed_N[[known.row for known in found] + lost] = True
-        self.changes.removed += len(found)
-        self._commit([known.paper_hash for known in found], [], {})
+        self._removed_N[[known.row for known in stored] + lost] = True
+        self.changes.removed += len(stored)
+        self._commit([known.paper_hash for known in stored], [], {})
 
     def remove_others(self, ids: set[str]) -> None:
         """Remove all papers but these, and what cannot be read any more."""
@@ -212,21 +212,21 @@ class Writer:
     def _vectors(self, papers: Sequence[Paper]) -> dict[str, FloatArray]:
         """Encode new texts, and copy the vectors of papers whose text is the same."""
         before = [self._known.get(paper.id) for paper in papers]
-        kept = {
+        same = {
             place: known.row
             for place, (paper, known) in enumerate(zip(papers, before, strict=True))
             if known is not None and known.text_hash == paper.text_hash
         }
-        places = [place for place in range(len(papers)) if place not in kept]
+        places = [place for place in range(len(papers)) if place not in same]
         fresh = self._fresh([papers[place] for place in places])
-        found = {}
+        vectors = {}
         for task, space in self._spaces.items():
             vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
             vectors_ND[places] = fresh[task]
-            rows = np.array(list(kept.values()), dtype=np.int64)
-            vectors_ND[list(kept)] = self._copied(task, rows)
-            found[task] = vectors_ND
-        return found
+            rows = np.array(list(same.values()), dtype=np.int64)
+            vectors_ND[list(same)] = self._copied(task, rows)
+            vectors[task] = vectors_ND
+        return vectors
 
     def _fresh(self, papers: Sequence[Paper]) -> dict[str, FloatArray]:
         """Return vectors of texts that the library does not have: encoded before, or now."""
@@ -242,12 +242,12 @@ class Writer:
         self.changes.tokens_encoded += self._model.tokens_encoded - tokens
         if not before:
             return encoded
-        found = {}
+        vectors = {}
         for task, space in self._spaces.items():
             vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
             vectors_ND[there_N], vectors_ND[~there_N] = before[task], encoded[task]
-            found[task] = vectors_ND
-        return found
+            vectors[task] = vectors_ND
+        return vectors
 
     def _copied(self, task: str, rows: IntArray) -> FloatArray:
         """Return stored vectors; those of segments of this writer are opened anew."""
@@ -305,16 +305,16 @@ def longest_of(vectors_ND: FloatArray) -> float:
 def _lost(state: State) -> dict[int, str]:
     """Return rows of papers that cannot be read any more, and their ids as far as known."""
     rows = np.flatnonzero(~state.removed_N & ~state.live_N)
-    found = dict.fromkeys(rows.tolist(), "")
-    if not found:
-        return found
+    names = dict.fromkeys(rows.tolist(), "")
+    if not names:
+        return names
     for task in state.manifest.sides:
         ids = state.shards(task).ids
-        found.update({row: ids[row] for row in found if ids[row]})
+        names.update({row: ids[row] for row in names if ids[row]})
     table = state.papers.all_hashes()
     named = zip(table["row"].to_pylist(), table["id"].to_pylist(), strict=True)
-    found.update({row: name for row, name in named if row in found})
-    return found
+    names.update({row: name for row, name in named if row in names})
+    return names
 
 
 def next_number(manifest: Manifest) -> int:

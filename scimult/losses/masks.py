@@ -60,9 +60,9 @@ def known_pairs(
     # Unlike `torch.isin`, a search needs no number from the device to know its shapes.
     sorted_C, order_C = candidate_ids_C.sort(stable=True)
     places_P = torch.searchsorted(sorted_C, known_ids_P).clamp(max=columns - 1)
-    found_P = sorted_C[places_P] == known_ids_P
+    hit_P = sorted_C[places_P] == known_ids_P
     # An id's first column speaks for its copies; ids that no column has go to one more.
-    firsts_P = torch.where(found_P, order_C[places_P], columns)
+    firsts_P = torch.where(hit_P, order_C[places_P], columns)
     known_BC = torch.zeros(rows, columns + 1, dtype=torch.bool, device=candidate_ids_C.device)
     known_BC[known_rows_P, firsts_P] = True
     return known_BC.index_select(1, first_columns(candidate_ids_C))

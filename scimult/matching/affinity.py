@@ -51,15 +51,15 @@ class Rule:
         ConfigError
             If it is none of these.
         """
-        found = _RULE.fullmatch(text)
-        if found is None or found[2] == "0" or float(found[3] or 0) > 100:
+        match = _RULE.fullmatch(text)
+        if match is None or match[2] == "0" or float(match[3] or 0) > 100:
             fix = "use top3 (mean of the best three), max, mean or percentile:75"
             raise ConfigError("unknown score", value=text, fix=fix)
-        if found[1]:
-            return cls(best=1 if found[1] == "max" else 0)
-        if found[2]:
-            return cls(best=int(found[2]))
-        return cls(percentile=float(found[3]))
+        if match[1]:
+            return cls(best=1 if match[1] == "max" else 0)
+        if match[2]:
+            return cls(best=int(match[2]))
+        return cls(percentile=float(match[3]))
 
 
 def affinities(
@@ -114,11 +114,11 @@ class _Similarities:
     def of(self, entries_E: IntArray, block_QD: Tensor) -> Tensor:
         """Return the similarities of entries of ``written``, shape ``(E, Q)``."""
         rows = torch.from_numpy(self.written.values[entries_E])
-        found_EQ = products(self._candidates[rows], block_QD)
+        scores_EQ = products(self._candidates[rows], block_QD)
         if self._weights is None:
-            return found_EQ
+            return scores_EQ
         weights_E1 = self._weights[torch.from_numpy(entries_E)][:, None]
-        return torch.where(found_EQ > 0, found_EQ * weights_E1, found_EQ)
+        return torch.where(scores_EQ > 0, scores_EQ * weights_E1, scores_EQ)
 
 
 def _means_of_best(similar: _Similarities, block_QD: Tensor, best: int) -> FloatArray:
@@ -131,37 +131,35 @@ def _means_of_best(similar: _Similarities, block_QD: Tensor, best: int) -> Float
     order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
     scores_RQ = np.full((len(lengths), len(block_QD)), np.nan, dtype=np.float32)
     for first in range(0, len(order), _TOGETHER):
-        chosen_R = order[first : first + _TOGETHER]
-        scores_RQ[chosen_R] = _mean_of_best(similar, chosen_R, block_QD, best).numpy()
+        rows_R = order[first : first + _TOGETHER]
+        scores_RQ[rows_R] = _mean_of_best(similar, rows_R, block_QD, best).numpy()
     return scores_RQ
 
 
-def _mean_of_best(
-    similar: _Similarities, chosen_R: IntArray, block_QD: Tensor, best: int
-) -> Tensor:
+def _mean_of_best(similar: _Similarities, rows_R: IntArray, block_QD: Tensor, best: int) -> Tensor:
     """Return the same of a few reviewers, those with most publications first."""
-    lengths, starts = similar.written.lengths[chosen_R], similar.written.offsets[:-1][chosen_R]
+    lengths, starts = similar.written.lengths[rows_R], similar.written.offsets[:-1][rows_R]
     # How many have a first, a second, ... publication.
     reached = np.count_nonzero(lengths > np.arange(lengths[0])[:, np.newaxis], axis=1).tolist()
-    shape = len(chosen_R), len(block_QD)
+    shape = len(rows_R), len(block_QD)
     held = [torch.full(shape, -torch.inf) for _ in range(best)]
     total_RQ, spare_RQ = torch.zeros(shape), torch.empty(shape)
     for places in _within(reached, max(1, _HELD // shape[1])):
         entries = [starts[: reached[place]] + place for place in places]
-        found_EQ, first = similar.of(np.concatenate(entries), block_QD), 0
+        scores_EQ, first = similar.of(np.concatenate(entries), block_QD), 0
         for place in places:
             there = reached[place]
-            new, free = found_EQ[first : first + there], spare_RQ[:there]
+            new, free = scores_EQ[first : first + there], spare_RQ[:there]
             first += there
             if not best:
                 total_RQ[:there] += new
-            for kept in (part[:there] for part in held):
-                torch.minimum(kept, new, out=free)
-                torch.maximum(kept, new, out=kept)
+            for top in (part[:there] for part in held):
+                torch.minimum(top, new, out=free)
+                torch.maximum(top, new, out=top)
                 new, free = free, new
-    for rank, kept in enumerate(held):
+    for rank, top in enumerate(held):
         there = np.count_nonzero(lengths > rank)
-        total_RQ[:there] += kept[:there]
+        total_RQ[:there] += top[:there]
     counts_R = lengths if not best else np.minimum(lengths, best)
     return total_RQ / torch.from_numpy(counts_R[:, np.newaxis].astype(np.float32))
 
@@ -185,11 +183,11 @@ def _percentiles(similar: _Similarities, block_QD: Tensor, percentile: float) ->
         reviewers = np.flatnonzero(written.lengths == count)
         size = max(1, _HELD // (len(block_QD) * count))
         for first in range(0, len(reviewers), size):
-            chosen_R = reviewers[first : first + size]
-            entries_nR = written.offsets[:-1][chosen_R] + np.arange(count)[:, np.newaxis]
-            found = similar.of(entries_nR.ravel(), block_QD).numpy()
-            found_nRQ = found.reshape(count, len(chosen_R), -1)
-            scores_RQ[chosen_R] = np.percentile(found_nRQ, percentile, axis=0)
+            rows_R = reviewers[first : first + size]
+            entries_nR = written.offsets[:-1][rows_R] + np.arange(count)[:, np.newaxis]
+            scores_EQ = similar.of(entries_nR.ravel(), block_QD).numpy()
+            scores_nRQ = scores_EQ.reshape(count, len(rows_R), -1)
+            scores_RQ[rows_R] = np.percentile(scores_nRQ, percentile, axis=0)
     return scores_RQ
 
 
@@ -213,22 +211,22 @@ def best_pairs(scores_SR: FloatArray, of_row: int, of_column: int) -> IntArray:
     """
     count = scores_SR.shape[1]
     wide, long = min(count, of_row), min(len(scores_SR), of_column)
-    found = []
+    pairs = []
     best_KR = np.full((long, count), -np.inf, dtype=np.float32)
     rows_KR = np.zeros((long, count), dtype=np.int64)
     for start, block in blocks_of(scores_SR):
         rows = np.arange(start, start + len(block))[:, np.newaxis]
         columns = np.argpartition(-block, wide - 1, axis=1)[:, :wide]
         there = np.isfinite(np.take_along_axis(block, columns, 1))
-        found.append((rows * count + columns)[there])
+        pairs.append((rows * count + columns)[there])
         both = np.concatenate([best_KR, block])
         places = np.concatenate([rows_KR, np.broadcast_to(rows, block.shape)])
-        kept = np.argpartition(-both, long - 1, axis=0)[:long]
-        best_KR = np.take_along_axis(both, kept, 0)
-        rows_KR = np.take_along_axis(places, kept, 0)
+        top_KR = np.argpartition(-both, long - 1, axis=0)[:long]
+        best_KR = np.take_along_axis(both, top_KR, 0)
+        rows_KR = np.take_along_axis(places, top_KR, 0)
     columns = np.broadcast_to(np.arange(count), rows_KR.shape)
-    found.append((rows_KR * count + columns)[np.isfinite(best_KR)])
-    return np.unique(np.concatenate(found))
+    pairs.append((rows_KR * count + columns)[np.isfinite(best_KR)])
+    return np.unique(np.concatenate(pairs))
 
 
 def recency(years: list[int | None], now: int, half_life: float) -> FloatArray:

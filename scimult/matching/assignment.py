@@ -87,11 +87,11 @@ def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> As
     programme = _Programme(scores_SR, loads)
     pairs_C = programme.first_pairs()
     rounds = 0
-    with bar("assigning", unit="round") as shown:
+    with bar("assigning", unit="round") as meter:
         while True:
             rounds += 1
             values_C, missing_S, unfilled_R, prices_S, prices_R = programme.solve(pairs_C)
-            shown.update(1)
+            meter.update(1)
             more = programme.better_pairs(pairs_C, prices_S, prices_R)
             if len(more):
                 pairs_C = np.concatenate([pairs_C, more])
@@ -99,9 +99,9 @@ def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> As
                 break
             elif not programme.raise_penalty():
                 raise _infeasible(missing_S, unfilled_R, names)
-    chosen = pairs_C[values_C > 0.5]
+    pairs = pairs_C[values_C > 0.5]
     assert np.abs(values_C - values_C.round()).max(initial=0) < 1e-5, "corners are whole numbers"
-    submissions, reviewers = np.divmod(chosen, scores_SR.shape[1])
+    submissions, reviewers = np.divmod(pairs, scores_SR.shape[1])
     scores = np.asarray(scores_SR[submissions, reviewers])
     order = np.lexsort((reviewers, -scores, submissions))
     return Assignment(submissions[order], reviewers[order], scores[order], rounds)
@@ -187,7 +187,7 @@ class _Programme:
         And with them those that nearly would: prices move a little from round to round, and a round
         costs more than a few pairs.
         """
-        found, helps = [], False
+        pairs, helps = [], False
         wide = min(self._count, _ADDED)
         for start, block in blocks_of(self._scores):
             gain = block + prices_S[start : start + len(block), np.newaxis] + prices_R
@@ -198,8 +198,8 @@ class _Programme:
             best = np.take_along_axis(gain, columns, 1)
             helps = helps or bool((best > _TOLERANCE).any())
             rows = np.arange(start, start + len(block))[:, np.newaxis]
-            found.append((rows * self._count + columns)[best > -_NEARLY * self._spread])
-        return np.concatenate(found) if helps else np.empty(0, dtype=np.int64)
+            pairs.append((rows * self._count + columns)[best > -_NEARLY * self._spread])
+        return np.concatenate(pairs) if helps else np.empty(0, dtype=np.int64)
 
 
 def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> csr_array:

@@ -125,11 +125,11 @@ def match(
             Path(scratch) / "scores.npy", "w+", np.float32, (len(submissions_SD), len(reviewers))
         )
         weights = _weights(venue, written, weighting)
-        with bar("scoring", total=len(scores_SR), unit="paper") as shown:
+        with bar("scoring", total=len(scores_SR), unit="paper") as meter:
             blocks = affinities(submissions_SD, publications_PD, written, rule, weights)
             for start, block in blocks:
                 scores_SR[start : start + BLOCK] = block
-                shown.update(len(block))
+                meter.update(len(block))
         excluded = _exclude(scores_SR, venue, reviewers, conflicts)
         names = list(venue.submissions)
         pairs = best_pairs(scores_SR, top, top)
@@ -146,14 +146,14 @@ def match(
         }
         if wanted is None:
             pairs = best_pairs(scores_SR, min(top, 10), 0)
-            found = np.divmod(pairs, len(reviewers))
+            matches = np.divmod(pairs, len(reviewers))
         else:
             assigned = _assigned(scores_SR, wanted, names)
-            found = assigned.submissions, assigned.reviewers
-            _write_pairs(temporary / ASSIGNMENT, *found, scores_SR, names, reviewers)
+            matches = assigned.submissions, assigned.reviewers
+            _write_pairs(temporary / ASSIGNMENT, *matches, scores_SR, names, reviewers)
             summary["assignment"] = _described(assigned, wanted, len(reviewers))
         similar = submissions_SD, publications_PD, written
-        _write_matches(temporary / MATCHES, found, scores_SR, similar, venue, reviewers)
+        _write_matches(temporary / MATCHES, matches, scores_SR, similar, venue, reviewers)
         write_json(temporary / SUMMARY, summary)
         del scores_SR
     return summary
@@ -237,7 +237,7 @@ def _write_pairs(
 
 def _write_matches(
     path: Path,
-    found: tuple[IntArray, IntArray],
+    pairs: tuple[IntArray, IntArray],
     scores_SR: FloatArray,
     similar: tuple[FloatArray, FloatArray, Ragged],
     venue: Venue,
@@ -247,7 +247,7 @@ def _write_matches(
     submissions_SD, publications_PD, written = similar
     ids, publications = list(venue.publications), list(venue.publications.values())
     matches: dict[int, list[dict[str, Any]]] = {}
-    for row, column in zip(*found, strict=True):
+    for row, column in zip(*pairs, strict=True):
         rows = written[column]
         close = publications_PD[rows] @ submissions_SD[row]
         best = np.argsort(-close, kind="stable")[:_EVIDENCE]

@@ -95,8 +95,8 @@ class Venue:
         DataError
             If there is no submission, or no reviewer with a publication.
         """
-        for what, found in (("submission", self.submissions), ("publication", self.publications)):
-            if not found:
+        for what, papers in (("submission", self.submissions), ("publication", self.publications)):
+            if not papers:
                 fix = "check that it is the right file; without --skip-bad you see what is wrong"
                 raise DataError(f"no {what} is left", path=path, fix=fix)
 

@@ -36,5 +36,5 @@ def scaled_mask(x: Tensor, probability: float) -> Tensor:
     draws = words.random_(-(1 << 63), None).view(torch.int16)[: x.numel()].view(x.shape)
     dropped = min(round(probability * _LEVELS), _LEVELS - 1)
     scale = torch.tensor(_LEVELS / (_LEVELS - dropped), dtype=x.dtype).item()
-    kept = draws >= round(_LEVELS * (1 - 1 / scale)) - _LEVELS // 2
-    return kept.to(x.dtype).mul_(scale)
+    mask = draws >= round(_LEVELS * (1 - 1 / scale)) - _LEVELS // 2
+    return mask.to(x.dtype).mul_(scale)

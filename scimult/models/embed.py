@@ -120,17 +120,19 @@ def embed_tokens_each(
     states = [model.read_instructions([route], instead) for route in routes]
     done: Tensor | None = None
     total, start = sum(len(rows) for rows in batches), 0
-    with bar("encode", total=total, unit="text", show=show_progress) as shown:
+    with bar("encode", total=total, unit="text", show=show_progress) as meter:
         for rows in batches:
             texts = pack([tokens[row] for row in rows]).to(device)
-            by_route = [found_BD.float() for found_BD in model.forward_each(texts, routes, states)]
+            by_route = [
+                vectors_BD.float() for vectors_BD in model.forward_each(texts, routes, states)
+            ]
             if done is None:
                 done = _host_rows(len(routes), total, by_route[0])
             # From a GPU into pinned memory: nothing waits before the last batch.
-            for place, found_BD in enumerate(by_route):
-                done[place, start : start + len(rows)].copy_(found_BD, non_blocking=True)
+            for place, vectors_BD in enumerate(by_route):
+                done[place, start : start + len(rows)].copy_(vectors_BD, non_blocking=True)
             start += len(rows)
-            shown.update(len(rows))
+            meter.update(len(rows))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     model.train(training)

@@ -119,8 +119,8 @@ def _pooled(x_TD: FloatArray, config: EncoderConfig) -> FloatArray:
 
 
 def _linear(x_TD: FloatArray, weights: Weights, name: str) -> FloatArray:
-    found_TD: FloatArray = x_TD @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-    return found_TD
+    y_TD: FloatArray = x_TD @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+    return y_TD
 
 
 def _normed(x_TD: FloatArray, config: EncoderConfig, weights: Weights, name: str) -> FloatArray:
@@ -147,8 +147,8 @@ def gelu(x: FloatArray) -> FloatArray:
 def gelu_tanh(x: FloatArray) -> FloatArray:
     """Return the approximation of `gelu` by the hyperbolic tangent, ibid."""
     inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
-    found: FloatArray = np.float32(0.5) * x * (1 + np.tanh(inner))
-    return found
+    y: FloatArray = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return y
 
 
 @cache

@@ -261,12 +261,12 @@ def _page(
     return schemas.Page(score=hits.score, exact=hits.exact, papers=papers)
 
 
-def _labels(found: Sequence[Suggestion]) -> list[schemas.TagFound]:
+def _labels(tags: Sequence[Suggestion]) -> list[schemas.TagFound]:
     return [
         schemas.TagFound(
             rank=rank, score=tag.score, id=tag.id, name=tag.name, evidence=tag.evidence
         )
-        for rank, tag in enumerate(found, start=1)
+        for rank, tag in enumerate(tags, start=1)
     ]
 
 

@@ -144,11 +144,11 @@ class Service:
         @app.get("/health")
         async def health() -> schemas.Health:
             """Say that the service answers."""
-            found, problem = answers.served.library, answers.served.problem
+            served, problem = answers.served.library, answers.served.problem
             return schemas.Health(
                 status="ok" if problem is None else "stale",
-                papers=len(found),
-                generation=found.state.manifest.generation,
+                papers=len(served),
+                generation=served.state.manifest.generation,
                 problem=problem,
             )
 

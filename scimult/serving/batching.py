@@ -91,7 +91,7 @@ class Passes:
         jobs = [_Job(part, tuple(routes)) for part in self._parts(tokens)]
         # As many parts at once as there are threads: others come between the next ones.
         turns = [jobs[start : start + many] for start in range(0, len(jobs), many)]
-        parts = [found for turn in turns for found in self._together(turn)]
+        parts = [part for turn in turns for part in self._together(turn)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class Passes:
     def _finish(self, jobs: Sequence[_Job]) -> None:
         tokens = [ids for job in jobs for ids in job.tokens]
         try:
-            found_RND = self._run(tokens, jobs[0].routes)
+            vectors_RND = self._run(tokens, jobs[0].routes)
         except Exception as error:
             for job in jobs:
                 job.done.set_exception(error)
@@ -176,7 +176,7 @@ class Passes:
         for job in jobs:
             end = start + len(job.tokens)
             # A copy: who keeps one answer keeps no other.
-            job.done.set_result(found_RND[:, start:end].copy())
+            job.done.set_result(vectors_RND[:, start:end].copy())
             start = end
 
 
@@ -231,12 +231,12 @@ class SharedModel(SciMult):
     ) -> FloatArray:
         if not wanted or instead:
             return super()._embed(wanted, routes, instead, show_progress)
-        found_RND = self._passes.encode(self._tokenise(wanted), routes)
-        for found_ND in found_RND:
-            check_finite(found_ND, f"{self.name} in {self.dtype}")
+        vectors_RND = self._passes.encode(self._tokenise(wanted), routes)
+        for vectors_ND in vectors_RND:
+            check_finite(vectors_ND, f"{self.name} in {self.dtype}")
             if self.unit_vectors:
-                found_ND[:] = unit_rows(found_ND)
-        return found_RND
+                vectors_ND[:] = unit_rows(vectors_ND)
+        return vectors_RND
 
     def _pass(self, tokens: Sequence[TokenIds], routes: Sequence[int]) -> FloatArray:
         return embed_tokens_each(self._model, tokens, routes=routes)

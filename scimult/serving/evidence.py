@@ -43,8 +43,8 @@ def evidence_for(
 def _scores(model: SciMult, query_D: FloatArray, vectors_SD: FloatArray) -> FloatArray:
     """Return scores whose order is that of the model's similarity, shape ``(S,)``."""
     if model.similarity == "l2":
-        found_S: FloatArray = -np.linalg.norm(vectors_SD - query_D, axis=1)
-        return found_S
+        near_S: FloatArray = -np.linalg.norm(vectors_SD - query_D, axis=1)
+        return near_S
     lengths_S = np.linalg.norm(vectors_SD, axis=1) if model.similarity == "cosine" else 1.0
     scores_S: FloatArray = (vectors_SD @ query_D) / np.maximum(lengths_S, 1e-30)
     return scores_S

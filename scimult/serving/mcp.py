@@ -172,7 +172,7 @@ def _listing(k: int, page: int, filters: dict[str, Any] | None) -> dict[str, Any
     return {"k": k, "offset": (page - 1) * k, "where": filters, "evidence": True}
 
 
-def _papers(found: schemas.Page, k: int, page: int) -> PapersOut:
+def _papers(answer: schemas.Page, k: int, page: int) -> PapersOut:
     papers = [
         PaperOut(
             rank=one.rank,
@@ -180,10 +180,10 @@ def _papers(found: schemas.Page, k: int, page: int) -> PapersOut:
             evidence=one.evidence,
             **_told(one.id, one.title, one.abstract, one.columns, MOST_ABSTRACT),
         )
-        for one in found.papers
+        for one in answer.papers
     ]
     return PapersOut(
-        score=found.score, papers=papers, next_page=page + 1 if len(papers) == k else None
+        score=answer.score, papers=papers, next_page=page + 1 if len(papers) == k else None
     )
 
 

@@ -221,12 +221,12 @@ def expand(grid: Mapping[str, Axis]) -> dict[str, RunConfig]:
     if not grid:
         return {}
     runs: dict[str, RunConfig] = {}
-    for chosen in product(*(_values(name, axis) for name, axis in grid.items())):
-        name = "-".join(value for value, _ in chosen)
+    for point in product(*(_values(name, axis) for name, axis in grid.items())):
+        name = "-".join(value for value, _ in point)
         if name in runs:
             fix = "name the values so that the names of all combinations differ"
             raise ConfigError("two runs of the grid have the same name", value=name, fix=fix)
-        runs[name] = RunConfig(overrides=[line for _, lines in chosen for line in lines])
+        runs[name] = RunConfig(overrides=[line for _, lines in point for line in lines])
     return runs
 
 
@@ -362,5 +362,5 @@ def seeds_of(study: StudyConfig, name: str, runs: Mapping[str, RunConfig]) -> li
         return []
     if run.is_trained:
         return study.seeds if run.seeds is None else run.seeds
-    seeds = [found for parent in parents(run) if (found := seeds_of(study, parent, runs))]
-    return [seed for seed in (seeds or [[]])[0] if all(seed in found for found in seeds)]
+    seeds = [own for parent in parents(run) if (own := seeds_of(study, parent, runs))]
+    return [seed for seed in (seeds or [[]])[0] if all(seed in own for own in seeds)]

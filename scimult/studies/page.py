@@ -41,9 +41,9 @@ def write_findings(plan: Plan, failed: Mapping[str, str]) -> list[Table]:
     DataError
         If results do not fit each other.
     """
-    findings = [found for suite in plan.suites if (found := find(plan, suite)) is not None]
+    findings = [finding for suite in plan.suites if (finding := find(plan, suite)) is not None]
     costs = {key: cost_of(plan, trial) for key, trial in plan.trials.items()}
-    scores = [score_table(found) for found in findings]
+    scores = [score_table(finding) for finding in findings]
     tables = [
         *(t for f, s in zip(findings, scores, strict=True) for t in (s, difference_table(f))),
         run_table(plan),
@@ -81,7 +81,7 @@ def _as_json(
         "study": plan.study.model_dump(mode="json"),
         "runs": {name: run.model_dump(mode="json") for name, run in plan.runs.items()},
         "trials": trials,
-        "suites": [asdict(found) for found in findings],
+        "suites": [asdict(finding) for finding in findings],
         "failed": dict(failed),
         "provenance": written,
     }

@@ -178,5 +178,5 @@ def _steps(sorted_P: Numbers) -> list[int]:
 
 
 def _logistic(logits: Numbers) -> Numbers:
-    found: Numbers = 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
-    return found
+    probabilities: Numbers = 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
+    return probabilities

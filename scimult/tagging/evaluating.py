@@ -125,9 +125,9 @@ def metrics_of(
 
 
 def _pairs(
-    tagger: Tagger, found: Sequence[Sequence[SuggestedTag]], gold: Sequence[set[int]]
+    tagger: Tagger, lists: Sequence[Sequence[SuggestedTag]], gold: Sequence[set[int]]
 ) -> tuple[FloatArray, BoolArray]:
     rows = tagger.vocabulary.row
-    scores = [tag.score for tags in found for tag in tags]
-    right = [rows(tag.id) in own for tags, own in zip(found, gold, strict=True) for tag in tags]
+    scores = [tag.score for tags in lists for tag in tags]
+    right = [rows(tag.id) in own for tags, own in zip(lists, gold, strict=True) for tag in tags]
     return np.array(scores), np.array(right, dtype=bool)

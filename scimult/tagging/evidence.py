@@ -24,13 +24,13 @@ _NO_END = re.compile(
 def sentences(text: str) -> list[str]:
     """Return the sentences of a text: they end at a point, ``?`` or ``!`` before a capital."""
     plain = " ".join(text.split())
-    found, start = [], 0
+    parts, start = [], 0
     for end in (*(match.end() for match in _END.finditer(plain)), len(plain) + 1):
         part = plain[start : end - 1]
         if end > len(plain) or not _NO_END.search(part):
-            found.append(part)
+            parts.append(part)
             start = end
-    return [part for part in found if part]
+    return [part for part in parts if part]
 
 
 def find_evidence(
@@ -65,19 +65,19 @@ def find_evidence(
         (sentences(text.body) or [text.title]) if rows else []
         for text, rows in zip(papers, tags, strict=True)
     ]
-    alone = [Text("paper", sentence) for found in parts for sentence in found]
+    alone = [Text("paper", sentence) for part in parts for sentence in part]
     vectors_ND = model.encode(alone, task=task, role="query")
-    ends = np.cumsum([len(found) for found in parts])
+    ends = np.cumsum([len(part) for part in parts])
     evidence: list[Mapping[int, str]] = []
-    for found, rows, end in zip(parts, tags, ends, strict=True):
+    for part, rows, end in zip(parts, tags, ends, strict=True):
         if not rows:
             evidence.append({})
             continue
-        some_ND = vectors_ND[end - len(found) : end]
+        some_ND = vectors_ND[end - len(part) : end]
         scores_NC = similarities(some_ND, labels_CD[list(rows)], model.similarity).copy()
         finder = NameFinder(vocabulary[row].names for row in rows)
-        for place, sentence in enumerate(found):
+        for place, sentence in enumerate(part):
             scores_NC[place, finder.find(sentence)] += _NAMED
         best = scores_NC.argmax(axis=0)
-        evidence.append({row: found[i] for row, i in zip(rows, best.tolist(), strict=True)})
+        evidence.append({row: part[i] for row, i in zip(rows, best.tolist(), strict=True)})
     return evidence

@@ -125,22 +125,22 @@ def load_state(folder: Path) -> TaggerState:
         raise DataError(f"tagger is damaged: {error}", path=folder, fix=fix) from error
 
 
-def _load(folder: Path, kept: dict[str, Any]) -> TaggerState:
+def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
     labels = _read(folder / _LABELS)
-    curves, suggestions = kept["calibration"], None
+    curves, suggestions = content["calibration"], None
     if curves is not None:
         suggestions = Suggestions(**_read(folder / _SUGGESTIONS))
     return TaggerState(
         read_vocabulary(folder / VOCABULARY),
         labels["labels"],
         labels["mean"],
-        Fusion.from_dict(kept["fusion"]),
-        kept["hierarchy"],
-        kept["model"],
+        Fusion.from_dict(content["fusion"]),
+        content["hierarchy"],
+        content["model"],
         learned=_learned(folder) if (folder / _PAPERS).is_file() else None,
         calibration=curves and Calibration(**{name: Curve(**one) for name, one in curves.items()}),
         suggestions=suggestions,
-        facts=kept["facts"],
+        facts=content["facts"],
     )
 
 
@@ -165,5 +165,5 @@ def _save(path: Path, **arrays: Any) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as kept:
-        return {name: kept[name] for name in kept.files}
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}

@@ -40,8 +40,10 @@ class Weights:
 
     def of(self, sources: tuple[str, ...]) -> FloatArray:
         """Return the weights of sources, in their order."""
-        found: FloatArray = np.array([self.weights.get(name, 0.0) for name in sources], np.float32)
-        return found
+        weights_S: FloatArray = np.array(
+            [self.weights.get(name, 0.0) for name in sources], np.float32
+        )
+        return weights_S
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,10 @@ class Fusion:
         sources = SOURCES[: len(signals_SBC)]
         pairs = zip(self.seen.of(sources), self.unseen.of(sources), strict=True)
         bias_C = np.where(seen_C, self.seen.bias, self.unseen.bias).astype(np.float32)
-        found_BC: FloatArray = np.broadcast_to(bias_C, signals_SBC.shape[1:]).copy()
+        logits_BC: FloatArray = np.broadcast_to(bias_C, signals_SBC.shape[1:]).copy()
         for signal_BC, (seen, unseen) in zip(signals_SBC, pairs, strict=True):
-            found_BC += np.where(seen_C, seen, unseen) * signal_BC
-        return found_BC
+            logits_BC += np.where(seen_C, seen, unseen) * signal_BC
+        return logits_BC
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -100,18 +102,18 @@ class FusionSample:
 
     def add(self, signals_SBC: FloatArray, right_BC: BoolArray) -> None:
         """Take in papers and what is right of them."""
-        chosen_BC = right_BC.copy()
+        sure_BC = right_BC.copy()
         listed = min(_LISTED, right_BC.shape[1])
         for signal_BC in signals_SBC[[0, -2]] if len(signals_SBC) > len(ZERO_SHOT) else signals_SBC:
             best = np.argpartition(-signal_BC, listed - 1, axis=1)[:, :listed]
-            np.put_along_axis(chosen_BC, best, values=True, axis=1)
-        drawn = self._rng.integers(0, right_BC.shape[1], (len(right_BC), _DRAWN))
-        drawn_BC = np.zeros_like(chosen_BC)
-        np.put_along_axis(drawn_BC, drawn, values=True, axis=1)
-        drawn_BC &= ~chosen_BC
-        left_B = right_BC.shape[1] - chosen_BC.sum(axis=1)
+            np.put_along_axis(sure_BC, best, values=True, axis=1)
+        draws = self._rng.integers(0, right_BC.shape[1], (len(right_BC), _DRAWN))
+        drawn_BC = np.zeros_like(sure_BC)
+        np.put_along_axis(drawn_BC, draws, values=True, axis=1)
+        drawn_BC &= ~sure_BC
+        left_B = right_BC.shape[1] - sure_BC.sum(axis=1)
         each_B = left_B / np.maximum(drawn_BC.sum(axis=1), 1)
-        papers, concepts = np.nonzero(chosen_BC | drawn_BC)
+        papers, concepts = np.nonzero(sure_BC | drawn_BC)
         weight_P = np.where(drawn_BC[papers, concepts], each_B[papers], 1.0)
         signals_PS = signals_SBC[:, papers, concepts].T
         self._parts.append((signals_PS, right_BC[papers, concepts], concepts, weight_P))
@@ -124,13 +126,13 @@ class FusionSample:
         signals_PS, right_P, concepts_P, weight_P = (
             np.concatenate(x) for x in zip(*self._parts, strict=True)
         )
-        found = []
-        for chosen_C, sources in ((self._seen_C, SOURCES), (self._unseen_C, ZERO_SHOT)):
-            rows = chosen_C[concepts_P]
+        weights = []
+        for group_C, sources in ((self._seen_C, SOURCES), (self._unseen_C, ZERO_SHOT)):
+            rows = group_C[concepts_P]
             count = min(len(sources), signals_PS.shape[1])
             pairs = signals_PS[rows, :count], right_P[rows], weight_P[rows]
-            found.append(fit_weights(*pairs, sources[:count]))
-        return Fusion(*found)
+            weights.append(fit_weights(*pairs, sources[:count]))
+        return Fusion(*weights)
 
 
 def fit_weights(

@@ -78,14 +78,14 @@ class NearWords:
         k = min(k, self._words_TM.shape[1])
         rows, scores = [], []
         for start in range(0, words_BT.shape[0], _BLOCK):
-            found_BM = (words_BT[start : start + _BLOCK] @ self._words_TM).toarray()
+            scores_BM = (words_BT[start : start + _BLOCK] @ self._words_TM).toarray()
             if own_B is not None:
                 own = own_B[start : start + _BLOCK]
-                found_BM[np.arange(len(own))[own >= 0], own[own >= 0]] = -np.inf
-            rows_BK = np.argpartition(-found_BM, k - 1, axis=1)[:, :k]
-            scores_BK = np.take_along_axis(found_BM, rows_BK, axis=1)
+                scores_BM[np.arange(len(own))[own >= 0], own[own >= 0]] = -np.inf
+            rows_BK = np.argpartition(-scores_BM, k - 1, axis=1)[:, :k]
+            scores_BK = np.take_along_axis(scores_BM, rows_BK, axis=1)
             order_BK = np.lexsort((rows_BK, -scores_BK), axis=1)
             rows.append(np.take_along_axis(rows_BK, order_BK, axis=1))
             scores.append(np.take_along_axis(scores_BK, order_BK, axis=1))
-        found = np.concatenate(scores)
-        return np.where(np.isfinite(found), np.concatenate(rows), -1), found
+        similar = np.concatenate(scores)
+        return np.where(np.isfinite(similar), np.concatenate(rows), -1), similar

@@ -22,11 +22,11 @@ def raised(probabilities_BC: NDArray[Any], vocabulary: Vocabulary) -> NDArray[An
     What has a concept has all broader ones, so their probabilities cannot be lower; they are
     raised to the largest below.
     """
-    found_BC: NDArray[Any] = probabilities_BC.copy()
+    raised_BC: NDArray[Any] = probabilities_BC.copy()
     for row in vocabulary.order_C[::-1].tolist():
         for parent in vocabulary.parents[row].tolist():
-            np.maximum(found_BC[:, parent], found_BC[:, row], out=found_BC[:, parent])
-    return found_BC
+            np.maximum(raised_BC[:, parent], raised_BC[:, row], out=raised_BC[:, parent])
+    return raised_BC
 
 
 def best_first(probabilities_C: NDArray[Any], vocabulary: Vocabulary, most: int) -> list[int]:
@@ -35,8 +35,8 @@ def best_first(probabilities_C: NDArray[Any], vocabulary: Vocabulary, most: int)
     if most < len(rows):
         least = np.partition(probabilities_C, -most)[-most]
         rows = np.flatnonzero(probabilities_C >= least)
-    found: list[int] = rows[np.lexsort((vocabulary.place_C[rows], -probabilities_C[rows]))].tolist()
-    return found
+    best: list[int] = rows[np.lexsort((vocabulary.place_C[rows], -probabilities_C[rows]))].tolist()
+    return best
 
 
 def chosen(
@@ -69,20 +69,20 @@ def chosen(
         ``specific`` leaves out what is above another one that is suggested, and what comes
         after takes its place.
     """
-    kept: list[int] = []
+    tags: list[int] = []
     for row in ranked:
         if threshold is not None and probabilities_C[row] < threshold:
             break
         if row in exclude:
             continue
         if hierarchy == "specific":
-            if any(row in vocabulary.ancestors(other) for other in kept):
+            if any(row in vocabulary.ancestors(other) for other in tags):
                 continue
             above = vocabulary.ancestors(row)
-            kept = [other for other in kept if other not in above]
-        kept.append(row)
-        if k is not None and len(kept) >= k and hierarchy != "specific":
+            tags = [other for other in tags if other not in above]
+        tags.append(row)
+        if k is not None and len(tags) >= k and hierarchy != "specific":
             break
-        if k is not None and len(kept) > k:
-            return kept[:k]
-    return kept
+        if k is not None and len(tags) > k:
+            return tags[:k]
+    return tags

@@ -108,22 +108,22 @@ class Signals:
         Of a concept without papers the learned sources are 0.
         """
         count = len(SOURCES if self._learned is not None else ZERO_SHOT)
-        found_SBC = np.zeros((count, len(texts), len(self._mean_C)), dtype=np.float32)
+        signals_SBC = np.zeros((count, len(texts), len(self._mean_C)), dtype=np.float32)
         similar_BC = similarities(vectors_BD, self._labels_CD, self._similarity) - self._mean_C
-        found_SBC[0] = standardised(similar_BC)
+        signals_SBC[0] = standardised(similar_BC)
         for row, text in enumerate(texts):
             for concept in self._finder.find(text.title):
-                found_SBC[1, row, concept] = 1
+                signals_SBC[1, row, concept] = 1
             for concept in self._finder.find(text.body):
-                found_SBC[2, row, concept] += 1
-        np.log1p(found_SBC[2], out=found_SBC[2])
+                signals_SBC[2, row, concept] += 1
+        np.log1p(signals_SBC[2], out=signals_SBC[2])
         if self._learned is not None:
-            self._add_learned(found_SBC, texts, vectors_BD, self._learned)
-        return found_SBC
+            self._add_learned(signals_SBC, texts, vectors_BD, self._learned)
+        return signals_SBC
 
     def _add_learned(
         self,
-        found_SBC: FloatArray,
+        signals_SBC: FloatArray,
         texts: Sequence[Text],
         vectors_BD: FloatArray,
         learned: Learned,
@@ -133,10 +133,10 @@ class Signals:
         neighbours = (near.search(vectors_BD), near_words.search(words_BT))
         for place, (rows_BK, scores_BK) in enumerate(neighbours, start=len(ZERO_SHOT)):
             share_BC = shares(rows_BK, scores_BK, learned.tags_MC).toarray()
-            found_SBC[place] = np.log(share_BC + _LEAST_SHARE)
-        found_SBC[-2] = learned.linear.logits(words_BT)
-        found_SBC[-1] = np.log1p(learned.papers_C)
-        found_SBC[len(ZERO_SHOT) :, :, ~self.seen_C] = 0
+            signals_SBC[place] = np.log(share_BC + _LEAST_SHARE)
+        signals_SBC[-2] = learned.linear.logits(words_BT)
+        signals_SBC[-1] = np.log1p(learned.papers_C)
+        signals_SBC[len(ZERO_SHOT) :, :, ~self.seen_C] = 0
 
     @cached_property
     def _neighbours(self) -> tuple[NearVectors, NearWords]:
@@ -154,18 +154,18 @@ def similarities(
     """
     import torch
 
-    found_CB = products(torch.from_numpy(candidates_CD), torch.from_numpy(queries_BD)).numpy()
-    found_BC: FloatArray = found_CB.T
+    scores_CB = products(torch.from_numpy(candidates_CD), torch.from_numpy(queries_BD)).numpy()
+    scores_BC: FloatArray = scores_CB.T
     if similarity == "l2":
         squares = [(x**2).sum(axis=1) for x in (queries_BD, candidates_CD)]
-        distances_BC = squares[0][:, None] + squares[1] - 2 * found_BC
-        found_BC = -np.sqrt(np.maximum(distances_BC, 0))
-    return found_BC
+        distances_BC = squares[0][:, None] + squares[1] - 2 * scores_BC
+        scores_BC = -np.sqrt(np.maximum(distances_BC, 0))
+    return scores_BC
 
 
 def standardised(values_BC: FloatArray) -> FloatArray:
     """Return rows of mean 0 and standard deviation 1; 0 where all of a row are alike."""
     centred_BC = values_BC - values_BC.mean(axis=1, keepdims=True)
     spread_B1 = centred_BC.std(axis=1, keepdims=True)
-    found_BC: FloatArray = centred_BC / np.where(spread_B1 > 0, spread_B1, 1)
-    return found_BC
+    scaled_BC: FloatArray = centred_BC / np.where(spread_B1 > 0, spread_B1, 1)
+    return scaled_BC

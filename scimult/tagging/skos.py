@@ -126,9 +126,9 @@ def _all_words(graph: Graph, node: Node, predicate: URIRef, language: str) -> li
 
     literals = [word for word in graph.objects(node, predicate) if isinstance(word, Literal)]
     for wanted in (language, ""):
-        chosen = [word for word in literals if (word.language or "").split("-")[0] == wanted]
-        if chosen:
-            return sorted({" ".join(str(word).split()) for word in chosen} - {""})
+        words = [word for word in literals if (word.language or "").split("-")[0] == wanted]
+        if words:
+            return sorted({" ".join(str(word).split()) for word in words} - {""})
     return []
 
 

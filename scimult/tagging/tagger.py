@@ -188,12 +188,12 @@ class Tagger:
             If the folder is no tagger, or the model is not the one it was trained with.
         """
         state = load_state(Path(path))
-        kept = state.model
-        wanted = model if model is not None else kept.get("path")
+        reference = state.model
+        wanted = model if model is not None else reference.get("path")
         if wanted is None:
             raise DataError("the tagger's model has no folder", path=path, fix="give it by model")
-        encoder = _opened(wanted, device, kept["dtype"], kept["settings"])
-        if encoder.fingerprint != kept["fingerprint"]:
+        encoder = _opened(wanted, device, reference["dtype"], reference["settings"])
+        if encoder.fingerprint != reference["fingerprint"]:
             fix = "name the model that it was trained with, or train it again with this one"
             problem = f"tagger was trained with another model than {encoder.name!r}"
             raise DataError(problem, path=path, value=encoder.fingerprint, fix=fix)
@@ -292,11 +292,11 @@ class Tagger:
             scores_BC = self.scores(some, vectors[rows])
             for scores_C in scores_BC:
                 ranked = best_first(scores_C, self.vocabulary, most)
-                kept = chosen(
+                best = chosen(
                     ranked[:most], scores_C, self.vocabulary, k=k if k is not None else LISTED,
                     threshold=threshold, exclude=excluded, hierarchy=how,
                 )  # fmt: skip
-                by_paper.append([(row, float(scores_C[row])) for row in kept])
+                by_paper.append([(row, float(scores_C[row])) for row in best])
         rows_of = [[row for row, _ in tags] for tags in by_paper]
         spoken: Sequence[Mapping[int, str]] = [{}] * len(by_paper)
         if evidence:
@@ -315,11 +315,11 @@ class Tagger:
         if state.hierarchy != "flat":
             logits_BC = raised(logits_BC, state.vocabulary)
         calibration = state.calibration or _UNCALIBRATED
-        found_BC = calibration.probabilities(logits_BC, seen_C)
+        scores_BC = calibration.probabilities(logits_BC, seen_C)
         if state.hierarchy != "flat":
             # Two curves: what is seen and what is not may have changed places.
-            found_BC = raised(found_BC, state.vocabulary)
-        return found_BC
+            scores_BC = raised(scores_BC, state.vocabulary)
+        return scores_BC
 
     @cached_property
     def _signals(self) -> Signals:
@@ -359,11 +359,11 @@ class Tagger:
         if known is None:
             fix = "train with tagged papers, or ask for k or a threshold"
             raise ConfigError("nothing is known of the precision", value=precision, fix=fix)
-        found = known.threshold(precision, k)
-        if found is None:
+        cutoff = known.threshold(precision, k)
+        if cutoff is None:
             fix = "ask for less, give more tagged papers, or use k alone"
             raise ConfigError("no threshold surely has this precision", value=precision, fix=fix)
-        return found
+        return cutoff
 
 
 def _opened(

@@ -156,8 +156,8 @@ def weigh(
     sample = FusionSample(signals.seen_C, seed)
     for rows in blocks(len(papers.ids), len(signals.seen_C), "weighing", show_progress):
         some = papers.part(rows)
-        found_SBC = signals.of(some.texts, some.vectors_ND)
-        sample.add(found_SBC, some.tags_NC.toarray() > 0)
+        signals_SBC = signals.of(some.texts, some.vectors_ND)
+        sample.add(signals_SBC, some.tags_NC.toarray() > 0)
     return sample.fit()
 
 

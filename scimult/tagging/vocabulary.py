@@ -155,34 +155,34 @@ class Vocabulary(Sequence[Concept]):
 
     def ancestors(self, row: int) -> set[int]:
         """Return the rows of all concepts above one."""
-        found: set[int] = set()
+        above: set[int] = set()
         left = [row]
         while left:
             for parent in self.parents[left.pop()].tolist():
-                if parent not in found:
-                    found.add(parent)
+                if parent not in above:
+                    above.add(parent)
                     left.append(parent)
-        return found
+        return above
 
     def closed(self, rows: Iterable[int]) -> set[int]:
         """Return rows and all concepts above them."""
-        found = set(rows)
-        return found.union(*(self.ancestors(row) for row in found))
+        own = set(rows)
+        return own.union(*(self.ancestors(row) for row in own))
 
     @cached_property
     def _preferred(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        rows: dict[str, list[int]] = {}
         for row, concept in enumerate(self):
-            found.setdefault(_plain(concept.label), []).append(row)
-        return found
+            rows.setdefault(_plain(concept.label), []).append(row)
+        return rows
 
     @cached_property
     def _others(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        rows: dict[str, list[int]] = {}
         for row, concept in enumerate(self):
             for plain in {_plain(name) for name in concept.synonyms}:
-                found.setdefault(plain, []).append(row)
-        return found
+                rows.setdefault(plain, []).append(row)
+        return rows
 
     def _parents_of(self, row: int) -> list[int]:
         concept = self[row]

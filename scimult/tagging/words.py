@@ -98,8 +98,8 @@ class LinearHead:
 
     def logits(self, words_NT: Sparse) -> FloatArray:
         """Return log odds of each concept, shape ``(N, C)``."""
-        found_NC: FloatArray = (words_NT @ self.weights_TC).toarray()
-        return found_NC + self.bias_C
+        logits_NC: FloatArray = (words_NT @ self.weights_TC).toarray()
+        return logits_NC + self.bias_C
 
     def save(self, path: Path) -> None:
         """Write one ``.npz`` file."""
@@ -113,10 +113,10 @@ class LinearHead:
         """Read what :meth:`save` wrote."""
         import scipy.sparse as sparse
 
-        with np.load(path, allow_pickle=False) as kept:
-            parts = (kept["data"], kept["indices"], kept["indptr"])
-            shape = tuple(kept["shape"].tolist())
-            return cls(sparse.csr_array(parts, shape=shape), kept["bias"])
+        with np.load(path, allow_pickle=False) as arrays:
+            parts = (arrays["data"], arrays["indices"], arrays["indptr"])
+            shape = tuple(arrays["shape"].tolist())
+            return cls(sparse.csr_array(parts, shape=shape), arrays["bias"])
 
 
 def fit_linear(
@@ -151,11 +151,11 @@ def fit_linear(
         close = near.indices[near.indptr[concept] : near.indptr[concept + 1]]
         rows, right, weight = _sample(having, close, tags.shape[0], (seed, concept))
         weights_T, bias_C[concept] = _fit(words_NT[rows], right, weight)
-        kept = np.flatnonzero(np.abs(weights_T) >= _SMALLEST)
-        columns.append((kept, weights_T[kept]))
-    terms = np.concatenate([kept for kept, _ in columns])
-    values = np.concatenate([found for _, found in columns]).astype(np.float32)
-    owners = np.repeat(seen, [len(kept) for kept, _ in columns])
+        places = np.flatnonzero(np.abs(weights_T) >= _SMALLEST)
+        columns.append((places, weights_T[places]))
+    terms = np.concatenate([places for places, _ in columns])
+    values = np.concatenate([weights for _, weights in columns]).astype(np.float32)
+    owners = np.repeat(seen, [len(places) for places, _ in columns])
     shape = (words_NT.shape[1], tags.shape[1])
     return LinearHead(sparse.csr_array((values, (terms, owners)), shape=shape), bias_C)
 

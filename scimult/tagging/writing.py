@@ -69,7 +69,7 @@ def write_tags(
         file = parts / f"{len(named):06d}.{digest.hexdigest()[:16]}.jsonl"
         if not file.is_file():
             tags = tag([text for _, text in part])
-            rows = (_row(paper, found) for paper, found in zip(part, tags, strict=True))
+            rows = (_row(paper, own) for paper, own in zip(part, tags, strict=True))
             write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         named.append(file)
     count = [0, 0]

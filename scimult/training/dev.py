@@ -67,18 +67,18 @@ def _build(
     rng: np.random.Generator,
 ) -> DevSet:
     distinct = np.unique(file.queries)
-    chosen_Q = np.sort(rng.choice(distinct, size=min(queries, len(distinct)), replace=False))
-    groups = np.flatnonzero(np.isin(file.queries, chosen_Q))
+    queries_Q = np.sort(rng.choice(distinct, size=min(queries, len(distinct)), replace=False))
+    groups = np.flatnonzero(np.isin(file.queries, queries_Q))
     positives = np.unique(file.positives.take(groups).values)
     others = np.setdiff1d(
         np.union1d(file.negatives.take(groups).values, file.positives.values), positives
     )
     room = max(0, candidates - len(positives))
     pool_C = np.sort(np.concatenate([positives, rng.permutation(others)[:room]]))
-    dev_known = [file.positives.take(np.flatnonzero(file.queries == q)).values for q in chosen_Q]
+    dev_known = [file.positives.take(np.flatnonzero(file.queries == q)).values for q in queries_Q]
     relevant_QC = np.stack([np.isin(pool_C, ids) for ids in dev_known])
-    known_QC = np.stack([np.isin(pool_C, np.append(known[int(q)], q)) for q in chosen_Q])
-    return DevSet(file.name, file.task, chosen_Q, pool_C, relevant_QC, known_QC & ~relevant_QC)
+    known_QC = np.stack([np.isin(pool_C, np.append(known[int(q)], q)) for q in queries_Q])
+    return DevSet(file.name, file.task, queries_Q, pool_C, relevant_QC, known_QC & ~relevant_QC)
 
 
 def mean_reciprocal_rank(

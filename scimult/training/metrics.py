@@ -70,18 +70,18 @@ def query_statistics(
         Shape ``(B, S)``, float32.
     """
     lowest = float("-inf")
-    kept_BC = scores.scores_BC.masked_fill(scores.masked_BC, lowest)
-    positive_B = kept_BC.gather(1, scores.targets_B[:, None])[:, 0]
-    hardest_B = kept_BC.scatter(1, scores.targets_B[:, None], lowest).amax(1)
+    scores_BC = scores.scores_BC.masked_fill(scores.masked_BC, lowest)
+    positive_B = scores_BC.gather(1, scores.targets_B[:, None])[:, 0]
+    hardest_B = scores_BC.scatter(1, scores.targets_B[:, None], lowest).amax(1)
     hard_B = torch.full_like(positive_B, lowest).scatter_reduce(
-        0, hard_rows_H, kept_BC[hard_rows_H, hard_columns_H], "amax"
+        0, hard_rows_H, scores_BC[hard_rows_H, hard_columns_H], "amax"
     )
     compared_B = hardest_B > lowest
     columns = (
         torch.ones_like(positive_B),
         losses_B,
         torch.ones_like(positive_B),
-        kept_BC.argmax(1) == scores.targets_B,
+        scores_BC.argmax(1) == scores.targets_B,
         compared_B,
         torch.where(compared_B, positive_B - hardest_B, 0.0),
         hard_B > lowest,

@@ -125,7 +125,7 @@ class CheckpointStore:
         """
         path = self.folder / _name(step)
         if not path.is_dir():
-            steps = [str(int(found.name[5:])) for found in self._steps()]
+            steps = [str(int(folder.name[5:])) for folder in self._steps()]
             raise CheckpointError(
                 "no checkpoint of this step",
                 path=self.folder,

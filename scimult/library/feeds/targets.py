@@ -168,8 +168,8 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
     try:
         if not client.collection_exists(name):
             client.create_collection(name, vectors_config=wanted)
-        found = client.get_collection(name).config.params.vectors
-        known = isinstance(found, models.VectorParams) and (found.size, found.distance)
+        params = client.get_collection(name).config.params.vectors
+        known = isinstance(params, models.VectorParams) and (params.size, params.distance)
         if known != (wanted.size, wanted.distance):
             fix = "name another collection, or delete this one"
             raise ConfigError("collection holds other vectors", value=name, fix=fix)
