@@ -156,9 +156,8 @@ class Library:
 
     def refresh(self) -> None:
         """See what other processes changed."""
-        opened: Opened | None = self.__dict__.pop("_opened", None)
-        if opened is not None:
-            self._given = opened.kept
+        if "_opened" in self.__dict__:
+            self._given = self.__dict__.pop("_opened").kept
         self.state = State(self.path)
 
     def search(self, text: str = "", *, task: str = "search", **options: Any) -> Hits:
