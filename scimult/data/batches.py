@@ -194,13 +194,13 @@ class BatchBuilder:
     def _sizes(self, planned: Rows) -> list[tuple[int, int]]:
         """Return how many queries and hard negatives each rank has."""
         bounds = list(pairwise(planned.bounds))
-        drawn_R = self._drawn(planned)
-        return [(last - first, int(drawn_R[first:last].sum())) for first, last in bounds]
+        has_negative_R = self._drawn(planned)
+        return [(last - first, int(has_negative_R[first:last].sum())) for first, last in bounds]
 
     def _drawn(self, planned: Rows) -> NDArray[np.bool_]:
         """Return which rows have a hard negative that takes part."""
-        drawn_R: NDArray[np.bool_] = planned.negatives_R != NO_NEGATIVE
-        return drawn_R if self._hard_negatives else np.zeros_like(drawn_R)
+        has_negative_R: NDArray[np.bool_] = planned.negatives_R != NO_NEGATIVE
+        return has_negative_R if self._hard_negatives else np.zeros_like(has_negative_R)
 
     def _batch(self, source: PairFile, planned: Rows, sizes_W: Sequence[tuple[int, int]]) -> Batch:
         negative_rows = np.flatnonzero(self._drawn(planned))

@@ -134,9 +134,9 @@ def read_elements(text: TextIO | PlainNumbers, opening: re.Pattern[str]) -> Iter
     """
     decode = json.JSONDecoder().raw_decode
     buffer = text.read(_BLOCK)
-    found = opening.match(buffer)
-    assert found is not None
-    at = _SPACE.match(buffer, found.end()).end()  # type: ignore[union-attr]
+    match = opening.match(buffer)
+    assert match is not None
+    at = _SPACE.match(buffer, match.end()).end()  # type: ignore[union-attr]
     while buffer[at : at + 1] != "]":
         try:
             value, end = decode(buffer, at)
@@ -190,7 +190,7 @@ def restore_abstract(fields: dict[str, Any]) -> dict[str, Any]:
 
 def words_in_place(index: dict[str, list[int]]) -> str:
     """Return the text of an inverted index: each word with its places."""
-    places = sorted((place, word) for word, found in index.items() for place in found)
+    places = sorted((place, word) for word, positions in index.items() for place in positions)
     return " ".join(word for _, word in places)
 
 

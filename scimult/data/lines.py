@@ -85,10 +85,11 @@ class Rejects:
         if not self.counts:
             return ""
         places = {
-            reason: found[0].partition(". Fix: ")[0] for reason, found in self.examples.items()
+            reason: messages[0].partition(". Fix: ")[0]
+            for reason, messages in self.examples.items()
         }
-        found = [f"{n:,} as in {places[reason]}" for reason, n in self.counts.most_common()]
-        return f"; left out: {', '.join(found)}"
+        reasons = [f"{n:,} as in {places[reason]}" for reason, n in self.counts.most_common()]
+        return f"; left out: {', '.join(reasons)}"
 
     def summary(self) -> str:
         """Return one line per reason with its count and first examples; empty if none."""
@@ -258,9 +259,9 @@ def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> I
     if opening is not None:
         yield from _read_elements(path, opening, rejects)
         return
-    found = False
+    has_lines = False
     for number, line in read_lines(path, rejects):
-        found = True
+        has_lines = True
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -281,7 +282,7 @@ def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> I
             )
             continue
         yield Record(path, number, restore_abstract(fields))
-    if not found:
+    if not has_lines:
         rejects.reject(empty_file(path))
 
 

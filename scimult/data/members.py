@@ -34,16 +34,16 @@ def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
 
 def _members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Any]]:
     """Yield the members of a JSON object, one at a time."""
-    found = False
+    has_members = False
     try:
         with open_binary(path) as file:
             for member in ijson.kvitems(file, "", use_float=True):
-                found = True
+                has_members = True
                 yield member
     except (ijson.JSONError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         fix = "copy or download the file again"
         problem = "JSON file is cut off or damaged"
         rejects.reject(DataError(problem, path=path, value=str(error), fix=fix))
         return
-    if not found:
+    if not has_members:
         rejects.reject(empty_file(path))

@@ -39,7 +39,7 @@ class NegativeDraws:
         counts_P = self._negatives.lengths[groups_P]
         first_P = self._negatives.offsets[groups_P]
         chances_P = rng.random(len(groups_P))
-        drawn_P = np.full(len(groups_P), NO_NEGATIVE, dtype=np.int64)
+        rows_P = np.full(len(groups_P), NO_NEGATIVE, dtype=np.int64)
         has_any = counts_P > 0
         first, last = first_P[has_any], (first_P + counts_P)[has_any] - 1
         if self._ends_C is None:
@@ -49,8 +49,8 @@ class NegativeDraws:
             aims = starts + chances_P[has_any] * (self._ends_C[last] - starts)
             # A sum of millions of weights is rounded: keep within the pool.
             places = np.searchsorted(self._ends_C, aims, side="right").clip(first, last)
-        drawn_P[has_any] = self._negatives.values[places]
-        return drawn_P
+        rows_P[has_any] = self._negatives.values[places]
+        return rows_P
 
 
 def draw_weights(pairs: PairFile) -> NDArray[np.float64]:
@@ -97,8 +97,8 @@ def _rule_weights(pairs: PairFile) -> NDArray[np.float64]:
     weights_R: NDArray[np.float64] = asked_R.copy()
     for _ in range(_ROUNDS):
         chances_SR = has_SR * weights_R / (has_SR @ weights_R)[:, None]
-        drawn_R = pairs_S @ chances_SR / pairs_S.sum()
-        factors_R = np.divide(asked_R, drawn_R, out=np.ones_like(asked_R), where=drawn_R > 0)
+        shares_R = pairs_S @ chances_SR / pairs_S.sum()
+        factors_R = np.divide(asked_R, shares_R, out=np.ones_like(asked_R), where=shares_R > 0)
         if np.abs(factors_R - 1).max() < _CLOSE:
             break
         weights_R *= factors_R
@@ -112,17 +112,17 @@ def drawn_by_rule(pairs: PairFile) -> dict[str, float]:
     Over all pairs whose pool is not empty. A negative that several rules gave counts for each.
     """
     weights_R = _rule_weights(pairs) if pairs.shares else None
-    drawn_R = np.zeros(len(pairs.rules))
+    draws_R = np.zeros(len(pairs.rules))
     total = 0
     for start in range(0, len(pairs), _GROUPS_PER_PART):
         part = _part(pairs, start, min(start + _GROUPS_PER_PART, len(pairs)))
         pairs_G, negatives = part.positives.lengths, part.negatives
-        drawn_C = _chances(part, weights_R) * pairs_G[negatives.owners]
-        drawn_R += [drawn_C[gives(part, place)].sum() for place in range(len(drawn_R))]
+        draws_C = _chances(part, weights_R) * pairs_G[negatives.owners]
+        draws_R += [draws_C[gives(part, place)].sum() for place in range(len(draws_R))]
         total += int(pairs_G[negatives.lengths > 0].sum())
     return {
-        rule: drawn / max(total, 1)
-        for rule, drawn in zip(pairs.rules, drawn_R.tolist(), strict=True)
+        rule: draws / max(total, 1)
+        for rule, draws in zip(pairs.rules, draws_R.tolist(), strict=True)
     }
 
 

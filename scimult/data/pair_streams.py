@@ -332,9 +332,9 @@ class TokenMicroBatches:
         epoch = int(np.searchsorted(self._first_of_epoch, number, side="right")) - 1
         self._enter(epoch)
         assert self._whole is not None
-        chosen = self._micro_batches[number - self._first_of_epoch[epoch]]
+        pairs = self._micro_batches[number - self._first_of_epoch[epoch]]
         # Sorted by length, pairs dealt in turn give every rank the same load.
-        dealt = [chosen[rank :: self._ranks] for rank in range(self._ranks)]
+        dealt = [pairs[rank :: self._ranks] for rank in range(self._ranks)]
         bounds = np.cumsum([0, *map(len, dealt)]).tolist()
         return self._whole.take(np.concatenate(dealt), bounds)
 

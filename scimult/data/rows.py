@@ -88,9 +88,9 @@ def read_delimited(
             continue
         if len(values) != len(names):
             fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
-            shown = delimiter.join(values)
+            text = delimiter.join(values)
             rejects.reject(
-                DataError("wrong number of values", path=path, line=number, value=shown, fix=fix)
+                DataError("wrong number of values", path=path, line=number, value=text, fix=fix)
             )
             continue
         yield Record(path, number, dict(zip(names, values, strict=True)))

@@ -76,8 +76,8 @@ class AlternatingSampler:
             self._source_U = _interleave(micro_batches_S, micro_batches, seed)
         self._uses_before_U = np.zeros(micro_batches, dtype=np.int64)
         for number in range(len(streams)):
-            chosen = self._source_U == number
-            self._uses_before_U[chosen] = np.arange(chosen.sum())
+            is_own_U = self._source_U == number
+            self._uses_before_U[is_own_U] = np.arange(is_own_U.sum())
 
     def __len__(self) -> int:
         return len(self._source_U)
@@ -209,15 +209,15 @@ def _interleave(rates: RateArray, micro_batches: int, seed: int) -> IntArray:
     rng = np.random.default_rng([seed, 1])
     used = np.zeros(len(rates))
     totals = share_out(rates, micro_batches, 1)[0]
-    chosen = np.zeros(micro_batches, dtype=np.int64)
+    source_U = np.zeros(micro_batches, dtype=np.int64)
     jitter = rng.random((micro_batches, len(rates))) * 0.5
     for micro_batch in range(micro_batches):
         behind = np.where(
             used < totals, rates * (micro_batch + 1) - used + jitter[micro_batch], -np.inf
         )
-        chosen[micro_batch] = int(behind.argmax())
-        used[chosen[micro_batch]] += 1
-    return chosen
+        source_U[micro_batch] = int(behind.argmax())
+        used[source_U[micro_batch]] += 1
+    return source_U
 
 
 def share_out(rates: RateArray, rows: int, micro_batches: int) -> IntArray:

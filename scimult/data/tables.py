@@ -91,13 +91,13 @@ def _header(place: Record, names: Sequence[str], columns: Sequence[str]) -> list
     """Return the header with accepted alternatives renamed; raise if a column is missing."""
     header = [name.strip() for name in names]
     for column in columns:
-        found = [name for name in column.split("|") if name in header]
-        if not found:
+        hits = [name for name in column.split("|") if name in header]
+        if not hits:
             wanted = ", ".join(column.replace("|", " or ") for column in columns)
             raise place.error(
                 f"header lacks {column.replace('|', ' or ')}",
                 value=header,
                 fix=f"start the file with a header line that has {wanted}",
             )
-        header[header.index(found[0])] = column.split("|")[0]
+        header[header.index(hits[0])] = column.split("|")[0]
     return header

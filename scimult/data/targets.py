@@ -92,11 +92,11 @@ class TargetFile:
         places_B = np.searchsorted(self.rows, rows_B)
         if self.kind == "regression":
             return torch.from_numpy(self.numbers[places_B])
-        chosen = self.labels.take(places_B)
+        labels = self.labels.take(places_B)
         if self.kind == "multi_class":
-            return torch.from_numpy(chosen.values)
+            return torch.from_numpy(labels.values)
         targets_BK = torch.zeros(len(rows_B), len(self.classes))
-        targets_BK[chosen.owners, chosen.values] = 1.0
+        targets_BK[labels.owners, labels.values] = 1.0
         return targets_BK
 
 

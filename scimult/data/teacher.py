@@ -66,14 +66,14 @@ class TeacherScores:
 
     def __call__(self, queries: IntArray, candidates: IntArray) -> ScoreArray:
         """Return the score of each pair, NaN where there is none."""
-        found = np.full(len(queries), np.nan, dtype=np.float32)
+        scores = np.full(len(queries), np.nan, dtype=np.float32)
         if not len(self):
-            return found
+            return scores
         keys = queries * self._span + candidates
         places = np.minimum(np.searchsorted(self._keys, keys), len(self) - 1)
         known = (self._keys[places] == keys) & (candidates < self._span)
-        found[known] = self._values[places[known]]
-        return found
+        scores[known] = self._values[places[known]]
+        return scores
 
     @property
     def pairs(self) -> tuple[IntArray, IntArray]:

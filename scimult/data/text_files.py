@@ -31,10 +31,10 @@ def find_file(path: Path | str, kind: Kind) -> Path:
     if not path.is_dir():
         return path
     names = _packed_or_plain(FILE_NAMES[kind])
-    found = [path / name for name in names if (path / name).is_file()]
-    if len(found) == 1:
-        return found[0]
-    problem = "folder holds none" if not found else f"folder holds {len(found)}"
+    files = [path / name for name in names if (path / name).is_file()]
+    if len(files) == 1:
+        return files[0]
+    problem = "folder holds none" if not files else f"folder holds {len(files)}"
     raise DataError(f"{problem} of {', '.join(names)}", path=path, fix="name the file itself")
 
 

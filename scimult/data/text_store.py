@@ -95,8 +95,8 @@ class TextStore:
 
     def rows_with_prefix(self, prefix: str) -> IntArray:
         """Return the rows whose id starts with ``prefix``, ascending."""
-        found = pc.starts_with(self._table.column("id"), pattern=prefix)
-        return np.flatnonzero(found.to_numpy())
+        mask = pc.starts_with(self._table.column("id"), pattern=prefix)
+        return np.flatnonzero(mask.to_numpy())
 
     @cached_property
     def kinds(self) -> list[Kind]:
@@ -230,14 +230,14 @@ def open_arrow(path: Path, what: str, version: str) -> pa.Table:
         fix = "run scimult prepare again"
         raise DataError(f"not a readable Arrow file: {error}", path=path, fix=fix) from None
     metadata = table.schema.metadata or {}
-    found = tuple(
+    header = tuple(
         metadata.get(key, b"").decode() for key in (b"scimult.format", b"scimult.version")
     )
-    if found != (what, version):
+    if header != (what, version):
         raise DataError(
             f"expected a {what} file of version {version}",
             path=path,
-            value=found,
+            value=header,
             fix="run scimult prepare again with this version of scimult",
         )
     return table

@@ -161,10 +161,10 @@ def build_token_store(
                 unit="text",
                 initial=writer.texts,
                 show=show_progress,
-            ) as shown:
+            ) as meter:
                 for lengths, tokens_T in chunks:
                     writer.append(lengths, tokens_T)
-                    shown.update(len(lengths))
+                    meter.update(len(lengths))
         publish_folder(unfinished, folder)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)

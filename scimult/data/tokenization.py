@@ -135,10 +135,10 @@ class TextTokenizer:
         if saved is None:
             return None
         try:
-            found = cls(saved, lowercase=lowercase)
+            tokenizer = cls(saved, lowercase=lowercase)
         except SciMultError:
             return None
-        return found if found.fingerprint == saved.recorded else None
+        return tokenizer if tokenizer.fingerprint == saved.recorded else None
 
     @property
     def vocab_size(self) -> int:
@@ -253,8 +253,8 @@ def _load(folder: Path) -> Any:
     if not any(content.keys() & {"model_type", "tokenizer_class"} for content in described):
         for files, tokenizer_class in _BY_FILES.items():
             if all((folder / name).is_file() for name in files):
-                found = getattr(transformers, tokenizer_class)
-                return found.from_pretrained(str(folder), **options)
+                loader = getattr(transformers, tokenizer_class)
+                return loader.from_pretrained(str(folder), **options)
     return transformers.AutoTokenizer.from_pretrained(str(folder), **options)
 
 

@@ -132,12 +132,12 @@ def _scores(
     signatures: Signatures,
     blocks: dict[str, IntArray],
     trees: dict[str, Tree | None],
-    chosen: Sequence[str],
+    names: Sequence[str],
     distance: float,
 ) -> tuple[float, float, float]:
     gold: list[Hashable] = []
     predicted: list[Hashable] = []
-    for name in chosen:
+    for name in names:
         clusters = _cut(trees[name], len(blocks[name]), distance)
         gold += [(name, signatures.persons[row]) for row in blocks[name]]
         predicted += [(name, cluster) for cluster in clusters]

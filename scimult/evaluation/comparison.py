@@ -303,12 +303,12 @@ def _difference(
 
 
 def _averages(
-    baseline: Result, drawn: Sequence[_Drawn], shared: Sequence[str], confidence: float
+    baseline: Result, entries: Sequence[_Drawn], shared: Sequence[str], confidence: float
 ) -> list[Difference]:
     """Average main metrics per task and over all sets that every system has (Table 9)."""
     main = [
         entry
-        for entry in drawn
+        for entry in entries
         if entry.row.name in shared
         and entry.row.metric == baseline.sets[entry.row.name].main_metric
     ]

@@ -48,12 +48,12 @@ def contamination_table(audits: Iterable[tuple[str, Contamination | None]]) -> T
     """
     rows: list[list[Cell]] = []
     ways: dict[str, None] = {}
-    for name, found in audits:
-        if found is not None and (row := _row(name, found)) not in rows:
+    for name, audit in audits:
+        if audit is not None and (row := _row(name, audit)) not in rows:
             rows.append(row)
-            listed = ", ".join(f"{WAYS[way]} {count:,}" for way, count in found.ways.items())
+            listed = ", ".join(f"{WAYS[way]} {count:,}" for way, count in audit.ways.items())
             if listed:
-                ways[f"{name} ({found.folder}): found by {listed}."] = None
+                ways[f"{name} ({audit.folder}): found by {listed}."] = None
     if not rows:
         return None
     headings = ["set", "training data", *ROLES.values(), "relevant pairs", "ids"]
@@ -68,14 +68,14 @@ def contamination_table(audits: Iterable[tuple[str, Contamination | None]]) -> T
     return Table(TITLE, headings, 2, rows, notes)
 
 
-def _row(name: str, found: Contamination) -> list[Cell]:
-    cells = [_share(found.found[role], found.texts[role]) for role in ROLES]
-    pairs = Cell(ABSENT) if found.pairs is None else _share(found.pairs_found or 0, found.pairs)
-    ids = sum(found.ids.values())
-    return [*texts(name, found.folder), *cells, pairs, Cell(f"{ids:,}", ids)]
+def _row(name: str, audit: Contamination) -> list[Cell]:
+    cells = [_share(audit.found[role], audit.texts[role]) for role in ROLES]
+    pairs = Cell(ABSENT) if audit.pairs is None else _share(audit.pairs_found or 0, audit.pairs)
+    ids = sum(audit.ids.values())
+    return [*texts(name, audit.folder), *cells, pairs, Cell(f"{ids:,}", ids)]
 
 
-def _share(found: int, count: int) -> Cell:
+def _share(hits: int, count: int) -> Cell:
     if not count:
         return Cell(ABSENT)
-    return Cell(f"{found:,} of {count:,}", found / count)
+    return Cell(f"{hits:,} of {count:,}", hits / count)

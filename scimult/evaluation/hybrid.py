@@ -232,13 +232,13 @@ class _RerankedRanker:
     def rank_listed(self, lists: Ragged) -> Ranking:
         return self._reranked(self._first.rank_listed(lists))
 
-    def _reranked(self, found: Ranking) -> Ranking:
+    def _reranked(self, ranking: Ranking) -> Ranking:
         """Order the first ``top`` of every list by the cross-encoder, before all others."""
-        top, rows_QK = self._system.top, found.rows_QK
+        top, rows_QK = self._system.top, ranking.rows_QK
         query_P, column_P = np.nonzero(rows_QK[:, :top] >= 0)
         row_P = rows_QK[query_P, column_P]
         scores_P = self._system.scores(self._dataset, query_P, row_P)
-        best = ranking_of_pairs(query_P, row_P, scores_P, len(found), self._place_C)
+        best = ranking_of_pairs(query_P, row_P, scores_P, len(ranking), self._place_C)
         rest_QK = rows_QK[:, top:]
         # Below the lowest score of their query, in the order that they had.
         lowest_Q1 = np.where(best.rows_QK >= 0, best.scores_QK, np.inf).min(axis=1, initial=0.0)

@@ -253,8 +253,8 @@ def ndcg_doris_mae(judged: Judged, cut_Q: IntArray) -> Scores:
     gains: list[Scores] = []
     for grades_QK in (judged.grades_QK, judged.ideal_QI):
         padded_QK = np.zeros((len(cut_Q), longest))
-        shown_QK = grades_QK[:, :longest]
-        padded_QK[:, : shown_QK.shape[1]] = shown_QK
+        top_QK = grades_QK[:, :longest]
+        padded_QK[:, : top_QK.shape[1]] = top_QK
         gains.append((2.0**padded_QK / discounts_K * within_QK).sum(axis=1))
     gain_Q, ideal_Q = gains
     return np.divide(gain_Q, ideal_Q, out=np.zeros_like(gain_Q), where=ideal_Q > 0)
@@ -288,8 +288,8 @@ def _share_of_ideal(
     """Return the discounted gain of each list over that of the ideal order."""
 
     def gain(grades_QK: IntArray) -> Scores:
-        shown_QK = _first(grades_QK, cut_Q)
-        return shown_QK.astype(np.float64) @ (1.0 / discount(_ranks(shown_QK)))
+        top_QK = _first(grades_QK, cut_Q)
+        return top_QK.astype(np.float64) @ (1.0 / discount(_ranks(top_QK)))
 
     gain_Q, ideal_Q = gain(judged.grades_QK), gain(judged.ideal_QI)
     return np.divide(gain_Q, ideal_Q, out=np.zeros_like(gain_Q), where=ideal_Q > 0)

@@ -115,10 +115,10 @@ def _shared(keys_QK: IntArray, keys_QM: IntArray) -> tuple[BoolArray, BoolArray]
     if not len(sorted_P):
         return np.zeros(keys_QK.shape, dtype=np.bool_), np.zeros(keys_QM.shape, dtype=np.bool_)
     places_QK = np.searchsorted(sorted_P, keys_QK).clip(max=len(sorted_P) - 1)
-    found_QK: BoolArray = sorted_P[places_QK] == keys_QK
-    found_P = np.zeros(len(sorted_P), dtype=np.bool_)
-    found_P[places_QK[found_QK]] = True
-    return found_QK, found_P[np.searchsorted(sorted_P, keys_QM)]
+    shared_QK: BoolArray = sorted_P[places_QK] == keys_QK
+    shared_P = np.zeros(len(sorted_P), dtype=np.bool_)
+    shared_P[places_QK[shared_QK]] = True
+    return shared_QK, shared_P[np.searchsorted(sorted_P, keys_QM)]
 
 
 def _keys(rows_QK: IntArray, labels: int) -> IntArray:

@@ -386,9 +386,11 @@ def _flag_scores(metrics: Sequence[str], gold_TS: Flags, predicted_TS: Flags) ->
     return {metric: float(known[metric]()) for metric in metrics}
 
 
-def _means(found: Sequence[dict[str, float]], shot: FewShot) -> dict[str, float]:
+def _means(by_sample: Sequence[dict[str, float]], shot: FewShot) -> dict[str, float]:
     ending = SHOT.format(shot.size)
-    return {name + ending: float(np.mean([one[name] for one in found])) for name in found[0]}
+    return {
+        name + ending: float(np.mean([one[name] for one in by_sample])) for name in by_sample[0]
+    }
 
 
 def _names(flags_S: Flags, labels: Sequence[str]) -> str:

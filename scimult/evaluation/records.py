@@ -139,8 +139,8 @@ def read_split(
         if name not in splits:
             rejects.reject(DataError("paper has no split", path=path, value=name, fix="add it"))
     members = {split: [name for name in papers if splits.get(name) == split] for split in wanted}
-    for split, found in members.items():
-        if not found:
+    for split, ids in members.items():
+        if not ids:
             known = ", ".join(sorted(set(splits.values())))
             fix = f"use {known}"
             raise DataError("no paper has this split", path=path, value=split, fix=fix)

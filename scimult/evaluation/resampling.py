@@ -123,9 +123,9 @@ def bootstrap(samples: Sequence[Sample], resamples: int, seed: Seed) -> NDArray[
     rng = np.random.default_rng(seed)
     by_sample: list[list[Scores]] = [[] for _ in samples]
     for rows in _blocks(resamples, queries):
-        drawn_RQ = rng.integers(0, queries, (rows, queries))
-        drawn_RQ += queries * np.arange(rows)[:, None]
-        counts_RQ = np.bincount(drawn_RQ.ravel(), minlength=rows * queries)
+        draws_RQ = rng.integers(0, queries, (rows, queries))
+        draws_RQ += queries * np.arange(rows)[:, None]
+        counts_RQ = np.bincount(draws_RQ.ravel(), minlength=rows * queries)
         weights_RQ = counts_RQ.reshape(rows, queries).astype(np.float64)
         for sample, scores in zip(samples, by_sample, strict=True):
             scores.append(sample.score(weights_RQ @ sample.terms_QF))

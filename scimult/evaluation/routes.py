@@ -50,7 +50,7 @@ def cross_tables(results: Sequence[Result]) -> list[Table]:
     for result in results:
         if "routed" in result.settings:
             models.setdefault(str(result.settings["routed"]), []).append(result)
-    return [_cross_table(model, found) for model, found in models.items()]
+    return [_cross_table(model, by_route) for model, by_route in models.items()]
 
 
 def _cross_table(model: str, results: Sequence[Result]) -> Table:

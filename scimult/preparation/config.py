@@ -111,8 +111,8 @@ class SourceConfig(StrictConfig):
     def _check(self) -> SourceConfig:
         answers = [name for name in ANSWERS if getattr(self, name) is not None]
         if self.queries is not None and len(answers) != 1:
-            found = " and ".join(answers) or "none"
-            raise ValueError(f"queries need exactly one of {', '.join(ANSWERS)}; found {found}")
+            names = " and ".join(answers) or "none"
+            raise ValueError(f"queries need exactly one of {', '.join(ANSWERS)}; found {names}")
         if self.queries is None and answers:
             raise ValueError(f"{answers[0]} need queries; name the queries file or remove them")
         if "score_threshold" in self.model_fields_set and not (self.judgments or self.links):
@@ -204,8 +204,8 @@ class PrepareConfig(StrictConfig):
             if source.space not in with_papers:
                 raise ValueError(f"no source gives papers for the namespace {source.space!r}")
         labelled = [source for source in self.sources if source.labels]
-        chosen = "max_pairs_per_label" in self.model_fields_set and labelled
-        if chosen and all(source.max_pairs_per_label is not None for source in labelled):
+        is_set = "max_pairs_per_label" in self.model_fields_set and labelled
+        if is_set and all(source.max_pairs_per_label is not None for source in labelled):
             raise ValueError(
                 "max_pairs_per_label concerns no source: each that has labels has its own; "
                 "change theirs, or remove it"

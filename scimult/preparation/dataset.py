@@ -72,10 +72,10 @@ def build_dataset(
         process writes it.
     """
     with atomic_folder(folder, PREPARED) as temporary:
-        kept = None if steps is None else Steps(steps, verify=verify)
-        rejects = prepare(config, temporary, skip_bad=skip_bad, steps=kept, limits=limits)
+        cache = None if steps is None else Steps(steps, verify=verify)
+        rejects = prepare(config, temporary, skip_bad=skip_bad, steps=cache, limits=limits)
         add_view_pairs(temporary, config.self_supervision, config.task_set())
-        mine(temporary, config.mining, open_encoder, kept, limits=limits)
+        mine(temporary, config.mining, open_encoder, cache, limits=limits)
         if tokenizer is not None:
             _tokenise(temporary, tokenizer, steps, workers)
     return PreparedData.open(folder), rejects

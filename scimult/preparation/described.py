@@ -46,8 +46,8 @@ def write_metadata(
     papers, codes, authors = _numbered(connection, "author", _WRITTEN)
     of_papers = Ragged.from_pairs(papers, codes, count)
     papers, codes, venues = _numbered(connection, "venue", _first("venue", "venue <> ''"))
-    found = f"SELECT paper, year FROM ({_first('year', 'year IS NOT NULL')})"
-    years = _spread(*integer_columns(connection, found), count)
+    select = f"SELECT paper, year FROM ({_first('year', 'year IS NOT NULL')})"
+    years = _spread(*integer_columns(connection, select), count)
     labels_of = Ragged.from_pairs(labels[0] - rows.start, labels[1], count)
     columns = {
         "row": pa.array(np.asarray(rows, dtype=np.int64)),

@@ -109,8 +109,8 @@ class FileEngine:
             with suppress(_UnusualRowError):
                 self._stream("lines", _lines(rows.path), LINES, statement, rows.sql)
                 return
-        found = rejects.keep(rows.records(rejects), rows.parse)
-        batches = (pa.RecordBatch.from_pylist(part, rows.schema) for part in _parts(found))
+        values = rejects.keep(rows.records(rejects), rows.parse)
+        batches = (pa.RecordBatch.from_pylist(part, rows.schema) for part in _parts(values))
         self._stream("records", batches, rows.schema, statement, "SELECT * FROM records")
 
     def _stream(

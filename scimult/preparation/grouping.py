@@ -43,9 +43,9 @@ def sample_per_value(values: IntArray, limit: int, seed: int) -> BoolArray:
         True where the position is kept.
     """
     order = np.lexsort((np.random.default_rng(seed).random(len(values)), values))
-    kept = np.zeros(len(values), dtype=np.bool_)
-    kept[order] = rank_in_runs(values[order]) < limit
-    return kept
+    mask = np.zeros(len(values), dtype=np.bool_)
+    mask[order] = rank_in_runs(values[order]) < limit
+    return mask
 
 
 def group_by_query(

@@ -102,8 +102,8 @@ def _long_enough(data: PreparedData, rows: IntArray, choice: SelfSupervisionConf
     enough = (
         _words(data.texts.text(row), choice.view) >= choice.min_words for row in rows.tolist()
     )
-    kept: IntArray = rows[np.fromiter(enough, dtype=np.bool_, count=len(rows))]
-    return kept
+    long_rows: IntArray = rows[np.fromiter(enough, dtype=np.bool_, count=len(rows))]
+    return long_rows
 
 
 def _words(text: Text, view: ViewName) -> int:

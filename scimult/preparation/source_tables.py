@@ -77,8 +77,8 @@ def read_citations(
     }
     dropped = 0
     if drop_dangling:
-        found = corpus.one("SELECT count(*) AS n FROM edges WHERE problem IN ('citing', 'cited')")
-        dropped = int(found["n"])
+        row = corpus.one("SELECT count(*) AS n FROM edges WHERE problem IN ('citing', 'cited')")
+        dropped = int(row["n"])
         problems = {"self": problems["self"]}
     _reject(corpus, "edges", path, problems)
     return corpus.columns("SELECT citing, cited FROM edges WHERE problem IS NULL"), dropped
@@ -245,8 +245,8 @@ def table_rows(
     select = ", ".join(f"{value} AS {name}" for name, (value, _) in values.items())
     written = raw_columns(path)
     if written is not None:
-        found = {name: f"coalesce({quoted(name)}::VARCHAR, '')" for name in written}
-        renamed = ", ".join(f"{found.get(name, _EMPTY)} AS {quoted(name)}" for name in wanted)
+        sql_of = {name: f"coalesce({quoted(name)}::VARCHAR, '')" for name in written}
+        renamed = ", ".join(f"{sql_of.get(name, _EMPTY)} AS {quoted(name)}" for name in wanted)
         file = f"read_parquet({literal(str(path))}, file_row_number=true)"
         rows = f"SELECT file_row_number + 1 AS line, {renamed} FROM {file}"
         sql = f"SELECT line, {select} FROM ({rows})"
@@ -255,8 +255,8 @@ def table_rows(
     # Names that differ in case alone are one to SQL.
     if header is not None and len({name.casefold() for name in wanted}) == len(wanted):
         line, names, separator = header
-        found = {name: f"v[{place}]" for place, name in enumerate(names, start=1)}
-        renamed = ", ".join(f"{found.get(name, _EMPTY)} AS {quoted(name)}" for name in wanted)
+        sql_of = {name: f"v[{place}]" for place, name in enumerate(names, start=1)}
+        renamed = ", ".join(f"{sql_of.get(name, _EMPTY)} AS {quoted(name)}" for name in wanted)
         # What quotes protect is not split by lines and commas alone.
         plain = "true" if separator == "\t" else "NOT regexp_matches(text, '[\"\\r]')"
         sql = f"""
@@ -331,8 +331,8 @@ def _is_positive(record: Record, kind: str, score_threshold: float) -> bool:
 def _first(problems: Mapping[str, tuple[str, str]]) -> str:
     """Return the columns ``problem``, the first whose condition is met, and its ``value``."""
     cases = [
-        " ".join(f"WHEN {condition} THEN {result}" for condition, result in found)
-        for found in (
+        " ".join(f"WHEN {condition} THEN {result}" for condition, result in branches)
+        for branches in (
             [(condition, literal(name)) for name, (condition, _) in problems.items()],
             list(problems.values()),
         )
@@ -351,8 +351,8 @@ def _reject(
         count = int(corpus.one(f"SELECT count(*) AS n {bad}")["n"]) - 1
         lines = [str(line) for (line,) in corpus.rows(f"SELECT line {bad} ORDER BY line LIMIT 3")]
         if count > 0:
-            shown = " and ".join(lines[1:])
-            more = f" ({count:,} more such lines, the next {shown})"
+            following = " and ".join(lines[1:])
+            more = f" ({count:,} more such lines, the next {following})"
     for line, problem, value in corpus.rows(f"SELECT line, problem, value {bad} ORDER BY line"):
         what, fix = problems[problem]
         error = DataError(what, path=path, line=line, value=value, fix=fix + more)

@@ -118,11 +118,11 @@ def read_papers(
     counts["papers known from an earlier source"] = texts.merged
     labelled = corpus.add_labels(texts, namespace) if has_labels else None
     for place, reader in enumerate(targets, start=1):
-        found = corpus.rows(
+        rows = corpus.rows(
             f"SELECT row, line, targets[{place}] FROM {texts.table} JOIN {texts.placed} "
             f"USING (line) WHERE targets[{place}] NOT IN ('null', '\"\"', '[]') ORDER BY line"
         )
-        for row, line, value in found:
+        for row, line, value in rows:
             reader.add_field(row, Record(path, line, {fields[place - 1]: json.loads(value)}))
     return counts, labelled
 
@@ -130,10 +130,8 @@ def read_papers(
 def _counted(corpus: Corpus, texts: FileTexts, counts: Mapping[str, str]) -> Counter[str]:
     """Count the records of a file that can be used; nothing if there is none."""
     asked = ", ".join(f'{sql} AS "{name}"' for name, sql in counts.items())
-    found = corpus.one(f"SELECT {asked} FROM {texts.table} SEMI JOIN {texts.placed} USING (line)")
-    return Counter(
-        {name: int(count) for name, count in found.items()} if any(found.values()) else {}
-    )
+    row = corpus.one(f"SELECT {asked} FROM {texts.table} SEMI JOIN {texts.placed} USING (line)")
+    return Counter({name: int(count) for name, count in row.items()} if any(row.values()) else {})
 
 
 def read_queries(path: Path, source: str, corpus: Corpus) -> tuple[FileTexts, Counter[str]]:

@@ -46,17 +46,17 @@ class Steps:
         """Return the SHA-256 of files by their names; those that did not change are not read."""
         path = self.folder / CHECKSUMS_FILE
         known, before = _read(path), _read(path)
-        found = {}
+        digests = {}
         for name, file in files.items():
             place, look = str(file.resolve()), _look(file)
             last = known.get(place)
             if self._verify or last is None or last[:-1] != look:
                 known[place] = last = [*look, sha256(file)]
-            found[name] = last[-1]
+            digests[name] = last[-1]
         if known != before:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(path, known)
-        return found
+        return digests
 
     def run(
         self,

@@ -191,8 +191,8 @@ def moved(raw: RawTargets, new_N: IntArray) -> RawTargets:
     order = np.argsort(rows_T, kind="stable")
     order = order[rows_T[order] >= 0]
     first = np.diff(rows_T[order], prepend=-1) > 0
-    kept = raw.read.take(order[first])
-    return replace(raw, read=replace(kept, rows=rows_T[order[first]]))
+    file = raw.read.take(order[first])
+    return replace(raw, read=replace(file, rows=rows_T[order[first]]))
 
 
 @dataclass(frozen=True)
@@ -299,17 +299,17 @@ def _numbered(parts: Sequence[RawTargets]) -> list[TargetFile]:
     for part in parts:
         counts = np.bincount(part.read.labels.values, minlength=len(part.read.classes))
         papers.update(dict(zip(part.read.classes, counts.tolist(), strict=True)))
-    kept = sorted(name for name, count in papers.items() if count >= (config.min_papers or 2))
-    if (len(kept) < 2 and config.kind == "multi_class") or not kept:
-        raise _unusable(config.task, f"{len(kept)} classes are left")
-    number_of = {name: number for number, name in enumerate(kept)}
+    classes = sorted(name for name, count in papers.items() if count >= (config.min_papers or 2))
+    if (len(classes) < 2 and config.kind == "multi_class") or not classes:
+        raise _unusable(config.task, f"{len(classes)} classes are left")
+    number_of = {name: number for number, name in enumerate(classes)}
     files = []
     for part in parts:
         new = np.array([number_of.get(name, -1) for name in part.read.classes], dtype=np.int64)
         numbers = new[part.read.labels.values]
         owners = part.read.labels.owners[numbers >= 0]
         labels = Ragged.from_pairs(owners, numbers[numbers >= 0], len(part.read))
-        file = replace(part.read, labels=labels, classes=tuple(kept))
+        file = replace(part.read, labels=labels, classes=tuple(classes))
         files.append(file.take(np.flatnonzero(labels.lengths)))
     return files
 

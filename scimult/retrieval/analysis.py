@@ -101,15 +101,15 @@ def _stemmer(name: str) -> Stems | None:
         return stems
 
     def as_lucene(words: Sequence[str]) -> list[str]:
-        found = stems(words)
-        for place, (word, stem) in enumerate(zip(words, found, strict=True)):
+        stemmed = stems(words)
+        for place, (word, stem) in enumerate(zip(words, stemmed, strict=True)):
             if len(word) <= 2:
-                found[place] = word
+                stemmed[place] = word
             elif stem.endswith("logi") and _MEASURED.search(stem[:-4]):
-                found[place] = stem[:-1]
+                stemmed[place] = stem[:-1]
             elif stem.endswith("bli") and _MEASURED.search(stem[:-3]):
-                found[place] = stems([f"{stem[:-1]}e"])[0]
-        return found
+                stemmed[place] = stems([f"{stem[:-1]}e"])[0]
+        return stemmed
 
     return as_lucene
 
@@ -119,9 +119,9 @@ def _stop_words() -> Mapping[str, list[str]]:
     """Return the stop words that bm25s has, by language."""
     from bm25s import stopwords
 
-    found = {
+    words_of = {
         name.removeprefix("STOPWORDS_").lower(): list(words)
         for name, words in vars(stopwords).items()
         if name.startswith("STOPWORDS_")
     }
-    return {"english": found.pop("en"), "english_long": found.pop("en_plus"), **found}
+    return {"english": words_of.pop("en"), "english_long": words_of.pop("en_plus"), **words_of}

@@ -137,10 +137,10 @@ class CodedIndex:
             if exclude_Q is not None:
                 met_BR &= near_BR != exclude_Q[some, None]
             lists = Ragged(near_BR[met_BR], offsets_of(met_BR.sum(axis=1)))
-            found = self._exact.rank_listed(queries_BD, lists)
-            width = min(k, found.rows_QK.shape[1])
-            rows_QK[some, :width] = found.rows_QK[:, :width]
-            scores_QK[some, :width] = found.scores_QK[:, :width]
+            ranking = self._exact.rank_listed(queries_BD, lists)
+            width = min(k, ranking.rows_QK.shape[1])
+            rows_QK[some, :width] = ranking.rows_QK[:, :width]
+            scores_QK[some, :width] = ranking.scores_QK[:, :width]
         return Ranking(rows_QK, scores_QK)
 
     def rank_listed(self, queries_QD: FloatArray, lists: Ragged) -> Ranking:

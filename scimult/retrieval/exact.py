@@ -176,11 +176,11 @@ class ExactIndex:
         scores_QK = np.full((len(queries), k), -np.inf, dtype=np.float32)
         starts = range(0, len(queries), _QUERIES)
         total = len(starts) * len(self.ids)
-        with bar("search", total=total, unit="candidate", show=show_progress) as shown:
+        with bar("search", total=total, unit="candidate", show=show_progress) as meter:
             for start in starts:
-                chosen = slice(start, start + _QUERIES)
-                work = _Work(queries[chosen], excluded_Q[chosen], k, self.query_rows)
-                for part, keys_QW in self._best(work, rounded, shown.update):
+                some = slice(start, start + _QUERIES)
+                work = _Work(queries[some], excluded_Q[some], k, self.query_rows)
+                for part, keys_QW in self._best(work, rounded, meter.update):
                     rows = slice(start + part.start, start + part.stop)
                     scores, places = (x.cpu().numpy() for x in lists_of(keys_QW, k))
                     scores_QK[rows] = scores
@@ -199,8 +199,8 @@ class ExactIndex:
         pairs = (torch.from_numpy(x).to(self.device) for x in (lists.owners, lists.values))
         scores_P = self._vectors.products_of(queries, *pairs)
         check_finite(scores_P, "a product of two embeddings")
-        found_P = scores_P.cpu().numpy()
-        return ranking_of_pairs(lists.owners, lists.values, found_P, len(lists), self.place_C)
+        values_P = scores_P.cpu().numpy()
+        return ranking_of_pairs(lists.owners, lists.values, values_P, len(lists), self.place_C)
 
     def _rounded(self, k: int) -> Rounded | None:
         """Return what the first of two passes multiplies; None where one pass will do."""
@@ -237,18 +237,18 @@ class ExactIndex:
         if rounded is not None and on_host:
             ways.append((SingleVectors(self._vectors, rounded.length), True))
         ways.append((None, True))
-        found: dict[int, Tensor] = {}
+        by_start: dict[int, Tensor] = {}
         for way, there in ways:
-            parts = [part for part in work.parts if part.start not in found]
+            parts = [part for part in work.parts if part.start not in by_start]
             for part, keys_QW in zip(
                 parts, self._pass(work, parts, way, there, advance), strict=True
             ):
                 if keys_QW is not None:
-                    found[part.start] = keys_QW
-            if len(found) == len(work.parts):
+                    by_start[part.start] = keys_QW
+            if len(by_start) == len(work.parts):
                 break
         for part in work.parts:
-            yield part, found[part.start]
+            yield part, by_start[part.start]
 
     def _pass(
         self,
@@ -282,14 +282,14 @@ class ExactIndex:
                 _leave_out(scores_QB, work.excluded_Q[part] - first)
                 best.add(scores_QB.cpu() if on_host else scores_QB, places_C[first:last])
             advance(last - first)
-        found = [best.keys() for best in bests]
+        keys = [best.keys() for best in bests]
         if rounded is None:
-            return found
+            return keys
         return [
             None
             if keys_QW is None or error_Q is None
             else self._settled(work.queries_QD[part], keys_QW, error_Q, rounded)
-            for part, keys_QW, error_Q in zip(parts, found, errors, strict=True)
+            for part, keys_QW, error_Q in zip(parts, keys, errors, strict=True)
         ]
 
     def _empty(

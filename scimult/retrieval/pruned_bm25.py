@@ -157,10 +157,10 @@ class PrunedBM25Index:
             asked = self._counted(queries[some])
             excluded = [-1] * len(asked) if exclude_Q is None else exclude_Q[some].tolist()
             lists = self._met(asked, self._effort.overfetch * k + self._effort.spare, excluded)
-            found = self._ranked(asked, lists, k)
-            width = min(k, found.rows_QK.shape[1])
-            rows_QK[some, :width] = found.rows_QK[:, :width]
-            scores_QK[some, :width] = found.scores_QK[:, :width]
+            ranking = self._ranked(asked, lists, k)
+            width = min(k, ranking.rows_QK.shape[1])
+            rows_QK[some, :width] = ranking.rows_QK[:, :width]
+            scores_QK[some, :width] = ranking.scores_QK[:, :width]
         return Ranking(rows_QK, scores_QK)
 
     def rank_listed(self, queries: Sequence[str], lists: Ragged) -> Ranking:
@@ -170,24 +170,24 @@ class PrunedBM25Index:
     def _counted(self, queries: Sequence[str]) -> list[tuple[IntArray, IntArray]]:
         """Return the distinct words of each query, and how often it has them."""
         numbers = self._words
-        found = []
+        bags = []
         for words in self._analyser(queries):
             known = [numbers[word] for word in words if word in numbers]
-            found.append(np.unique(np.array(known, dtype=np.int64), return_counts=True))
-        return found
+            bags.append(np.unique(np.array(known, dtype=np.int64), return_counts=True))
+        return bags
 
     def _met(
         self, asked: Sequence[tuple[IntArray, IntArray]], most: int, excluded: Sequence[int]
     ) -> Ragged:
         """Return the ``most`` candidates of each query that its weightiest words favour."""
-        chosen = [self._looked_at(*words) for words in asked]
-        sums = _rows(chosen, len(self._words)) @ self._inverted
+        bags = [self._looked_at(*words) for words in asked]
+        sums = _rows(bags, len(self._words)) @ self._inverted
         lists = []
         for query, row in enumerate(excluded):
             part = slice(sums.indptr[query], sums.indptr[query + 1])
             rows, scores = sums.indices[part], sums.data[part]
-            kept = rows != row
-            rows, scores = rows[kept], scores[kept]
+            is_other = rows != row
+            rows, scores = rows[is_other], scores[is_other]
             if len(rows) > most:
                 rows = rows[np.argpartition(-scores, most - 1)[:most]]
             lists.append(rows)
@@ -200,8 +200,8 @@ class PrunedBM25Index:
         worth = counts * self._heaviest_V[words] / np.sqrt(np.maximum(lengths, 1))
         order = np.argsort(-worth, kind="stable")
         enough = int(np.searchsorted(np.cumsum(lengths[order]), self._effort.postings)) + 1
-        kept = np.sort(order[:enough])
-        return words[kept], counts[kept]
+        top = np.sort(order[:enough])
+        return words[top], counts[top]
 
     def _ranked(self, asked: Sequence[tuple[IntArray, IntArray]], lists: Ragged, k: int) -> Ranking:
         """Score candidates by all their words; leave out what is surely beyond the best ``k``."""
@@ -239,11 +239,11 @@ def _write_counts(
     lengths, distinct = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     with _raw(folder, "forward.indices") as words, _raw(folder, "counts") as counts:
         for block in texts:
-            found = [
+            codes = [
                 [numbers.setdefault(word, len(numbers)) for word in one] for one in analyser(block)
             ]
-            length_B = np.array([len(one) for one in found], dtype=np.int64)
-            flat = np.fromiter(chain.from_iterable(found), np.int64, int(length_B.sum()))
+            length_B = np.array([len(one) for one in codes], dtype=np.int64)
+            flat = np.fromiter(chain.from_iterable(codes), np.int64, int(length_B.sum()))
             owners = np.repeat(np.arange(len(block)), length_B)
             keys, count = np.unique(owners * len(numbers) + flat, return_counts=True)
             owners, word = np.divmod(keys, max(1, len(numbers)))
@@ -298,27 +298,27 @@ def _write_inverted(folder: Path, offsets: IntArray, df_V: IntArray, longest: in
             order = np.argsort(key_P, kind="stable")
             starts = np.cumsum(df_V[first:last]) - df_V[first:last]
             rank_P = np.arange(len(order)) - np.repeat(starts, df_V[first:last])
-            kept = order[rank_P < longest]
+            postings = order[rank_P < longest]
             heaviest = 0xFFFFFFFF - (key_P[order[starts]] & 0xFFFFFFFF)
             heaviest_V[first:last] = heaviest.astype(np.uint32).view(np.float32)
-            kept = kept[np.lexsort((row_P[kept], key_P[kept] >> 32))]
-            row_P[kept].astype(np.int32).tofile(rows_file)
-            data = (0xFFFFFFFF - (key_P[kept] & 0xFFFFFFFF)).astype(np.uint32)
+            postings = postings[np.lexsort((row_P[postings], key_P[postings] >> 32))]
+            row_P[postings].astype(np.int32).tofile(rows_file)
+            data = (0xFFFFFFFF - (key_P[postings] & 0xFFFFFFFF)).astype(np.uint32)
             data.tofile(data_file)
             first = last
-    kept_V = np.minimum(df_V, longest)
-    np.save(folder / "inverted.offsets.npy", offsets_of(kept_V).astype(np.int32))
+    lengths_V = np.minimum(df_V, longest)
+    np.save(folder / "inverted.offsets.npy", offsets_of(lengths_V).astype(np.int32))
     np.save(folder / "heaviest.npy", heaviest_V)
 
 
-def _rows(chosen: Sequence[tuple[IntArray, IntArray]], size: int) -> csr_matrix:
+def _rows(bags: Sequence[tuple[IntArray, IntArray]], size: int) -> csr_matrix:
     """Return the words of queries as a sparse matrix, shape ``(B, V)``."""
     from scipy.sparse import csr_matrix  # a dense search never needs it
 
-    offsets = offsets_of(np.array([len(words) for words, _ in chosen]))
-    words = np.concatenate([words for words, _ in chosen]).astype(np.int32)
-    counts = np.concatenate([counts for _, counts in chosen]).astype(np.float32)
-    return csr_matrix((counts, words, offsets.astype(np.int32)), shape=(len(chosen), size))
+    offsets = offsets_of(np.array([len(words) for words, _ in bags]))
+    words = np.concatenate([words for words, _ in bags]).astype(np.int32)
+    counts = np.concatenate([counts for _, counts in bags]).astype(np.float32)
+    return csr_matrix((counts, words, offsets.astype(np.int32)), shape=(len(bags), size))
 
 
 def _opened(folder: Path, name: str, shape: tuple[int, int]) -> csr_matrix:

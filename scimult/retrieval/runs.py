@@ -155,7 +155,7 @@ def read_run(path: Path | str, query_ids: Sequence[str], candidate_ids: Sequence
     """
     query_rows = {name: row for row, name in enumerate(query_ids)}
     candidate_rows = {name: row for row, name in enumerate(candidate_ids)}
-    found: dict[tuple[int, int], float] = {}
+    score_of: dict[tuple[int, int], float] = {}
     for line, text in enumerate(_lines(path), start=1):
         columns = text.split()
         if len(columns) != 6:
@@ -168,16 +168,16 @@ def read_run(path: Path | str, query_ids: Sequence[str], candidate_ids: Sequence
             )
         query = _known(unquote(columns[0]), query_rows, "query", path, line)
         candidate = _known(unquote(columns[2]), candidate_rows, "document", path, line)
-        if (query, candidate) in found:
+        if (query, candidate) in score_of:
             raise DataError(
                 f"document {columns[2]!r} is listed twice for query {columns[0]!r}",
                 path=path,
                 line=line,
                 fix="keep one of the lines",
             )
-        found[query, candidate] = _score(columns[4], path, line)
-    pairs = np.array(list(found), dtype=np.int64).reshape(-1, 2)
-    scores = np.array(list(found.values()), dtype=np.float32)
+        score_of[query, candidate] = _score(columns[4], path, line)
+    pairs = np.array(list(score_of), dtype=np.int64).reshape(-1, 2)
+    scores = np.array(list(score_of.values()), dtype=np.float32)
     places = places_of(id_order(candidate_ids))
     return ranking_of_pairs(pairs[:, 0], pairs[:, 1], scores, len(query_ids), places)
 

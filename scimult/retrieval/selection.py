@@ -102,9 +102,9 @@ class ThresholdBest:
         rows_S, columns_S, scores_S = _reaching(
             scores_BQ.numpy(), first.numpy(), self._cutoff_Q.numpy()
         )
-        found_S = torch.from_numpy(scores_S)
-        check_scores(found_S)
-        self._append(rows_S, keys_of(found_S, places_B[columns_S]).numpy())
+        values_S = torch.from_numpy(scores_S)
+        check_scores(values_S)
+        self._append(rows_S, keys_of(values_S, places_B[columns_S]).numpy())
 
     def keys(self) -> Tensor | None:
         """Return ascending keys, shape ``(Q, W)``; None if more than ``most`` had to be kept."""
@@ -136,9 +136,9 @@ class ThresholdBest:
             cutoff_Q = loosened(scores_of(kth_Q), self._slack_Q, self._rounding)
             self._cutoff_Q = torch.where(known_Q, cutoff_Q, self._cutoff_Q)
             lowest_Q = kth_Q if self._slack_Q is None else _ordered(self._cutoff_Q) << 32
-            kept = int((keys_QW >= lowest_Q.numpy()[:, None]).sum(axis=1).max())
-            keys_QW = keys_QW[:, -max(kept, self._k) :]
-            self._crowded = self._most is not None and kept > self._most
+            width = int((keys_QW >= lowest_Q.numpy()[:, None]).sum(axis=1).max())
+            keys_QW = keys_QW[:, -max(width, self._k) :]
+            self._crowded = self._most is not None and width > self._most
         self._keys_QW = keys_QW
         self._counts_Q.fill(keys_QW.shape[1])
         self._full = keys_QW.shape[1] + self._spare
@@ -192,13 +192,13 @@ class FixedBest:
     def keys(self) -> Tensor | None:
         """Return ascending keys, shape ``(Q, W)``; None if others could be among the best."""
         keys_QW = sorted_keys(self._keys_QW)
-        found_QW = scores_of(keys_QW)
-        check_scores(found_QW[keys_QW != NO_KEY])
+        scores_QW = scores_of(keys_QW)
+        check_scores(scores_QW[keys_QW != NO_KEY])
         if not self._k:
             return keys_QW
-        cutoff_Q = loosened(found_QW[:, -self._k], self._slack_Q, self._rounding)
+        cutoff_Q = loosened(scores_QW[:, -self._k], self._slack_Q, self._rounding)
         last_Q = keys_QW[:, 0]
-        open_Q = (last_Q != NO_KEY) & (found_QW[:, 0] >= cutoff_Q)
+        open_Q = (last_Q != NO_KEY) & (scores_QW[:, 0] >= cutoff_Q)
         return None if bool(open_Q.any()) else keys_QW
 
 
@@ -324,10 +324,10 @@ def _reaching(
         scores_S = scores_BQ.reshape(-1).take(at_S)
     else:
         scores_GS = scores_BQ.reshape(len(scores_BQ) // groups, -1).take(at_S, axis=1)
-        found_S = np.flatnonzero(~(scores_GS < cutoff_Q[rows_S]))
-        members_S, hits_S = np.divmod(found_S, max(1, len(at_S)))
+        flat_S = np.flatnonzero(~(scores_GS < cutoff_Q[rows_S]))
+        members_S, hits_S = np.divmod(flat_S, max(1, len(at_S)))
         rows_S, columns_S = rows_S[hits_S], columns_S[hits_S] + groups * members_S
-        scores_S = scores_GS.reshape(-1).take(found_S)
+        scores_S = scores_GS.reshape(-1).take(flat_S)
     # Numbers of 16 bits are sorted in two passes.
     order_S = np.argsort(rows_S.astype(np.min_scalar_type(queries)), kind="stable")
     return rows_S[order_S], columns_S[order_S], scores_S[order_S]

@@ -267,7 +267,7 @@ class Shards:
         """
         numbers_P = np.asarray(numbers_P)
         assert not len(numbers_P) or 0 <= numbers_P.min() <= numbers_P.max() < len(self)
-        found_PD = np.empty((len(numbers_P), self.space.width), dtype=np.float32)
+        vectors_PD = np.empty((len(numbers_P), self.space.width), dtype=np.float32)
         order_P = np.argsort(numbers_P, kind="stable")
         edges = np.searchsorted(numbers_P[order_P], self.starts)
         for place in np.flatnonzero(np.diff(edges)):
@@ -275,8 +275,8 @@ class Shards:
             part_ND = self._parts[place]
             if part_ND is None:
                 raise self.damaged[self.shards[place].name]
-            found_PD[here] = part_ND[numbers_P[here] - self.starts[place]]
-        return found_PD
+            vectors_PD[here] = part_ND[numbers_P[here] - self.starts[place]]
+        return vectors_PD
 
     def blocks(self, size: int = 1 << 14) -> Iterator[tuple[int, FloatArray]]:
         """Yield the number of the first row and the vectors of one block after the other.
@@ -310,9 +310,9 @@ class Shards:
         path = self.path / f"{shard.name}.npy"
         try:
             part_ND: FloatArray = np.load(path, mmap_mode="r", allow_pickle=False)
-            found, wanted = (part_ND.shape, part_ND.dtype), (shard.rows, self.space.width)
-            if found != (wanted, np.dtype(self.space.dtype)):
-                raise ValueError(f"{found[1]} of shape {found[0]}, not {wanted}")
+            layout, wanted = (part_ND.shape, part_ND.dtype), (shard.rows, self.space.width)
+            if layout != (wanted, np.dtype(self.space.dtype)):
+                raise ValueError(f"{layout[1]} of shape {layout[0]}, not {wanted}")
             if not (self.path / f"{shard.name}.arrow").is_file():
                 raise ValueError("its file of ids is missing")
         except (OSError, ValueError, EOFError) as error:

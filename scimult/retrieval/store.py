@@ -181,10 +181,10 @@ class _Part:
         if len(widths) > 1:
             problem = f"embeddings of widths {sorted(widths)} stand in one part of the store"
             raise DataError(problem, path=self._folder, fix="delete the folder")
-        found_ND = np.empty((len(texts), widths.pop()), dtype=np.float32)
+        vectors_ND = np.empty((len(texts), widths.pop()), dtype=np.float32)
         for name, (places, rows) in by_block.items():
-            found_ND[places] = _from_disk(self._blocks[name][rows], self._precision)
-        return found_ND
+            vectors_ND[places] = _from_disk(self._blocks[name][rows], self._precision)
+        return vectors_ND
 
     def _open(self, name: str) -> None:
         try:

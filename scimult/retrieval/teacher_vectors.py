@@ -88,13 +88,13 @@ class TeacherVectors:
         DataError
             If one is not finite: the file was changed since it was written.
         """
-        found_BE: FloatArray = self.vectors_NE[rows_B].astype(np.float32)
-        bad_B = np.logical_not(np.isfinite(found_BE).all(axis=1))
+        vectors_BE: FloatArray = self.vectors_NE[rows_B].astype(np.float32)
+        bad_B = np.logical_not(np.isfinite(vectors_BE).all(axis=1))
         if bad_B.any():
             row = int(rows_B[int(bad_B.argmax())])
             fix = "run scimult teach again"
             raise DataError("a vector is not finite", path=self.path, value=f"row {row}", fix=fix)
-        return found_BE
+        return vectors_BE
 
 
 def write_encoded(
@@ -213,7 +213,7 @@ def _write(
     start = 0
     with (
         atomic_folder(folder, EMBEDDINGS if overwrite else None) as temporary,
-        bar("teach", total=len(texts), unit="text") as shown,
+        bar("teach", total=len(texts), unit="text") as meter,
     ):
         for block_BE in blocks:
             if stored is None:
@@ -222,8 +222,8 @@ def _write(
                 stored = np.lib.format.open_memmap(path, "w+", np.dtype(precision), shape)
             with np.errstate(over="ignore"):
                 stored[start : start + len(block_BE)] = block_BE
-            kept_BE = stored[start : start + len(block_BE)].astype(np.float64)
-            lengths_B = np.linalg.norm(kept_BE, axis=1)
+            rounded_BE = stored[start : start + len(block_BE)].astype(np.float64)
+            lengths_B = np.linalg.norm(rounded_BE, axis=1)
             bad_B = ~np.isfinite(lengths_B) | (lengths_B == 0)
             if bad_B.any():
                 raise DataError(
@@ -232,7 +232,7 @@ def _write(
                     fix="check the teacher and this text; float16 holds numbers up to 65,504",
                 )
             start += len(block_BE)
-            shown.update(len(block_BE))
+            meter.update(len(block_BE))
         assert stored is not None, "a prepared folder has texts"
         stored.flush()
         facts = {TEXTS_KEY: texts.fingerprint, "stored_as": precision, "scimult": __version__}

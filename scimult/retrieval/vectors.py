@@ -100,10 +100,10 @@ class Vectors:
             If a number is not finite.
         """
         if self._resident is not None:
-            found_P = torch.as_tensor(rows_P, device=self.device)
+            index_P = torch.as_tensor(rows_P, device=self.device)
             bias_C = self._resident.bias_B
-            bias_P = None if bias_C is None else bias_C[found_P]
-            return Block(self._resident.vectors_BD[found_P], bias_P)
+            bias_P = None if bias_C is None else bias_C[index_P]
+            return Block(self._resident.vectors_BD[index_P], bias_P)
         if self._matrix_CD is not None:
             x_PD = self._matrix_CD.index_select(0, torch.as_tensor(rows_P, device="cpu"))
         else:
@@ -130,23 +130,23 @@ class Vectors:
         sorted_P, query_P = rows_P[order_P], query_P[order_P]
         if self._whole is not None:
             starts = _starts(torch.bincount(sorted_P, minlength=len(self._whole)))
-            found_P = products_at(self._whole, queries_QD, starts, query_P)
+            products_P = products_at(self._whole, queries_QD, starts, query_P)
         else:
             rows_U, counts_U = torch.unique_consecutive(sorted_P, return_counts=True)
-            found_P = torch.empty(len(rows_P))
+            products_P = torch.empty(len(rows_P))
             first = 0
             for some_U, some in zip(
                 rows_U.split(_GATHERED), counts_U.split(_GATHERED), strict=True
             ):
-                found, starts = self.rows(some_U), _starts(some)
+                block, starts = self.rows(some_U), _starts(some)
                 pairs = slice(first, first + int(starts[-1]))
-                vectors_UD = found.vectors_BD
-                found_P[pairs] = products_at(vectors_UD, queries_QD, starts, query_P[pairs])
-                if found.bias_B is not None:
-                    found_P[pairs] += found.bias_B.repeat_interleave(some)
+                vectors_UD = block.vectors_BD
+                products_P[pairs] = products_at(vectors_UD, queries_QD, starts, query_P[pairs])
+                if block.bias_B is not None:
+                    products_P[pairs] += block.bias_B.repeat_interleave(some)
                 first = pairs.stop
         scores_P = torch.empty(len(rows_P))
-        scores_P[order_P] = found_P
+        scores_P[order_P] = products_P
         return scores_P
 
     def sample(self) -> Tensor:
@@ -171,9 +171,9 @@ class Vectors:
         scores_P = torch.empty(len(rows_P), device=self.device)
         for start in range(0, len(rows_P), _GATHERED):
             pairs = slice(start, start + _GATHERED)
-            found = self.rows(rows_P[pairs])
-            products_P = (found.vectors_BD * queries_QD[query_P[pairs]]).sum(dim=1)
-            scores_P[pairs] = products_P if found.bias_B is None else products_P + found.bias_B
+            block = self.rows(rows_P[pairs])
+            products_P = (block.vectors_BD * queries_QD[query_P[pairs]]).sum(dim=1)
+            scores_P[pairs] = products_P if block.bias_B is None else products_P + block.bias_B
         return scores_P
 
     @cached_property

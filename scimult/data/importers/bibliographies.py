@@ -51,9 +51,9 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
                 error = getattr(block, "error", None)
                 value = getattr(error, "abort_reason", str(error))
             rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix))
-    found = False
+    has_entries = False
     for entry in library.entries:
-        found = True
+        has_entries = True
         number = (entry.start_line or 0) + 1
         fields = {field.key.lower(): str(field.value) for field in entry.fields}
         record = Record(path, number, {"key": entry.key, **fields})
@@ -62,7 +62,7 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
         except ValueError as error:
             problem, fix = "entry cannot be decoded", "write its LaTeX out in plain letters"
             rejects.reject(record.error(problem, value=str(error), fix=fix))
-    if not found and not library.failed_blocks:
+    if not has_entries and not library.failed_blocks:
         rejects.reject(empty_file(path))
 
 
@@ -111,11 +111,11 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
 
     held: list[str] = []
     start = 0
-    found = False
+    has_references = False
     for number, line in read_lines(path, rejects):
         tag = _RIS_LINE.match(line)
         if tag and tag[1] == "TY":
-            found = True
+            has_references = True
             if held:
                 rejects.reject(_ris_error(path, start, held, "reference has no end"))
             held, start = [], number
@@ -134,7 +134,7 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
             held, start = [], 0
     if held:
         rejects.reject(_ris_error(path, start, held, "reference has no end"))
-    if not found:
+    if not has_references:
         rejects.reject(empty_file(path))
 
 

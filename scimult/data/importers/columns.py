@@ -88,20 +88,20 @@ class Columns:
         from scimult.data.importers import engine
 
         container = guess_format(self._paths[0]).container
-        found = engine.column_names(self._paths, container)
-        missing = [name for name in self._needed if name.partition(".")[0] not in found]
+        columns = engine.column_names(self._paths, container)
+        missing = [name for name in self._needed if name.partition(".")[0] not in columns]
         if missing:
             raise DataError(
                 f"file lacks the column {', '.join(missing)}",
                 path=self._paths[0],
-                value=found,
+                value=columns,
                 fix="correct its name",
             )
-        self.seen.update(found)
+        self.seen.update(columns)
         rest = [column for column in self._names.values() if column not in sql]
         # Of a path the whole column comes: it may lead through lists, which SQL's do not.
-        heads = (name if name in found else name.partition(".")[0] for name in rest)
-        plain = [name for name in dict.fromkeys(heads) if name in found]
+        heads = (name if name in columns else name.partition(".")[0] for name in rest)
+        plain = [name for name in dict.fromkeys(heads) if name in columns]
         for row in engine.select(self._paths, container, sql, plain):
             yield self._renamed(row)
 

@@ -44,14 +44,14 @@ def select(
         If an expression does not fit the files, or a file is damaged: the message is DuckDB's.
     """
     stated = ["*"] if columns is None else [quoted(name) for name in columns]
-    chosen = [*stated, *(f"({sql}) AS {quoted(sql)}" for sql in dict.fromkeys(expressions))]
+    terms = [*stated, *(f"({sql}) AS {quoted(sql)}" for sql in dict.fromkeys(expressions))]
     with connected() as engine:
         types = _json_types(engine, files) if container == "json" else ""
         for file in files:
             reader = _READERS[container].format(files=literal(str(file)), more=types)
-            found = run(engine, f"SELECT {', '.join(chosen)} FROM {reader}", file, chosen)
-            names = [name for name, *_ in found.description or ()]
-            for number, row in enumerate(rows_of(found, file), start=1):
+            cursor = run(engine, f"SELECT {', '.join(terms)} FROM {reader}", file, terms)
+            names = [name for name, *_ in cursor.description or ()]
+            for number, row in enumerate(rows_of(cursor, file), start=1):
                 yield Record(file, number, dict(zip(names, row, strict=True)))
 
 

@@ -85,10 +85,10 @@ def _found(path: Path) -> list[Path]:
     if path.exists():
         return [path]
     if glob.has_magic(str(path)):
-        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
-        found = [file for file in found if file.is_file()]
-        if found:
-            return found
+        files = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+        files = [file for file in files if file.is_file()]
+        if files:
+            return files
         raise DataError("no file has such a name", path=path, fix="correct the pattern")
     raise DataError("file does not exist", path=path, fix="check the path")
 

@@ -120,8 +120,8 @@ def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
 
 def short_doi(text: str) -> str:
     """Return the DOI in ``text`` in lower case, without its resolver; empty if there is none."""
-    found = _DOI.search(text)
-    return found[0].rstrip(".,;").lower() if found else ""
+    match = _DOI.search(text)
+    return match[0].rstrip(".,;").lower() if match else ""
 
 
 def plain_text(text: str) -> str:
@@ -180,8 +180,8 @@ def year_in(value: Any) -> int | None:
     >>> year_in("May 2012"), year_in("forthcoming")
     (2012, None)
     """
-    found = _YEAR.search(str(value))
-    return int(found[0]) if found else None
+    match = _YEAR.search(str(value))
+    return int(match[0]) if match else None
 
 
 def year_of(record: Record) -> int | None:

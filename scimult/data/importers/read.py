@@ -59,8 +59,8 @@ def read_papers(
     formats = [guess_format(path, format) for path in paths]
     make = partial(make_paper, separator=separator)
     records = chain.from_iterable(
-        _read_group(group, found, named, rejects, format_named=format is not None)
-        for found, group in _grouped(paths, formats)
+        _read_group(group, file_format, named, rejects, format_named=format is not None)
+        for file_format, group in _grouped(paths, formats)
     )
     yield from rejects.keep(records, make)
 
@@ -79,14 +79,14 @@ def _grouped(
 
 def _read_group(
     paths: list[Path],
-    found: Format,
+    file_format: Format,
     columns: dict[str, str | None],
     rejects: Rejects,
     *,
     format_named: bool,
 ) -> Iterator[Record]:
     """Yield the records of files of one format, with fields under our names."""
-    container, shape = found
+    container, shape = file_format
     if container in TABLES:
         from scimult.data.importers import engine, split_tables
 

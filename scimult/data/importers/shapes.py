@@ -126,14 +126,14 @@ def arxiv(paper: Fields) -> dict[str, Any]:
 
 def cited_arxiv_ids(paper: Fields) -> dict[str, str]:
     """Return the arXiv ids of the references of a paper of unarXive, by their key in its text."""
-    found = {}
+    ids = {}
     for key, entry in (paper.get("bib_entries") or {}).items():
         written = at(entry, "contained_arXiv_ids.id") or [""]
         of_arxiv = _ARXIV_DOI.match(at(entry, "ids.doi") or "")
         name = at(entry, "ids.arxiv_id") or written[0] or (of_arxiv[1] if of_arxiv else "")
         if name:
-            found[key] = _VERSION.sub("", name)
-    return found
+            ids[key] = _VERSION.sub("", name)
+    return ids
 
 
 def at(value: Any, path: str) -> Any:
@@ -144,8 +144,8 @@ def at(value: Any, path: str) -> Any:
     """
     name, _, rest = path.partition(".")
     if isinstance(value, list):
-        found = [at(item, path) for item in value]
-        return [item for item in found if item is not None]
+        values = [at(item, path) for item in value]
+        return [item for item in values if item is not None]
     if not isinstance(value, Mapping):
         return None
     if path in value:
@@ -203,7 +203,7 @@ def plain(record: Fields) -> dict[str, Any]:
     References are taken from lists alone: in tables they are prose more often than ids.
     """
     lower = {name.casefold().strip(): value for name, value in record.items()}
-    fields = {name: first(lower, *found) for name, found in _SYNONYMS.items()}
+    fields = {name: first(lower, *synonyms) for name, synonyms in _SYNONYMS.items()}
     if not isinstance(fields["references"], list):
         fields["references"] = None
     if isinstance(fields["authors"], list):

@@ -59,8 +59,8 @@ def read_split_tables(files: Sequence[Path]) -> Iterator[Record]:
     sides = {name: _KEPT[name].format(table=_reader(name, tables[name])) for name in _KEPT}
     before, line, current = 0, 0, papers[0]
     with connected() as engine:
-        found = run(engine, _JOINED.format(papers=_listed(papers), **sides), current)
-        for name, number, paper, abstract, cited in rows_of(found, current):
+        cursor = run(engine, _JOINED.format(papers=_listed(papers), **sides), current)
+        for name, number, paper, abstract, cited in rows_of(cursor, current):
             if Path(name) != current:
                 before, current = before + line, Path(name)
             line = number - before

@@ -135,7 +135,7 @@ def _read_lists(source: Source) -> Dataset:
     documents = by_id(paths[0], DOCUMENT_ID, _paper, rejects)
     own_file = source.benchmark.queries is not None
     asked = by_id(paths[-1], QUERY_ID if own_file else DOCUMENT_ID, _asked, rejects)
-    asked = {identity: found for identity, found in asked.items() if found[1] or own_file}
+    asked = {identity: entry for identity, entry in asked.items() if entry[1] or own_file}
     queries = {identity: text for identity, (text, _) in asked.items()}
     judgments = {identity: scores for identity, (_, scores) in asked.items()}
     judgments = source.known_documents(judgments, documents, paths[-1])

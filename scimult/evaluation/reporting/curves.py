@@ -61,8 +61,8 @@ def _from_runs(scored: ScoredSet, cut: int) -> RecallCurves | None:
         return None
     judged = {system: judge(run, scored.dataset.qrels) for system, run in scored.runs.items()}
     curves = [
-        Curve(system, [float(np.mean(compute(f"recall@{k}", found))) for k in depths])
-        for system, found in judged.items()
+        Curve(system, [float(np.mean(compute(f"recall@{k}", lists))) for k in depths])
+        for system, lists in judged.items()
     ]
     return RecallCurves(scored.name, depths, curves, "ranked lists")
 

@@ -58,15 +58,15 @@ def _rarest(scored: ScoredSet) -> Table:
     rarest_Q = rarest_label(scored.dataset.qrels.rows.values, scored.dataset.qrels.rows.owners)
     rows = []
     for low, high in zip(BINS, (*BINS[1:], None), strict=True):
-        chosen_Q = (rarest_Q >= low) & (rarest_Q < (high or np.inf))
-        if not chosen_Q.any():
+        in_bin_Q = (rarest_Q >= low) & (rarest_Q < (high or np.inf))
+        if not in_bin_Q.any():
             continue
         scores = [
-            float(table.scores([scored.column])[chosen_Q, 0].mean())
+            float(table.scores([scored.column])[in_bin_Q, 0].mean())
             for table in scored.tables.values()
         ]
         name = f"{low} and more" if high is None else str(low) if high == low + 1 else None
-        papers = int(chosen_Q.sum())
+        papers = int(in_bin_Q.sum())
         heading = name or f"{low} to {(high or 0) - 1}"
         rows.append([label(heading), Cell(f"{papers:,}", papers), *_best(scores)])
     notes = ["Papers are grouped by their rarest label: how many of the scored papers have it."]

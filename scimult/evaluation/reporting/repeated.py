@@ -95,12 +95,12 @@ def to_csv(every: Sequence[SuiteFindings]) -> str:
     head = ["suite", "run", "task", "set", "metric", "seeds", "mean", "sd", "scores"]
     tested = ["difference", "low", "high", "p", "p_holm"]
     writer.writerow([*head, "baseline", *tested])
-    for found in every:
-        differences = {(row.run, row.task, row.name): row for row in found.differences}
-        for row in found.scores:
+    for finds in every:
+        differences = {(row.run, row.task, row.name): row for row in finds.differences}
+        for row in finds.scores:
             by_seed = ";".join(map(str, row.scores))
-            cells = [found.suite, row.run, row.task, row.name, row.metric, found.seeds[row.run]]
+            cells = [finds.suite, row.run, row.task, row.name, row.metric, finds.seeds[row.run]]
             change = differences.get((row.run, row.task, row.name))
             values = [getattr(change, name, None) for name in tested]
-            writer.writerow([*cells, row.mean, row.sd, by_seed, found.baseline, *values])
+            writer.writerow([*cells, row.mean, row.sd, by_seed, finds.baseline, *values])
     return text.getvalue()

@@ -49,14 +49,14 @@ class AuditedSet:
     def roles(self) -> dict[EvaluationRole, tuple[list[str], list[Text]]]:
         """Return ids and texts by role; candidates that answer a query are answers."""
         answers = {int(row) for rows in self.relevant or () for row in rows}
-        kept = sorted(answers)
+        gold = sorted(answers)
         rest = [row for row in range(len(self.candidates)) if row not in answers]
 
         def some(rows: list[int]) -> tuple[list[str], list[Text]]:
             return [self.candidate_ids[row] for row in rows], [self.candidates[row] for row in rows]
 
         asked = list(self.query_ids), list(self.queries)
-        return {"query": asked, "answer": some(kept), "candidate": some(rest)}
+        return {"query": asked, "answer": some(gold), "candidate": some(rest)}
 
 
 def audit(
@@ -93,14 +93,14 @@ def _distinct(sets: Iterable[AuditedSet], *, labels: bool = False) -> list[Text]
 def _equal_texts(store: TextStore, texts: list[Text], config: HygieneConfig) -> Rows:
     index = TextIndex([EvaluationText("query", text, "") for text in texts], config)
     rows_of: dict[Text, dict[int, str]] = defaultdict(dict)
-    with bar("evaluation sets in training data", total=len(store), unit="text") as shown:
+    with bar("evaluation sets in training data", total=len(store), unit="text") as meter:
         for start in range(0, len(store), TEXTS_PER_CHUNK):
             chunk = store.slice(start, min(start + TEXTS_PER_CHUNK, len(store)))
             for position, number, way in index.matches(chunk, [None] * len(chunk)):
-                found = rows_of[texts[number]]
-                before = found.get(start + position, way)
-                found[start + position] = surest((before, way))
-            shown.update(len(chunk))
+                ways = rows_of[texts[number]]
+                before = ways.get(start + position, way)
+                ways[start + position] = surest((before, way))
+            meter.update(len(chunk))
     return rows_of
 
 
@@ -133,16 +133,16 @@ def _report(
         for text in texts
         if rows_of.get(text)
     )
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "texts": {role: len(roles[role][1]) for role in ROLES},
         "found": {role: sum(bool(rows_of.get(text)) for text in roles[role][1]) for role in ROLES},
         "ids": {role: sum(name in known_ids for name in roles[role][0]) for role in ROLES},
         "ways": {way: ways[way] for way in WAYS if ways[way]},
     }
     if entry.relevant is not None:
-        found["pairs"] = sum(len(rows) for rows in entry.relevant)
-        found["pairs_found"] = _known_pairs(entry, rows_of, trained)
-    return found
+        report["pairs"] = sum(len(rows) for rows in entry.relevant)
+        report["pairs_found"] = _known_pairs(entry, rows_of, trained)
+    return report
 
 
 def _known_pairs(entry: AuditedSet, rows_of: Rows, trained: Pairs) -> int:

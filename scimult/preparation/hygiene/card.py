@@ -241,8 +241,8 @@ def _left_out(manifest: Manifest) -> str:
 
 def _negatives(data: PreparedData, count: int, seed: int) -> str:
     head = "## Hard negatives by rule"
-    drawn = draw_examples(data, count, seed)
-    if not drawn:
+    by_rule = draw_examples(data, count, seed)
+    if not by_rule:
         return (
             f"{head}\n\nThe folder does not say which rules gave its negatives: it was mined "
             "without any, or before pair files kept that. `scimult mine FOLDER` mines it again."
@@ -253,7 +253,7 @@ def _negatives(data: PreparedData, count: int, seed: int) -> str:
         f"seed {seed} from those of its finds that are in a pool; the positive is one of the group."
     ]
     columns = ("source", "task", "query", "positive", "hard negative")
-    for rule, examples in drawn.items():
+    for rule, examples in by_rule.items():
         rows = [
             [_plain(example.source), example.task, *map(_title, _texts_of(example))]
             for example in examples

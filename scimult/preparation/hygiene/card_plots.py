@@ -54,8 +54,8 @@ def plot_years(years: IntArray, card: Path) -> str:
     """Plot the number of papers of each year."""
 
     def draw(axes: Axes) -> None:
-        found, counts = np.unique(years, return_counts=True)
-        axes.bar(found, counts, width=1.0)
+        bins, counts = np.unique(years, return_counts=True)
+        axes.bar(bins, counts, width=1.0)
         axes.set_xlabel("year")
         axes.set_ylabel("papers")
 

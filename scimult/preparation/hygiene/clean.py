@@ -62,10 +62,10 @@ def clean(source: Path, target: Path, collected: Collected, config: HygieneConfi
     removed_N = np.zeros(len(store), dtype=np.bool_)
     if config.duplicates != "ignore":
         keys = compute_keys(store, config, sketch="near" in config.keys)
-        found = find_duplicates(store, keys, dois, config)
+        duplicates = find_duplicates(store, keys, dois, config)
         del keys
-        report["duplicates"] = dict(found.counts)
-        keeper_N = found.keeper_N
+        report["duplicates"] = dict(duplicates.counts)
+        keeper_N = duplicates.keeper_N
         if config.duplicates == "refuse":
             removed_N |= _refused(store, keeper_N, collected)
             keeper_N = np.arange(len(store), dtype=np.int64)
@@ -78,9 +78,9 @@ def clean(source: Path, target: Path, collected: Collected, config: HygieneConfi
     report["texts"] = {"read": len(store), "kept": int(rows.kept_N.sum())}
     compact_texts(source, target, rows)
     compact_metadata(source, target, rows)
-    kept, counts = compact_pairs(collected, rows, target)
+    pairs, counts = compact_pairs(collected, rows, target)
     report["pairs"] = {what: number for what, number in counts.items() if number}
-    kept.save(target)
+    pairs.save(target)
     write_json(target / REPORT_FILE, report)
 
 

@@ -76,7 +76,7 @@ def compute_keys(store: TextStore, config: HygieneConfig, *, sketch: bool) -> Ke
         np.zeros(count, np.bool_),
         Sketches.empty(count if sketch else 0, config.near),
     )
-    with bar("fingerprints of texts", total=count, unit="text") as shown:
+    with bar("fingerprints of texts", total=count, unit="text") as meter:
         for start in range(0, count, TEXTS_PER_CHUNK):
             texts = store.slice(start, min(start + TEXTS_PER_CHUNK, count))
             stop = start + len(texts)
@@ -84,7 +84,7 @@ def compute_keys(store: TextStore, config: HygieneConfig, *, sketch: bool) -> Ke
             keys.has_body_N[start:stop] = [bool(text.body.strip()) for text in texts]
             if sketch:
                 keys.sketches.fill(start, texts, config.near)
-            shown.update(len(texts))
+            meter.update(len(texts))
     return keys
 
 
@@ -114,13 +114,13 @@ def find_duplicates(
         "near": lambda: _near(store, keys, config),
     }
     keeper_N = np.arange(len(store), dtype=np.int64)
-    found: list[IntArray] = []
+    pairs: list[IntArray] = []
     merged = 0
     for name in ALL_KEYS:
         if name not in config.keys:
             continue
-        found.append(np.array(list(finders[name]()), dtype=np.int64).reshape(-1, 2))
-        keeper_N = _keepers(np.concatenate(found), keys.has_body_N)
+        pairs.append(np.array(list(finders[name]()), dtype=np.int64).reshape(-1, 2))
+        keeper_N = _keepers(np.concatenate(pairs), keys.has_body_N)
         now = int((keeper_N != np.arange(len(store))).sum())
         counts[f"duplicates by {name}"] += now - merged
         merged = now
@@ -176,17 +176,17 @@ def _cluster_by_abstract(texts: Sequence[Text], config: NearConfig) -> list[list
     abstracts: list[set[str]] = []
     bare: list[int] = []
     for position, text in enumerate(texts):
-        found = text_shingles(Text("paper", "", text.body), config)
-        if not found:
+        own = text_shingles(Text("paper", "", text.body), config)
+        if not own:
             bare.append(position)
             continue
         for cluster, abstract in zip(clusters, abstracts[:NEIGHBOURS], strict=False):
-            if jaccard(found, abstract) >= SAME_ABSTRACT:
+            if jaccard(own, abstract) >= SAME_ABSTRACT:
                 cluster.append(position)
                 break
         else:
             clusters.append([position])
-            abstracts.append(found)
+            abstracts.append(own)
     if bare:
         clusters[:1] = [[*(clusters[0] if clusters else ()), *bare]]
     return clusters
@@ -195,14 +195,14 @@ def _cluster_by_abstract(texts: Sequence[Text], config: NearConfig) -> list[list
 def _near(store: TextStore, keys: Keys, config: HygieneConfig) -> Iterator[Pair]:
     """Yield the papers whose shingles are as similar as the threshold asks."""
     first, second = candidate_pairs(keys.sketches, config.near)
-    with bar("near-duplicates", total=len(first), unit="pair") as shown:
+    with bar("near-duplicates", total=len(first), unit="pair") as meter:
         for pair in zip(first.tolist(), second.tolist(), strict=True):
             one, other = store.texts(pair)
             if one.kind == other.kind == "paper":
                 similarity = jaccard(*(text_shingles(t, config.near) for t in (one, other)))
                 if similarity >= config.near.threshold:
                     yield pair
-            shown.update()
+            meter.update()
 
 
 def _keepers(pairs: IntArray, has_body_N: NDArray[np.bool_]) -> IntArray:

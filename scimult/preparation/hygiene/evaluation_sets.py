@@ -43,15 +43,15 @@ def find_sets(folder: Path) -> dict[str, Path]:
     """
     if not folder.is_dir():
         raise DataError("folder of evaluation sets does not exist", path=folder, fix="correct it")
-    found = {}
+    sets = {}
     for path in sorted([folder, *(p for p in folder.rglob("*") if p.is_dir())]):
         has = {name for name in NAMES if _file(path, name) is not None}
         if {"corpus.jsonl", "queries.jsonl"} <= has or "papers.jsonl" in has:
-            found[path.relative_to(folder).as_posix() if path != folder else path.name] = path
-    if not found:
+            sets[path.relative_to(folder).as_posix() if path != folder else path.name] = path
+    if not sets:
         fix = "name a folder of folders with corpus.jsonl and queries.jsonl, or papers.jsonl"
         raise DataError("no evaluation set below this folder", path=folder, fix=fix)
-    return found
+    return sets
 
 
 def set_files(folder: Path) -> list[Path]:

@@ -61,10 +61,10 @@ def _draw(
 ) -> list[Example]:
     """Draw from the negatives of one rule, which stand in several files."""
     counts = [_count(file.found_by, bit) for file, bit in files]
-    chosen = np.sort(rng.choice(sum(counts), min(count, sum(counts)), replace=False))
+    ordinals = np.sort(rng.choice(sum(counts), min(count, sum(counts)), replace=False))
     examples, before = [], 0
     for (file, bit), own in zip(files, counts, strict=True):
-        here = chosen[(chosen >= before) & (chosen < before + own)] - before
+        here = ordinals[(ordinals >= before) & (ordinals < before + own)] - before
         examples += [_example(data, file, place, rng) for place in _at(file.found_by, bit, here)]
         before += own
     return examples
@@ -75,8 +75,8 @@ def _example(data: PreparedData, file: PairFile, place: int, rng: np.random.Gene
     group = int(np.searchsorted(file.negatives.offsets, place, side="right")) - 1
     positive = rng.choice(file.positives[group])
     rows = (file.queries[group], positive, file.negatives.values[place])
-    query, found, negative = (data.texts.text(int(row)) for row in rows)
-    return Example(file.source, file.task, query, found, negative)
+    query, answer, negative = (data.texts.text(int(row)) for row in rows)
+    return Example(file.source, file.task, query, answer, negative)
 
 
 def _count(found_by: RuleBits | None, bit: int) -> int:
@@ -85,11 +85,11 @@ def _count(found_by: RuleBits | None, bit: int) -> int:
 
 def _at(found_by: RuleBits | None, bit: int, ordinals: IntArray) -> list[int]:
     """Return where the negatives of a rule stand that have these numbers among its own."""
-    found: list[int] = []
+    positions: list[int] = []
     for first, places in _places(found_by, bit):
         inside = ordinals[(ordinals >= first) & (ordinals < first + len(places))]
-        found.extend(places[inside - first].tolist())
-    return found
+        positions.extend(places[inside - first].tolist())
+    return positions
 
 
 def _places(found_by: RuleBits | None, bit: int) -> Iterator[tuple[int, IntArray]]:

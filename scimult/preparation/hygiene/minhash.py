@@ -53,10 +53,10 @@ class Sketches:
 
     def fill(self, start: int, texts: Sequence[Text], config: NearConfig) -> None:
         """Sketch texts into the rows from ``start`` on."""
-        found = [text_words(text) for text in texts]
-        rows = np.flatnonzero([len(of_text) >= config.min_words for of_text in found])
+        words = [text_words(text) for text in texts]
+        rows = np.flatnonzero([len(of_text) >= config.min_words for of_text in words])
         if len(rows):
-            hashes, offsets = shingle_hashes([found[row] for row in rows], config.shingle_words)
+            hashes, offsets = shingle_hashes([words[row] for row in rows], config.shingle_words)
             digests = RMinHash.digest_matrix_from_flat_token_hashes(
                 hashes, offsets, config.permutations, config.seed
             )
@@ -111,8 +111,8 @@ _OF_LETTERS = _mixed(np.arange(1, 257, dtype=np.uint64) * _MULTIPLIER)
 
 def text_shingles(text: Text, config: NearConfig) -> set[str]:
     """Return the shingles by which a text is compared; empty if it is too short."""
-    found = text_words(text)
-    return set() if len(found) < config.min_words else shingles(found, config.shingle_words)
+    words = text_words(text)
+    return set() if len(words) < config.min_words else shingles(words, config.shingle_words)
 
 
 def jaccard(first: set[str], second: set[str]) -> float:
@@ -152,20 +152,20 @@ def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, I
     rows = rows_per_band(config.threshold, config.permutations)
     usable = np.flatnonzero(sketches.usable_N)
     count = len(sketches.usable_N)
-    found = np.empty(0, dtype=np.int64)
+    pairs = np.empty(0, dtype=np.int64)
     for band in range(config.permutations // rows):
         part = slice(band * rows, (band + 1) * rows)
         keys = band_keys(sketches.signatures_NP[usable, part])
         order = np.argsort(keys, kind="stable")
-        codes = [found]
+        codes = [pairs]
         for distance in range(1, NEIGHBOURS + 1):
             equal = keys[order[distance:]] == keys[order[:-distance]]
             if not equal.any():
                 break
             first, second = usable[order[:-distance][equal]], usable[order[distance:][equal]]
             codes.append(first * count + second)
-        found = np.unique(np.concatenate(codes))
-    return found // max(count, 1), found % max(count, 1)
+        pairs = np.unique(np.concatenate(codes))
+    return pairs // max(count, 1), pairs % max(count, 1)
 
 
 def cross_candidates(
@@ -178,19 +178,19 @@ def cross_candidates(
     rows = rows_per_band(config.threshold, config.permutations)
     usable, other_usable = np.flatnonzero(sketches.usable_N), np.flatnonzero(others.usable_N)
     count = max(len(others.usable_N), 1)
-    found = np.empty(0, dtype=np.int64)
+    pairs = np.empty(0, dtype=np.int64)
     for band in range(config.permutations // rows):
         part = slice(band * rows, (band + 1) * rows)
         keys = band_keys(sketches.signatures_NP[usable, part])
         other_keys = band_keys(others.signatures_NP[other_usable, part])
         order = np.argsort(other_keys, kind="stable")
         start, stop = (np.searchsorted(other_keys[order], keys, side) for side in ("left", "right"))
-        codes = [found]
+        codes = [pairs]
         for distance in range(NEIGHBOURS):
             met = start + distance < stop
             if not met.any():
                 break
             other = other_usable[order[start[met] + distance]]
             codes.append(usable[met] * count + other)
-        found = np.unique(np.concatenate(codes))
-    return found // count, found % count
+        pairs = np.unique(np.concatenate(codes))
+    return pairs // count, pairs % count

@@ -76,15 +76,15 @@ def find_overlap(
     sets = {name: _distinct(read_set(path)) for name, path in find_sets(folder).items()}
     index = TextIndex([text for texts in sets.values() for text in texts], config)
     rows_of: dict[int, dict[int, str]] = defaultdict(dict)
-    with bar("overlap with evaluation sets", total=len(store), unit="text") as shown:
+    with bar("overlap with evaluation sets", total=len(store), unit="text") as meter:
         for start in range(0, len(store), TEXTS_PER_CHUNK):
             chunk = store.slice(start, min(start + TEXTS_PER_CHUNK, len(store)))
             for position, number, way in index.matches(chunk, dois[start : start + len(chunk)]):
                 rows_of[number].setdefault(start + position, way)
-            shown.update(len(chunk))
+            meter.update(len(chunk))
     rows = {role: np.zeros(len(store), dtype=np.bool_) for role in ROLES}
-    for number, found in rows_of.items():
-        rows[index.texts[number].role][list(found)] = True
+    for number, hits in rows_of.items():
+        rows[index.texts[number].role][list(hits)] = True
     reports, first = [], 0
     for name, texts in sets.items():
         ways = [rows_of.get(number, {}) for number in range(first, first + len(texts))]
@@ -151,11 +151,11 @@ def _distinct(texts: Iterable[EvaluationText]) -> list[EvaluationText]:
 
 def _report(name: str, texts: list[EvaluationText], ways: list[dict[int, str]]) -> SetOverlap:
     total = Counter(text.role for text in texts)
-    found = Counter(text.role for text, way in zip(texts, ways, strict=True) if way)
+    hits = Counter(text.role for text, way in zip(texts, ways, strict=True) if way)
     best = Counter(surest(way.values()) for way in ways if way)
     return SetOverlap(
         name,
         {role: total[role] for role in ROLES},
-        {role: found[role] for role in ROLES},
+        {role: hits[role] for role in ROLES},
         {way: best[way] for way in WAYS if best[way]},
     )

@@ -113,7 +113,7 @@ def _dev_components(
     component = connected_components(graph, directed=False)[1][used]
     _, start, size = np.unique(component, return_index=True, return_counts=True)
     # Named by its first text: components are numbered anew whenever data is added.
-    drawn = _drawn(store, used[start], fraction, seed) & (size <= fraction * len(used))
+    is_dev = _drawn(store, used[start], fraction, seed) & (size <= fraction * len(used))
     dev_N = np.zeros(count, dtype=np.bool_)
-    dev_N[used] = drawn[np.searchsorted(np.unique(component), component)]
+    dev_N[used] = is_dev[np.searchsorted(np.unique(component), component)]
     return dev_N

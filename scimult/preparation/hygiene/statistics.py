@@ -58,21 +58,21 @@ def text_statistics(store: TextStore, sample: int, seed: int = 0) -> TextStatist
     lengths_N = np.zeros(len(store), dtype=np.int64)
     kinds_N = np.zeros(len(store), dtype=np.int8)
     without: Counter[Kind] = Counter()
-    with bar("lengths of texts", total=len(store), unit="text") as shown:
+    with bar("lengths of texts", total=len(store), unit="text") as meter:
         for start in range(0, len(store), TEXTS_PER_CHUNK):
             texts = store.slice(start, min(start + TEXTS_PER_CHUNK, len(store)))
             stop = start + len(texts)
             lengths_N[start:stop] = [len(t.title.split()) + len(t.body.split()) for t in texts]
             kinds_N[start:stop] = [KINDS.index(text.kind) for text in texts]
             without.update(text.kind for text in texts if not text.body.strip())
-            shown.update(len(texts))
+            meter.update(len(texts))
     long_papers = np.flatnonzero((kinds_N == 0) & (lengths_N >= MIN_WORDS_FOR_LANGUAGE))
     rng = np.random.default_rng(seed)
-    drawn = rng.choice(long_papers, min(sample, len(long_papers)), replace=False)
+    papers = rng.choice(long_papers, min(sample, len(long_papers)), replace=False)
     return TextStatistics(
         {kind: lengths_N[kinds_N == code] for code, kind in enumerate(KINDS)},
         {kind: without[kind] for kind in KINDS},
-        _languages(store, np.sort(drawn)),
+        _languages(store, np.sort(papers)),
     )
 
 

@@ -58,8 +58,8 @@ def chosen_groups(pairs: PairFile, seed: int, below: int) -> PairFile:
     """Return the chosen groups of a mined file; the others have no negatives."""
     blocks = [np.empty(0, np.int64)]
     for start in range(0, len(pairs), _BLOCK):
-        chosen = key(seed, pairs.queries[start : start + _BLOCK]) < below
-        blocks.append(start + np.flatnonzero(chosen))
+        mask = key(seed, pairs.queries[start : start + _BLOCK]) < below
+        blocks.append(start + np.flatnonzero(mask))
     places = np.concatenate(blocks)
     offsets = pairs.negatives.offsets
     return replace(

@@ -44,9 +44,9 @@ def held() -> Held:
     """Return what this process holds now; nothing where the system does not tell."""
     if not _STATUS.exists():
         return Held(0, 0)
-    found = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-    own, mapped = (int(found[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile"))
-    return Held(own, mapped + int(found["RssShmem"].split()[0]) * 1024)
+    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    own, mapped = (int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile"))
+    return Held(own, mapped + int(fields["RssShmem"].split()[0]) * 1024)
 
 
 def bytes_of(memory: str) -> int:
@@ -57,11 +57,11 @@ def bytes_of(memory: str) -> int:
     ConfigError
         If it is no such number.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT])(i?)B", memory.strip(), re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT])(i?)B", memory.strip(), re.IGNORECASE)
+    if match is None:
         raise ConfigError("not a limit of memory", value=memory, fix="write it as 4GB")
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** _UNITS[found[2].upper()])
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** _UNITS[match[2].upper()])
 
 
 @contextmanager

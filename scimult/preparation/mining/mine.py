@@ -73,14 +73,14 @@ def mine(
     _drop_neighbours(data)
     _check_sources(config, data)
     with TemporaryDirectory(prefix=".mining.", dir=folder) as scratch, ExitStack() as opened:
-        kept = Steps(Path(scratch) / "steps") if steps is None else steps
-        folders = [data.folder, Path(scratch), kept.folder]
+        cache = Steps(Path(scratch) / "steps") if steps is None else steps
+        folders = [data.folder, Path(scratch), cache.folder]
         limits = opened.enter_context(within(limits, folders))
         if engine is None:
             engine = opened.enter_context(open_duckdb(Path(scratch), limits))
         embeddings = None if steps is None else steps.folder / "embeddings"
-        builder = RuleBuilder(data, config, engine, Path(scratch), kept, open_encoder, embeddings)
-        made = MiningSteps(data, config, builder, kept)
+        builder = RuleBuilder(data, config, engine, Path(scratch), cache, open_encoder, embeddings)
+        made = MiningSteps(data, config, builder, cache)
         for neighbours in config.neighbours:
             _add_neighbours(data, neighbours, made)
         # The builder asks for known positives from here on: neighbours are among them.
@@ -159,8 +159,8 @@ def mine_shard(
     with TemporaryDirectory(prefix=".mining.", dir=steps.folder) as scratch, ExitStack() as opened:
         limits = opened.enter_context(within(limits, [data.folder, steps.folder]))
         engine = opened.enter_context(open_duckdb(Path(scratch), limits))
-        kept = steps.folder / "embeddings"
-        builder = RuleBuilder(data, config, engine, Path(scratch), steps, open_encoder, kept)
+        embeddings = steps.folder / "embeddings"
+        builder = RuleBuilder(data, config, engine, Path(scratch), steps, open_encoder, embeddings)
         made = MiningSteps(data, config, builder, steps)
         for entry in entries:
             made.mine_shard(entry, _rules(config, entry), shard)
@@ -182,11 +182,11 @@ def _tell_shares(entry: PairEntry, rules: list[RuleConfig]) -> None:
     if not shares or not entry.with_negatives or entry.split != "train":
         return
     asked = [share / sum(shares) for share in shares]
-    drawn = entry.drawn
-    if max(abs(a - b) for a, b in zip(asked, drawn.values(), strict=True)) > _NOTED:
+    draws = entry.drawn
+    if max(abs(a - b) for a, b in zip(asked, draws.values(), strict=True)) > _NOTED:
         told = ", ".join(
             f"{name} {b:.0%} ({a:.0%} asked)"
-            for (name, b), a in zip(drawn.items(), asked, strict=True)
+            for (name, b), a in zip(draws.items(), asked, strict=True)
         )
         why = "some pairs have no find of a rule, or one that several rules gave"
         warn(f"{entry.file}: shares of draws: {told}; {why}")
@@ -194,11 +194,11 @@ def _tell_shares(entry: PairEntry, rules: list[RuleConfig]) -> None:
 
 def _note_idle_rules(entries: Sequence[PairEntry]) -> None:
     """Name the rules that found nothing in any split of a part: one line for each part."""
-    found: dict[str, Counter[str]] = {}
+    finds: dict[str, Counter[str]] = {}
     for entry in entries:
         if entry.groups:
-            found.setdefault(f"{entry.source}.{entry.task}", Counter()).update(entry.found)
-    for part, counts in found.items():
+            finds.setdefault(f"{entry.source}.{entry.task}", Counter()).update(entry.found)
+    for part, counts in finds.items():
         idle = [name for name in counts if not counts[name]]
         fed = [name for name in counts if counts[name]]
         if idle:
@@ -212,19 +212,19 @@ def _rules(config: MiningConfig, entry: PairEntry) -> list[RuleConfig]:
     if entry.part != "neighbours":
         return config.rules(entry.source, entry.part)
     return next(
-        list(chosen.negatives)
-        for chosen in config.neighbours
-        if chosen.source == entry.neighbours_of
+        list(neighbours.negatives)
+        for neighbours in config.neighbours
+        if neighbours.source == entry.neighbours_of
     )
 
 
-def _add_neighbours(data: PreparedData, chosen: NeighbourConfig, made: MiningSteps) -> None:
+def _add_neighbours(data: PreparedData, neighbours: NeighbourConfig, made: MiningSteps) -> None:
     """Add the neighbour pairs of a source and enter them in the manifest."""
     total = 0
     for entry in list(data.manifest.pairs):
-        if (entry.source, entry.part) != (chosen.source, "citations"):
+        if (entry.source, entry.part) != (neighbours.source, "citations"):
             continue
-        path = made.neighbours(entry, chosen)
+        path = made.neighbours(entry, neighbours)
         pairs = replace(read_pairs(path), namespace=entry.namespace, part="neighbours")
         if len(pairs):
             new = PairEntry.of(pairs)
@@ -235,8 +235,8 @@ def _add_neighbours(data: PreparedData, chosen: NeighbourConfig, made: MiningSte
     if not total:
         fix = "choose lower ranks: the window must lie within the papers that have a citation"
         raise DataError(
-            f"no paper of source {chosen.source!r} has a neighbour in mining.neighbours.ranks",
-            value=list(chosen.ranks),
+            f"no paper of source {neighbours.source!r} has a neighbour in mining.neighbours.ranks",
+            value=list(neighbours.ranks),
             fix=fix,
         )
 
@@ -264,7 +264,7 @@ def _check_sources(config: MiningConfig, data: PreparedData) -> None:
     for name in config.sources:
         if name not in parts:
             raise UnknownNameError("source in mining.sources", name, parts)
-    for chosen in config.neighbours:
-        if "citations" not in parts.get(chosen.source, ()):
-            cited = [name for name, found in parts.items() if "citations" in found]
-            raise UnknownNameError("source in mining.neighbours", chosen.source, cited)
+    for neighbours in config.neighbours:
+        if "citations" not in parts.get(neighbours.source, ()):
+            cited = [name for name, own in parts.items() if "citations" in own]
+            raise UnknownNameError("source in mining.neighbours", neighbours.source, cited)

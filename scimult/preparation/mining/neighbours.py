@@ -38,14 +38,14 @@ def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> Pair
         nothing = Ragged.empty(len(asked))
         parts.append(window.candidates(Groups(asked, nothing)))
     positives = Ragged.concatenate(parts)
-    found = np.flatnonzero(positives.lengths)
+    filled = np.flatnonzero(positives.lengths)
     return PairFile(
         citations.source + SUFFIX,
         citations.task,
         citations.split,
-        queries[found],
-        positives.take(found),
-        Ragged.empty(len(found)),
+        queries[filled],
+        positives.take(filled),
+        Ragged.empty(len(filled)),
         namespace=citations.namespace,
         part="neighbours",
     )

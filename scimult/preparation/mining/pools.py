@@ -173,7 +173,7 @@ class BlockMiner:
         self._begin(start, stop)
         finds = [self._finds(place, start, stop) for place in range(len(self._ingredients))]
         counts = [int(self._engine.fetch(f"SELECT count(*) AS n FROM {f}")["n"][0]) for f in finds]
-        found = {i.name: n for i, n in zip(self._ingredients, counts, strict=True)}
+        by_rule = {i.name: n for i, n in zip(self._ingredients, counts, strict=True)}
         if not any(counts):
             return self._nothing(stop - start)
         select = self._united({place: finds[place] for place in np.flatnonzero(counts).tolist()})
@@ -181,7 +181,7 @@ class BlockMiner:
         firsts = range(start, stop, step)
         parts = [self._sorted(select, at, min(at + step, stop)) for at in firsts]
         negatives, found_by = zip(*parts, strict=True)
-        return Pools(Ragged.concatenate(negatives), np.concatenate(found_by), found)
+        return Pools(Ragged.concatenate(negatives), np.concatenate(found_by), by_rule)
 
     def _nothing(self, groups: int) -> Pools:
         none = {ingredient.name: 0 for ingredient in self._ingredients}
@@ -208,8 +208,8 @@ class BlockMiner:
 
     def _begin(self, start: int, stop: int) -> None:
         """Make the tables of a block."""
-        chosen = f"{key_sql(self._seed, 'query')} < {self._below}"
-        of_block = f"FROM {self._table} WHERE number >= {start} AND number < {stop} AND {chosen}"
+        condition = f"{key_sql(self._seed, 'query')} < {self._below}"
+        of_block = f"FROM {self._table} WHERE number >= {start} AND number < {stop} AND {condition}"
         self._engine.create("own", f"SELECT number, query, paper {of_block}")
         self._engine.create("asked", "SELECT DISTINCT number, query FROM own")
         sizes = "SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM asked) AS asked"
@@ -232,8 +232,8 @@ class BlockMiner:
         groups = self._groups.take(numbers)
         plan = ingredient.rule
         if not isinstance(plan, str):
-            found = Ragged.concatenate([plan.candidates(part) for part in groups.parts()])
-            self._engine.load("searched", [_rows(found, numbers, groups.queries_G)])
+            lists = Ragged.concatenate([plan.candidates(part) for part in groups.parts()])
+            self._engine.load("searched", [_rows(lists, numbers, groups.queries_G)])
             plan = "SELECT number, query, paper FROM searched"
         table, column = ("known", "query") if ingredient.exclude_known else ("own", "number")
         candidates = f"candidates_{place}"
@@ -252,18 +252,18 @@ class BlockMiner:
             name = candidates
         else:
             seed = self._seed + place + 1
-            chosen = sample(candidates, "number", "paper", ingredient.count, seed)
-            self._engine.create(name, chosen)
+            select = sample(candidates, "number", "paper", ingredient.count, seed)
+            self._engine.create(name, select)
         if ingredient.objection is not None:
             rows = self._engine.fetch(f"SELECT number, paper FROM {name}")
             places = np.searchsorted(numbers, rows["number"])
             pools = Ragged.from_pairs(places, rows["paper"], len(groups))
             firsts = range(0, len(groups), GROUPS_PER_PART)
-            kept = [
+            parts = [
                 ingredient.objection.keep(part, pools.part(first, first + len(part)))
                 for first, part in zip(firsts, groups.parts(), strict=True)
             ]
-            left = _rows(Ragged.concatenate(kept), numbers, groups.queries_G)
+            left = _rows(Ragged.concatenate(parts), numbers, groups.queries_G)
             name = f"left_{place}"
             self._engine.load(name, [left])
         return name

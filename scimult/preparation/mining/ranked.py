@@ -115,7 +115,7 @@ def encode_to_file(
 ) -> FloatArray:
     """Encode texts block by block into a memory-mapped file, shape ``(len(rows), width)``."""
     stored: FloatArray | None = None
-    with bar(f"encode {role}", total=len(rows), unit="text") as shown:
+    with bar(f"encode {role}", total=len(rows), unit="text") as meter:
         for start in range(0, len(rows), TEXTS_PER_BLOCK):
             block = texts.texts(rows[start : start + TEXTS_PER_BLOCK])
             encoded = encode(encoder, block, task=task, role=role)
@@ -123,7 +123,7 @@ def encode_to_file(
                 shape = len(rows), encoded.shape[1]
                 stored = np.lib.format.open_memmap(path, "w+", np.float32, shape)
             stored[start : start + len(block)] = encoded
-            shown.update(len(block))
+            meter.update(len(block))
     assert stored is not None, "nothing to encode"
     return stored
 

@@ -141,12 +141,12 @@ class MiningSteps:
             "below": self.budget.below(entry),
             "max_negatives": config.max_negatives,
             "max_neighbours": config.max_neighbours,
-            "neighbours": [self._embedding(chosen) for chosen in config.neighbours],
+            "neighbours": [self._embedding(neighbours) for neighbours in config.neighbours],
         }
 
-    def _embedding(self, chosen: NeighbourConfig) -> dict[str, Any]:
+    def _embedding(self, neighbours: NeighbourConfig) -> dict[str, Any]:
         sizes = self._config.embedding.model_dump(mode="json")
-        return {"source": chosen.source, "ranks": list(chosen.ranks), "embedding": sizes}
+        return {"source": neighbours.source, "ranks": list(neighbours.ranks), "embedding": sizes}
 
 
 class _FileMiner:
@@ -210,8 +210,8 @@ def _merged(folders: Sequence[Path], groups: int, scratch: Path) -> Pools:
     offsets = offsets_of(lengths)
     values, found_by = (_joined(folders, name, int(offsets[-1]), scratch) for name in FLAT)
     counts = [read_json(folder / COUNTS_FILE) for folder in folders]
-    found = {name: sum(count[name] for count in counts) for name in counts[0]}
-    return Pools(Ragged(values, offsets), found_by, found)
+    finds = {name: sum(count[name] for count in counts) for name in counts[0]}
+    return Pools(Ragged(values, offsets), found_by, finds)
 
 
 def _joined(folders: Sequence[Path], name: str, count: int, scratch: Path) -> Any:

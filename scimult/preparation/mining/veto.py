@@ -49,8 +49,8 @@ class CrossEncoderVeto:
         lowest_G = np.full(len(groups), np.inf)
         of_positives = len(positives.values)
         np.minimum.at(lowest_G, owners[:of_positives], scores[:of_positives])
-        kept = scores[of_positives:] <= lowest_G[pools.owners] - self.margin
-        return Ragged.from_pairs(pools.owners[kept], pools.values[kept], len(pools))
+        is_low = scores[of_positives:] <= lowest_G[pools.owners] - self.margin
+        return Ragged.from_pairs(pools.owners[is_low], pools.values[is_low], len(pools))
 
 
 def content_of_model(model: str) -> str | dict[str, str]:

@@ -139,8 +139,8 @@ def convert(
     StorageError
         If ``out`` holds something else, or cannot be written.
     """
-    chosen = options.model_dump(mode="json", exclude={"check_counts"})
-    inputs = {"version": VERSION, "source": source.name, "options": chosen, "skip_bad": skip_bad}
+    choices = options.model_dump(mode="json", exclude={"check_counts"})
+    inputs = {"version": VERSION, "source": source.name, "options": choices, "skip_bad": skip_bad}
     with atomic_folder(out, RAW) as temporary:
         if not folder.exists():
             fix = "name the downloaded folder (--input)"

@@ -81,9 +81,9 @@ def _qrels(conversion: Conversion, split: str) -> Path:
         If it is not there; the message names the splits that are.
     """
     name = f"qrels/{split}.tsv"
-    found = conversion.optional_file(name)
-    if found is not None:
-        return found
+    file = conversion.optional_file(name)
+    if file is not None:
+        return file
     there = [path.name.partition(".tsv")[0] for path in named_files(conversion.source, "qrels")]
     fix = f"choose from those that are there: splits=[{', '.join(there)}]" if there else ""
     return conversion.file(name, fix)

@@ -89,8 +89,8 @@ class Conversion:
         DataError
             If it does not exist.
         """
-        found = self.optional_file(name)
-        if found is None:
+        path = self.optional_file(name)
+        if path is None:
             raise DataError(
                 "file does not exist",
                 path=self.source / name,
@@ -98,7 +98,7 @@ class Conversion:
                 or "download it into this folder, or name another with --input; "
                 "scimult prepare --list shows what each source needs",
             )
-        return found
+        return path
 
     def optional_file(self, name: str) -> Path | None:
         """Return the path of a file below the source if it is there, as it is or gzipped."""
@@ -113,17 +113,17 @@ class Conversion:
         DataError
             If one is not there, or a glob meets nothing.
         """
-        found = []
+        paths = []
         for name in names:
             if not glob.has_magic(name) or (self.source / name).exists():
-                found.append(self.file(name, fix))
+                paths.append(self.file(name, fix))
                 continue
             there = sorted(glob.glob(name, root_dir=self.source, recursive=True))
             files = [self.source / one for one in there if (self.source / one).is_file()]
             if not files:
                 raise DataError("no file has such a name", path=self.source / name, fix=fix)
-            found.extend(files)
-        return found
+            paths.extend(files)
+        return paths
 
     def write(
         self,
@@ -163,8 +163,8 @@ class Conversion:
 
         def make(folder: Path) -> None:
             self.rejects = Rejects(rejects.skip_bad, folder / REJECTS_FILE)
-            chosen = {**(dangling or {}), **self._dangling}
-            with RawSource(folder, name, self.rejects, chosen) as raw:
+            policy = {**(dangling or {}), **self._dangling}
+            with RawSource(folder, name, self.rejects, policy) as raw:
                 fill(raw)
                 config = raw.finish(makes, **choices)
             left_out = {"counts": self.rejects.counts, "examples": self.rejects.examples}

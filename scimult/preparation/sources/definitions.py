@@ -33,19 +33,19 @@ def read_definitions(path: Path, rejects: Rejects) -> dict[str, Definition]:
     DataError
         If the file does not exist or is damaged; and, through ``rejects``, at a bad record.
     """
-    found: dict[str, Definition] = {}
+    definitions: dict[str, Definition] = {}
     if path.name.removesuffix(".gz").endswith(".xml"):
-        found.update(_read_descriptors(path, rejects))
-        return found
+        definitions.update(_read_descriptors(path, rejects))
+        return definitions
 
     def add(record: Record) -> None:
         identifier = record.identifier("id" if "id" in record.fields else "label")
         text = record.text("definition", "")
-        found.setdefault(identifier, Definition(record.text("name", ""), text))
+        definitions.setdefault(identifier, Definition(record.text("name", ""), text))
 
     for _ in rejects.keep(read_rows(path, rejects, columns=["definition"]), add):
         pass
-    return found
+    return definitions
 
 
 def _read_descriptors(path: Path, rejects: Rejects) -> Iterator[tuple[str, Definition]]:

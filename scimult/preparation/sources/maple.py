@@ -189,17 +189,17 @@ def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSourc
     A paper in several fields has all of them as labels, whichever drew it: a field that was
     left out would be drawn as its negative.
     """
-    drawn: set[str] = set()
+    sample: set[str] = set()
     for field in progress(options.coarse_fields, "draw", unit="field"):
-        found = _draw(conversion, field, options)
-        raw.counts[f"papers of {field}"] = len(found)
-        drawn |= found
+        ids = _draw(conversion, field, options)
+        raw.counts[f"papers of {field}"] = len(ids)
+        sample |= ids
     for field in progress(options.coarse_fields, raw.name, unit="field"):
         path = conversion.file(f"{field}/papers.json")
         raw.label(Record(path, 1, {}), field, field.replace("_", " "))
 
         def add(record: Record, field: str = field) -> None:
-            if record.identifier("paper") in drawn:
+            if record.identifier("paper") in sample:
                 # No authors: what else a co-author writes on is no wrong one of so few fields.
                 slim = {name: value for name, value in record.fields.items() if name != "author"}
                 _write_paper(Record(record.path, record.line, slim), raw, options, [field], {})

@@ -150,20 +150,20 @@ class PairTables:
             LEFT JOIN papers AS n ON n.id = s.negative
             """
         )
-        found = engine.execute("SELECT count(*), count(unknown) FROM pairs")
-        ((asked, lost),) = found.fetchall()
+        cursor = engine.execute("SELECT count(*), count(unknown) FROM pairs")
+        ((asked, lost),) = cursor.fetchall()
         if lost:
             self._refuse(engine, table, lost, asked)
-        found = engine.execute(f"SELECT count(*), max(coalesce(score, 1)) FROM {good}")
-        ((kept, best),) = found.fetchall()
-        if kept:
+        cursor = engine.execute(f"SELECT count(*), max(coalesce(score, 1)) FROM {good}")
+        ((count, best),) = cursor.fetchall()
+        if count:
             self.best[table] = best
-            self._counts[table] += kept
+            self._counts[table] += count
             columns = _JUDGED if table in ("links", "judgments") else _EDGES
             columns += f", {_NEGATIVE}" if table in self._with_negatives else ""
             self._copy(engine, f"{columns} FROM {good}", table)
         if table == "judgments":
-            left_out = self._shards[table].count - lost - kept
+            left_out = self._shards[table].count - lost - count
             self._counts["judgments of queries without a positive"] += left_out
         path.unlink()
 
@@ -177,8 +177,8 @@ class PairTables:
             answered = f'SELECT "query-id" AS id FROM read_parquet({literal(str(judgments))})'
         rows = f"read_parquet({literal(str(path))}, file_row_number=true)"
         self._copy(engine, f"id, text FROM {rows} SEMI JOIN ({answered}) USING (id)", "queries")
-        found = engine.execute(f"SELECT count(*) FROM queries ANTI JOIN ({answered}) USING (id)")
-        ((count,),) = found.fetchall()
+        cursor = engine.execute(f"SELECT count(*) FROM queries ANTI JOIN ({answered}) USING (id)")
+        ((count,),) = cursor.fetchall()
         self._counts["queries"] -= count
         self._counts["queries without a positive"] += count
         path.unlink()

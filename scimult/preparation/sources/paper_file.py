@@ -121,8 +121,8 @@ class PaperFile:
                     self._counts["papers with empty abstract"] -= name == "abstract"
                 elif _words(paper[name]) != _words(other[name]):
                     contradicted.add(name)
-                    shown = f"{_short(other[name])} for {paper['id']!r}"
-                    example = f"{path}:{number}: {shown}, which keeps {_short(paper[name])}"
+                    rival = f"{_short(other[name])} for {paper['id']!r}"
+                    example = f"{path}:{number}: {rival}, which keeps {_short(paper[name])}"
                     self._examples.setdefault(f"papers with more than one {name}", example)
         for name in contradicted:
             self._counts[f"papers with more than one {name}"] += 1

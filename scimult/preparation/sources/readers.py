@@ -45,9 +45,9 @@ def named_files(folder: Path, stem: str) -> list[Path]:
     files of a sub-folder ``train/``.
     """
     inner = folder / stem
-    found = inner.iterdir() if inner.is_dir() else folder.glob(f"{stem}[-.]*")
+    paths = inner.iterdir() if inner.is_dir() else folder.glob(f"{stem}[-.]*")
     return sorted(
         path
-        for path in found
+        for path in paths
         if path.is_file() and Path(path.name.removesuffix(".gz")).suffix in KINDS
     )

@@ -131,14 +131,14 @@ def _files(folder: Path, splits: Sequence[str]) -> list[Path]:
     DataError
         If a split has none.
     """
-    found = {split: named_files(folder, split) for split in splits}
-    for split in (split for split in splits if not found[split]):
+    files = {split: named_files(folder, split) for split in splits}
+    for split in (split for split in splits if not files[split]):
         raise DataError(
             f"no file of the split {split!r}",
             path=folder,
             fix=f"download {folder.name}/{split}-*.parquet, or name other splits (splits=[train])",
         )
-    return list(chain.from_iterable(found.values()))
+    return list(chain.from_iterable(files.values()))
 
 
 def _write_descriptor(record: Record, raw: RawSource) -> None:

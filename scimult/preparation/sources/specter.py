@@ -50,15 +50,15 @@ def _convert(conversion: Conversion, options: SpecterOptions) -> None:
         reads, threshold = [metadata, graph, *splits], options.cited_count
         conversion.write("specter", reads, fill, ["links"], score_threshold=threshold)
         return
-    found = [path for stem in TRIPLE_STEMS for path in named_files(conversion.source, stem)]
-    if not found:
+    triples = [path for stem in TRIPLE_STEMS for path in named_files(conversion.source, stem)]
+    if not triples:
         raise DataError(
             f"holds neither {GRAPH} nor triples",
             path=conversion.source,
             fix=f"download {GRAPH} and {METADATA}, or triples as train.jsonl or "
             "train-*.parquet with query, pos and neg",
         )
-    conversion.write("specter", found, partial(_convert_triples, conversion, found), ["links"])
+    conversion.write("specter", triples, partial(_convert_triples, conversion, triples), ["links"])
 
 
 def _convert_triples(conversion: Conversion, paths: Sequence[Path], raw: RawSource) -> None:

@@ -71,9 +71,9 @@ class UnarxiveOptions(SourceOptions):
 def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
     if conversion.optional_file(COLLECTION) is not None:
         # What this name meant before: two files that were derived from unarXive.
-        chosen = [name for name in options.objectives if name != "citations"]
+        others = [name for name in options.objectives if name != "citations"]
         asked = "objectives" in options.model_fields_set
-        convert_contexts(conversion, chosen if asked else ["context2doc", "doc2doc"])
+        convert_contexts(conversion, others if asked else ["context2doc", "doc2doc"])
         new = "scimult prepare multi-objective-contexts"
         conversion.notes.append(f"these files have a source of their own by now: {new}")
         return

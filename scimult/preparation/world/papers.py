@@ -61,8 +61,8 @@ class _PaperMaker:
     def _years(self) -> list[int]:
         years = np.arange(self._settings.first_year, self._settings.last_year + 1)
         weights = self._settings.yearly_growth ** np.arange(len(years))
-        drawn = self._rng.choice(years, size=self._settings.papers, p=weights / weights.sum())
-        return sorted(drawn.tolist())
+        sample = self._rng.choice(years, size=self._settings.papers, p=weights / weights.sum())
+        return sorted(sample.tolist())
 
     def _venue_names(self, middle: int) -> list[str]:
         kinds = self._rng.permutation(_VENUE_KINDS)[:_VENUES_PER_MIDDLE_FIELD]
@@ -96,11 +96,11 @@ class _PaperMaker:
     def _concepts(self, fields: tuple[int, ...]) -> tuple[int, ...]:
         """Return the concepts of the main field, of the other fields, then general ones."""
         main, middle, coarse = self._tree.lineage(fields[0])
-        chosen = self._draw(main, int(self._rng.integers(2, 4)))
+        concepts = self._draw(main, int(self._rng.integers(2, 4)))
         for field in fields[1:]:
-            chosen += self._draw(field, int(self._rng.integers(1, 3)))
-        chosen += self._draw(middle, 1) + self._draw(coarse, 1)
-        return tuple(chosen)
+            concepts += self._draw(field, int(self._rng.integers(1, 3)))
+        concepts += self._draw(middle, 1) + self._draw(coarse, 1)
+        return tuple(concepts)
 
     def _draw(self, field: int, count: int) -> list[int]:
         own = self._tree.fields[field].concepts

@@ -71,16 +71,16 @@ class Searcher:
 
         Fewer are returned only when the papers offer no further combinations.
         """
-        found: list[Query] = []
+        queries: list[Query] = []
         for _ in range(10 * count):
-            if len(found) == count:
+            if len(queries) == count:
                 break
             concepts = self._concepts(self._papers[int(self._rng.integers(len(self._papers)))])
             if concepts in taken:
                 continue
             taken.add(concepts)
-            found.append(self._query(f"{self._part}-{len(found):05d}", concepts))
-        return found
+            queries.append(self._query(f"{self._part}-{len(queries):05d}", concepts))
+        return queries
 
     def _concepts(self, paper: Paper) -> tuple[int, ...]:
         specific = [concept for concept in paper.concepts if self._fine[concept]]
