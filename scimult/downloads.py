@@ -252,12 +252,12 @@ def _read_on(url: str, part: Path) -> None:
             write_json(state, {"url": url, "validator": told})
         with (
             part.open("r+b" if goes_on else "wb") as file,
-            bar(part.name[1:-5], total=total, unit="B", initial=start) as shown,
+            bar(part.name[1:-5], total=total, unit="B", initial=start) as meter,
         ):
             file.seek(start)
             while block := answer.read1(_BLOCK):
                 file.write(block)
-                shown.update(len(block))
+                meter.update(len(block))
             got = file.tell()
     if total is not None and got < total:
         raise http.client.IncompleteRead(b"", total - got)

@@ -129,11 +129,11 @@ def texts(*values: object) -> list[Cell]:
 
 def to_rich(table: Table) -> RichTable:
     """Return the table for the terminal, with text that cannot command it."""
-    shown = RichTable(title=_plain(table.title), title_justify="left", box=box.SIMPLE)
+    grid = RichTable(title=_plain(table.title), title_justify="left", box=box.SIMPLE)
     for column, heading in enumerate(table.headings):
         named = column < table.labels
         longest = max((len(row[column].text) for row in table.rows), default=0)
-        shown.add_column(
+        grid.add_column(
             _plain(heading),
             justify="left" if named else "right",
             no_wrap=named and longest <= _LONGEST_NAME,
@@ -143,13 +143,13 @@ def to_rich(table: Table) -> RichTable:
     for row in table.rows:
         group = [cell.text for cell in row[: table.group]]
         if previous and previous != group:
-            shown.add_section()
+            grid.add_section()
         styled = [_plain(cell.text + SIGNS[cell.mark], bold=cell.bold) for cell in row]
         if previous == group:
             styled[: table.group] = [Text()] * table.group
-        shown.add_row(*styled)
+        grid.add_row(*styled)
         previous = group
-    return shown
+    return grid
 
 
 def to_markdown(table: Table, level: int = 2) -> str:
