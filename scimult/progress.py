@@ -22,7 +22,7 @@ def progress(
     items: Iterable[T], what: str, *, total: int | None = None, unit: str = "it", show: bool = True
 ) -> Iterator[T]:
     """Yield ``items`` while showing count, rate and ETA on stderr."""
-    yield from bar(what, total=total, unit=unit, show=show, items=items)
+    yield from bar(what, total=total, unit=unit, items=items) if show else items
 
 
 def bar(

@@ -46,6 +46,7 @@ def test_few_rows_have_the_products_of_listed_pairs(few: int) -> None:
 def test_without_onednn_torch_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     x_ND, y_MD = _rows(20, 16, 6), _rows(9, 16, 7)
     monkeypatch.setattr(module, "multiplies_by_onednn", lambda: False)
+    monkeypatch.setattr(module, "_has_avx2", lambda: False)
     assert torch.equal(products(x_ND, y_MD), torch.mm(x_ND, y_MD.T))
 
 

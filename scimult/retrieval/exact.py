@@ -27,20 +27,13 @@ from torch import Tensor
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError
 from scimult.hardware import keep_freed_memory, multiplies_bfloat16
-from scimult.products import FEW, multiplies_bytes, products
+from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
-from scimult.retrieval.rounded import (
-    ByteVectors,
-    CodedBlock,
-    CodedQueries,
-    HalfVectors,
-    Operand,
-    Rounded,
-    SingleVectors,
-)
+from scimult.retrieval.block_scores import BlockScores, whole_groups
+from scimult.retrieval.few_candidates import MOST_CANDIDATES, FewCandidates
+from scimult.retrieval.rounded import ByteVectors, HalfVectors, Operand, Rounded, SingleVectors
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
-    GROUP,
     NO_KEY,
     Best,
     FixedBest,
@@ -54,7 +47,7 @@ from scimult.retrieval.selection import (
     scores_of,
     sorted_keys,
 )
-from scimult.retrieval.vectors import Block, Vectors
+from scimult.retrieval.vectors import Vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
 FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
@@ -64,8 +57,8 @@ _QUERIES = 1 << 14
 # Queries and candidates whose scores stay in a processor's cache, or fill a GPU.
 _CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
 _FEW_SCORES, _LONGEST_BLOCK = 1 << 19, 1 << 16
-# Two passes pay where there are so many numbers for each result, and so many candidates.
-_FOR_INT8, _FOR_BFLOAT16, _LEAST, _LEAST_WIDTH = 1 << 18, 1 << 17, 1 << 13, 64
+# Two passes pay where there are so many numbers for each result, and more than few candidates.
+_FOR_INT8, _FOR_BFLOAT16, _LEAST_WIDTH = 1 << 18, 1 << 17, 64
 
 
 class ExactIndex:
@@ -168,6 +161,8 @@ class ExactIndex:
         """
         k = min(check_length(k), len(self.ids))
         queries = self._vectors.queries(queries_QD)
+        if self._few is not None:
+            return self._few.search(queries, k, exclude_Q, show_progress=show_progress)
         excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
         # One pass for few queries: memory is the bound, and the numbers are the same.
         few = len(queries) <= FEW and self.device.type == "cpu"
@@ -202,6 +197,17 @@ class ExactIndex:
         values_P = scores_P.cpu().numpy()
         return ranking_of_pairs(lists.owners, lists.values, values_P, len(lists), self.place_C)
 
+    @property
+    def _are_few(self) -> bool:
+        return len(self.ids) <= MOST_CANDIDATES
+
+    @cached_property
+    def _few(self) -> FewCandidates | None:
+        by_name = self._first_pass in ("int8", "bfloat16") or self._block_rows is not None
+        if by_name or not self._are_few or self.device.type != "cpu":
+            return None
+        return FewCandidates(self._vectors, self.order_C)
+
     def _rounded(self, k: int) -> Rounded | None:
         """Return what the first of two passes multiplies; None where one pass will do."""
         kind = self._cheapest(k) if self._first_pass == "auto" else self._first_pass
@@ -211,7 +217,7 @@ class ExactIndex:
 
     def _cheapest(self, k: int) -> FirstPass:
         numbers = len(self.ids) * self._width
-        if len(self.ids) < _LEAST or self._width < _LEAST_WIDTH or not self._vectors.in_memory:
+        if self._are_few or self._width < _LEAST_WIDTH or not self._vectors.in_memory:
             return "float32"
         if numbers >= _FOR_INT8 * k and self.device.type == "cpu" and multiplies_bytes():
             return "int8"
@@ -271,7 +277,7 @@ class ExactIndex:
         places_C = torch.from_numpy(self.place_C).to("cpu" if on_host else self.device)
         step = self.block_rows(len(work.queries_QD))
         rows = min(self.query_rows, len(work.queries_QD))
-        buffers = _Products(rows * _whole_groups(step), self.device)
+        buffers = BlockScores(rows * whole_groups(step), self.device)
         for first in range(0, len(self.ids), step):
             last = min(first + step, len(self.ids))
             block = (
@@ -341,54 +347,6 @@ class _Work:
     def parts(self) -> list[slice]:
         count = len(self.queries_QD)
         return [slice(i, min(i + self.rows, count)) for i in range(0, count, self.rows)]
-
-
-class _Products:
-    """Scores of one block after the other; those of bfloat16 and of a GPU in buffers."""
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        self._size, self._device = size, device
-        self._buffers: dict[torch.dtype, Tensor] = {}
-
-    def of(self, queries_QD: Operand, block: Block) -> Tensor:
-        """Multiply, in the type of the vectors, and return float32 scores, shape ``(Q, B)``.
-
-        Columns are filled up to whole groups by -inf; on a host, those of one candidate lie
-        together.
-        """
-        width = len(block.vectors_BD)
-        if isinstance(queries_QD, CodedQueries):
-            assert isinstance(block, CodedBlock), "codes are multiplied with codes"
-            scores_QB = _in_whole_groups(block.products(queries_QD), width).T
-        elif queries_QD.dtype == torch.float32 and self._device.type == "cpu":
-            scores_QB = _in_whole_groups(products(block.vectors_BD, queries_QD), width).T
-        elif queries_QD.dtype == torch.float32:
-            scores_QB = self._buffer(torch.float32, len(queries_QD), _whole_groups(width))
-            torch.mm(queries_QD, block.vectors_BD.T, out=scores_QB[:, :width])
-        else:
-            # This way round few queries are multiplied faster.
-            rounded_BQ = self._buffer(queries_QD.dtype, width, len(queries_QD))
-            torch.mm(block.vectors_BD, queries_QD.T, out=rounded_BQ)
-            scores_QB = self._buffer(torch.float32, _whole_groups(width), len(queries_QD)).T
-            scores_QB[:, :width] = rounded_BQ.T
-        if block.bias_B is not None:
-            scores_QB[:, :width] += block.bias_B
-        scores_QB[:, width:] = -torch.inf
-        return scores_QB
-
-    def _buffer(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
-        if dtype not in self._buffers:
-            self._buffers[dtype] = torch.empty(self._size, dtype=dtype, device=self._device)
-        return self._buffers[dtype][: rows * columns].view(rows, columns)
-
-
-def _in_whole_groups(scores_BQ: Tensor, width: int) -> Tensor:
-    missing = _whole_groups(width) - width
-    return torch.nn.functional.pad(scores_BQ, (0, 0, 0, missing)) if missing else scores_BQ
-
-
-def _whole_groups(width: int) -> int:
-    return -(-width // GROUP) * GROUP
 
 
 def _leave_out(scores_QB: Tensor, columns_Q: IntArray) -> None:

@@ -9,6 +9,7 @@ N groups of columns, G columns of a group, S survivors: (query, candidate) pairs
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -272,7 +273,7 @@ def check_finite(values: Tensor, what: str) -> None:
         With their number and the first of them.
     """
     # The sum is finite only if all are, and takes one pass; all may be even if it is not.
-    if bool(values.sum().isfinite()) or bool(values.isfinite().all()):
+    if math.isfinite(values.sum().item()) or bool(values.isfinite().all()):
         return
     bad = ~values.isfinite()
     raise DataError(

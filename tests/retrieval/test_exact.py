@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
-from scimult.products import multiplies_bytes
-from scimult.retrieval import exact
+from scimult.products import multiplies_bytes, products
+from scimult.retrieval import block_scores
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.exact import ExactIndex, FirstPass
 from scimult.retrieval.runs import Ranking
@@ -55,7 +55,7 @@ def _lists(ranking: Ranking) -> list[list[int]]:
     spread=st.integers(0, 2),
     k=st.integers(1, 45),
     query_rows=st.integers(1, 8),
-    block_rows=st.integers(1, 50),
+    block_rows=st.none() | st.integers(1, 50),
     first_pass=st.sampled_from(FIRST_PASSES),
 )
 def test_search_is_one_matrix_product_ties_included(
@@ -66,7 +66,7 @@ def test_search_is_one_matrix_product_ties_included(
     spread: int,
     k: int,
     query_rows: int,
-    block_rows: int,
+    block_rows: int | None,
     first_pass: FirstPass,
 ) -> None:
     """Small integers make products exact, so equal scores are equal however blocks are cut."""
@@ -162,17 +162,16 @@ def test_memory_is_one_block_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
     sizes: list[int] = []
     most = 0
-    product = exact.products
 
     def noted(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         nonlocal most
-        found = product(left, right)
+        found = products(left, right)
         alive.add(found)
         sizes.append(found.untyped_storage().nbytes())
         most = max(most, len(alive))
         return found
 
-    monkeypatch.setattr(exact, "products", noted)
+    monkeypatch.setattr(block_scores, "products", noted)
     candidates_CD = np.ones((1000, 2), np.float32)
     index = ExactIndex(
         [str(row) for row in range(1000)], candidates_CD, "dot", query_rows=16, block_rows=64

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from scimult.errors import ConfigError
 from scimult.products import ByteMatrix, multiplies_bytes
-from scimult.retrieval import exact, rounded, vectors
+from scimult.retrieval import rounded, vectors
+from scimult.retrieval.block_scores import BlockScores
 from scimult.retrieval.exact import ExactIndex, FirstPass
 from scimult.retrieval.rounded import ByteVectors, HalfVectors, Operand
 from scimult.retrieval.vectors import Block, Vectors
@@ -187,7 +188,7 @@ def test_products_of_bytes_are_within_the_bound(
 
 def _scores(coded: ByteVectors, q_QD: torch.Tensor) -> torch.Tensor:
     block = coded.block(0, len(coded.codes_CD))
-    return exact._Products(0, torch.device("cpu")).of(coded.queries(q_QD), block)[
+    return BlockScores(0, torch.device("cpu")).of(coded.queries(q_QD), block)[
         :, : len(block.vectors_BD)
     ]
 
@@ -274,14 +275,14 @@ def test_two_passes_are_taken_where_they_pay(
 
     def types(x_CD: FloatArray, k: int, queries: int = 4) -> set[torch.dtype]:
         seen: set[torch.dtype] = set()
-        product = exact._Products.of
+        product = BlockScores.of
 
-        def noted(buffers: exact._Products, factor: Operand, block: Block) -> torch.Tensor:
+        def noted(buffers: BlockScores, factor: Operand, block: Block) -> torch.Tensor:
             seen.add(block.vectors_BD.dtype)
             return product(buffers, factor, block)
 
         with monkeypatch.context() as patched:
-            patched.setattr(exact._Products, "of", noted)
+            patched.setattr(BlockScores, "of", noted)
             ExactIndex(ids, x_CD, "dot").search(candidates_CD[:queries], k)
         return seen
 
