@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scimult.products import FEW, multiplies_by_onednn, products
 from scimult.progress import progress
 from scimult.retrieval.runs import Ranking, places_of
 from scimult.retrieval.selection import GROUP, check_scores
@@ -86,7 +87,12 @@ class FewCandidates:
     def _scores(self, queries_QD: Tensor) -> FloatArray:
         # Overflows are named below.
         with np.errstate(all="ignore"):
-            scores_QC: FloatArray = queries_QD.numpy() @ self._vectors_CD.T
+            # numpy's BLAS is as fast as MKL, but for few queries half as fast as oneDNN.
+            scores_QC: FloatArray = (
+                products(queries_QD, torch.from_numpy(self._vectors_CD)).numpy()
+                if multiplies_by_onednn() and len(queries_QD) > FEW
+                else queries_QD.numpy() @ self._vectors_CD.T
+            )
         if self._bias_C is not None:
             scores_QC += self._bias_C
         check_scores(torch.from_numpy(scores_QC))
