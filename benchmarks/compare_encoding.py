@@ -23,6 +23,7 @@ from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.onnx_export import ONNX_FILE, export_onnx
 from scimult.hardware import multiplies_bfloat16
 from scimult.inference import SciMult
+from scimult.products import zero_of_bytes
 from scimult.types import FloatArray, Text, TokenIds
 
 BATCHES = (32, 64, 128)
@@ -69,15 +70,16 @@ def encoding_beside(
 ) -> Iterator[EncodingBeside]:
     """Encode the first texts with a sentence-transformers folder's weights, each way in turn."""
     dtypes = ["float32"] + ["bfloat16"] * multiplies_bfloat16(torch.device("cpu"))
+    own = dtypes + ["int8"] * (zero_of_bytes() is not None)
     with tempfile.TemporaryDirectory() as folder:
         ways = {
-            **{f"ours {dtype}": _ours(model, dtype) for dtype in dtypes},
+            **{f"ours {dtype}": _ours(model, dtype) for dtype in own},
             **_sentence_transformers(model, dtypes),
             **_graphs(model, Path(folder)),
         }
         ours = SciMult.from_pretrained(model, device="cpu")
         for count in counts:
-            yield _beside(ways, ours, dtypes, list(texts[:count]), rounds, clock)
+            yield _beside(ways, ours, own, list(texts[:count]), rounds, clock)
 
 
 def missing_packages() -> list[str]:

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult import products as module
-from scimult.products import FEW, multiplies_by_onednn, pack_linears, products, products_at
+from scimult.products import (
+    FEW,
+    multiplies_by_onednn,
+    multiplies_bytes,
+    pack_linears,
+    products,
+    products_at,
+    round_linears,
+    zero_of_bytes,
+)
 
 
 def _rows(count: int, width: int, seed: int) -> torch.Tensor:
@@ -81,3 +90,77 @@ def test_weights_are_packed_here_and_not_on_other_devices() -> None:
     pack_linears(torch.nn.ModuleList([here, elsewhere]))
     assert "forward" in vars(here)
     assert "forward" not in vars(elsewhere)
+
+
+# Bytes of eight bits need units of their own; those of seven are right wherever there are any.
+ZEROS = [64, *([128] if multiplies_bytes() else [])]
+has_bytes = pytest.mark.skipif(zero_of_bytes() is None, reason="no products of bytes here")
+
+
+def _rounded(width: int, height: int, zero: int, *, bias: bool = True) -> torch.nn.Linear:
+    torch.manual_seed(width)
+    linear = torch.nn.Linear(width, height, bias=bias)
+    round_linears(torch.nn.Sequential(linear), zero)
+    return linear
+
+
+@has_bytes
+@pytest.mark.parametrize("zero", ZEROS)
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(0, 40), m=st.integers(1, 70), width=st.integers(1, 200), bias=st.booleans())
+def test_rounded_linears_by_whole_numbers(
+    zero: int, n: int, m: int, width: int, bias: bool
+) -> None:
+    linear = _rounded(width, m, zero, bias=bias)
+    x_ND = _rows(n, width, 3)
+    weight_MD = linear.weight.detach().double().numpy()
+    steps_M1 = np.abs(weight_MD).max(axis=1, keepdims=True) / 127
+    levels = zero - 1
+    steps_N1 = x_ND.abs().amax(dim=1, keepdim=True).double().numpy() / levels
+    whole_ND = np.rint(x_ND.double().numpy() / np.maximum(steps_N1, 1e-300))
+    sums_NM = whole_ND @ np.rint(weight_MD / steps_M1).T
+    wanted_NM = sums_NM * steps_N1 * steps_M1.T
+    if linear.bias is not None:
+        wanted_NM += linear.bias.detach().double().numpy()
+    found_NM = linear(x_ND).detach().double().numpy()
+    # A number that lies between two steps may be rounded to either, in float32 or in float64.
+    either_NM = steps_N1 * np.abs(weight_MD).max(axis=1) + np.abs(x_ND.numpy()).max(
+        axis=1, keepdims=True
+    ) * (steps_M1.T)
+    assert found_NM.shape == (n, m)
+    assert (np.abs(found_NM - wanted_NM) <= 1e-5 + either_NM).all()
+    close_NM = np.isclose(found_NM, wanted_NM, rtol=1e-5, atol=1e-5)
+    assert not n or close_NM.mean() > 0.9
+    # Against the linear itself: half a step of each factor of each product.
+    plain_NM = torch.nn.functional.linear(x_ND, linear.weight, linear.bias).detach().numpy()
+    sizes_ND, sizes_MD = np.abs(x_ND.numpy()), np.abs(weight_MD)
+    allowed_NM = (
+        0.5 * steps_N1 * sizes_MD.sum(axis=1)
+        + 0.5 * steps_M1.T * sizes_ND.sum(axis=1, keepdims=True)
+        + width * 0.25 * steps_N1 * steps_M1.T
+    )
+    assert (np.abs(found_NM - plain_NM) <= 1.001 * allowed_NM + 1e-5).all()
+
+
+@has_bytes
+@pytest.mark.parametrize("zero", ZEROS)
+def test_a_row_of_a_rounded_linear_depends_on_no_other(zero: int) -> None:
+    linear = _rounded(96, 48, zero)
+    x_ND = _rows(30, 96, 4) * torch.logspace(-3, 3, 30)[:, None]
+    x_ND[7] = 0
+    whole_NM = linear(x_ND)
+    for row in range(30):
+        assert torch.equal(linear(x_ND[row : row + 1])[0], whole_NM[row])
+    assert torch.equal(whole_NM[7], linear.bias)
+    assert torch.equal(linear(x_ND.view(5, 6, 96)), whole_NM.view(5, 6, 48))
+    x_ND[3, 5] = float("nan")
+    assert linear(x_ND)[3].isnan().all()
+
+
+@has_bytes
+def test_rounding_leaves_weights_as_they_are() -> None:
+    linear = torch.nn.Linear(20, 30)
+    before = {name: tensor.clone() for name, tensor in linear.state_dict().items()}
+    round_linears(linear, 64)
+    assert list(linear.state_dict()) == list(before)
+    assert all(torch.equal(linear.state_dict()[name], tensor) for name, tensor in before.items())

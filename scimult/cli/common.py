@@ -55,10 +55,10 @@ Device = Annotated[
     ),
 ]
 Dtype = Annotated[
-    Literal["auto", "float32", "tf32", "bfloat16", "float16"],
+    Literal["auto", "float32", "tf32", "bfloat16", "float16", "int8"],
     typer.Option(
         help="Type of the computation; auto: bfloat16 where the device has units for it, else "
-        "float32."
+        "float32. int8: fastest on a CPU, and some tenths of a point worse."
     ),
 ]
 Pooling = Annotated[Literal["cls", "mean"] | None, typer.Option(help="Instead of the model's own.")]

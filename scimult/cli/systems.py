@@ -27,7 +27,7 @@ MODEL_OPTIONS: Mapping[str, Collection[str]] = {
     "pooling": ("cls", "mean"),
     "similarity": SIMILARITIES,
     NORMALISE: TRUTHS,
-    "dtype": ("auto", "float32", "tf32", "bfloat16", "float16"),
+    "dtype": ("auto", "float32", "tf32", "bfloat16", "float16", "int8"),
     "combine": COMBINATIONS,
 }
 COMBINE = "combine"

@@ -24,11 +24,11 @@ from scimult.hardware import (
 )
 from scimult.inference.ahead import made_ahead
 from scimult.inference.fingerprint import fingerprint_of, stored_tensors
-from scimult.inference.precision import AUTO, DTYPES, TF32, resolve_dtype
+from scimult.inference.precision import AUTO, DTYPES, INT8, TF32, resolve_dtype
 from scimult.inference.texts import Texts, as_texts, in_blocks
 from scimult.models import embed_tokens_each
 from scimult.models.config import Pooling
-from scimult.products import pack_linears
+from scimult.products import pack_linears, round_linears, zero_of_bytes
 from scimult.progress import warn
 from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import ALL, TaskSet
@@ -50,10 +50,12 @@ class SciMult:
         Name that reports show.
     device : str or torch.device, optional
         Defaults to the first GPU, else the CPU.
-    dtype : {"float32", "tf32", "bfloat16", "float16", "auto"} or torch.dtype
+    dtype : {"float32", "tf32", "bfloat16", "float16", "int8", "auto"} or torch.dtype
         Type of the weights and activations; embeddings are returned as float32 in any case.
-        ``tf32`` keeps float32 and lets a GPU round the factors of its products; ``auto`` is
-        bfloat16 where the device has units for it, else float32.
+        ``tf32`` keeps float32 and lets a GPU round the factors of its products; ``int8`` keeps
+        float32 and lets a CPU round the weights and inputs of linears, for good: the model is
+        of no use for anything else then. ``auto`` is bfloat16 where the device has units for
+        it, else float32.
     max_tokens_per_batch : int, optional
         Token budget of one forward pass; by default what suits the device.
 
@@ -84,11 +86,14 @@ class SciMult:
         self._dtype = resolve_dtype(asked, where)
         if where.type == "cpu":
             keep_freed_memory()
-            if self._dtype != "float32" and not multiplies_bfloat16(where):
+            if self._dtype in ("bfloat16", "float16") and not multiplies_bfloat16(where):
                 warn(f"{self._dtype} products are emulated on this CPU, slower than float32")
         # On a CPU tokenising is no wait, and lengths that are sorted over all texts pad less.
         self._texts_at_once = _CUDA_TEXTS if where.type == "cuda" else None
         self._model = pretrained.model.to(where, DTYPES[self._dtype]).eval()
+        zero = zero_of_bytes() if self._dtype == INT8 else None
+        if zero is not None:
+            round_linears(self._model, zero)
 
     @classmethod
     def from_pretrained(
@@ -143,7 +148,8 @@ class SciMult:
         name = name or Path(path).resolve().name.removeprefix(PACKAGE)
         model = cls(pretrained, name=name, device=device, dtype=dtype)
         # Nobody else holds this model, and could change its weights.
-        pack_linears(model._model)
+        if model.dtype != INT8:
+            pack_linears(model._model)
         return model
 
     def __repr__(self) -> str:

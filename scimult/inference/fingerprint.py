@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 Stored = tuple[str, str, memoryview]
 """A weight: its name, torch's name of its type, and its bytes."""
 
+OF_FLOAT32 = ("tf32", "int8")
+"""Types of products whose factors are rounded from float32, which weights are kept in."""
+
 
 def stored_tensors(weights: Mapping[str, Tensor]) -> Iterator[Stored]:
     """Yield tensors, by name, as `fingerprint_of` reads them."""
@@ -46,7 +49,7 @@ def fingerprint_of(
     instructions = [task.instruction for task in config.tasks]
     scaling = ["unit vectors"] if config.unit_vectors else []
     digest.update(json.dumps([config.routing, instructions, *scaling]).encode())
-    if dtype == "tf32":
+    if dtype in OF_FLOAT32:
         digest.update(dtype.encode())
     for name, kind, data in weights:
         digest.update(f"{name} {kind}".encode())

@@ -6,13 +6,15 @@ import torch
 
 from scimult.errors import ConfigError
 from scimult.hardware import multiplies_bfloat16
+from scimult.products import zero_of_bytes
 
-AUTO, TF32 = "auto", "tf32"
+AUTO, TF32, INT8 = "auto", "tf32", "int8"
 DTYPES = {
     "float32": torch.float32,
     TF32: torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
+    INT8: torch.float32,
 }
 
 
@@ -22,11 +24,15 @@ def resolve_dtype(dtype: str, device: torch.device) -> str:
     Raises
     ------
     ConfigError
-        If it is ``tf32`` and the device is no GPU.
+        If it is ``tf32`` and the device is no GPU, or ``int8`` and it is no CPU that has such
+        products.
     """
     if dtype == TF32 and device.type != "cuda":
         fix = "use float32, bfloat16 or auto"
         raise ConfigError(f"only GPUs have products in tf32, not {device}", value=dtype, fix=fix)
+    if dtype == INT8 and (device.type != "cpu" or zero_of_bytes() is None):
+        fix = "use auto, or a CPU with torch's oneDNN operators"
+        raise ConfigError(f"no products in int8 on {device}", value=dtype, fix=fix)
     if dtype != AUTO:
         return dtype
     return "bfloat16" if multiplies_bfloat16(device) else "float32"

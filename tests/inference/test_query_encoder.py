@@ -43,7 +43,7 @@ def test_embeddings_are_those_of_the_model_for_each_task_and_side(
     assert light.encode([], task="search").shape == (0, model.width)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
 def test_the_fingerprint_is_that_of_the_model(tmp_path: Path, dtype: str) -> None:
     folder = save_tiny_model(tmp_path / "model", similarity="cosine")
     model = SciMult.from_pretrained(folder, dtype=dtype)
