@@ -100,6 +100,9 @@ class PaperTable:
         except duckdb.Error as error:
             problem = str(error).split("\n")[0]
             fix = f"write a condition in SQL on these columns: {columns}"
+            lists = [name for name, kind in self.types.items() if kind.endswith("[]")]
+            if any(name in str(where) for name in lists):
+                fix += f"; what a list holds is asked for by list_contains({lists[0]}, 'VALUE')"
             raise ConfigError(f"cannot filter: {problem}", value=where, fix=fix) from None
         allowed_N = np.zeros(len(self), dtype=bool)
         allowed_N[rows] = True

@@ -26,6 +26,10 @@ FIELDS = (
 )
 _LISTS = ("authors", "references", "labels")
 _YEAR = re.compile(r"(?<!\d)(1[4-9]\d\d|20\d\d)(?!\d)")
+_NO_YEAR = re.compile(
+    r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",
+    re.I,
+)
 _DOI = re.compile(r"10\.\d{3,9}/\S+")
 _MARKUP = re.compile(r"</?(?:jats:)?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>")
 
@@ -185,7 +189,9 @@ def year_in(value: Any) -> int | None:
 
 
 def year_of(record: Record) -> int | None:
-    """Return the year in the field ``year``, which may be a date; ``None`` if it is empty.
+    """Return the year in the field ``year``, which may be a date; ``None`` if it is not known.
+
+    Empty, "n.d." and "in press" are not known.
 
     Raises
     ------
@@ -198,14 +204,15 @@ def year_of(record: Record) -> int | None:
     year = year_in(value)
     if year is not None:
         return year
-    if str(value).strip() in ("", "0"):
+    if _NO_YEAR.fullmatch(str(value).strip()):
         return None
     raise DataError(
         "no year in the field 'year'",
         path=record.path,
         line=record.line,
         value=value,
-        fix="name the column that holds the year or a date, or none: columns.year=null",
+        fix="name the column that holds the year or a date, or none (--column year=; in prepare "
+        "table papers.columns.year=null)",
     )
 
 
