@@ -31,6 +31,10 @@ _NO_YEAR = re.compile(
     re.I,
 )
 _DOI = re.compile(r"10\.\d{3,9}/\S+")
+# Pairs of tags alone: physics writes <p> and <E> for means.
+_STYLED = re.compile(
+    r"<(i|b|em|strong|sub|sup|inf|italic|bold|span|p)(?:\s[^<>]*)?>(.*?)</\1>", re.I
+)
 _MARKUP = re.compile(r"</?(?:jats:)?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>")
 
 
@@ -88,7 +92,7 @@ class ImportedPaper:
 def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
     """Return the paper of a record whose fields have our names; others become ``extra``.
 
-    Lists may be lists or strings split at ``separator``.
+    Lists may be lists or strings split at ``separator``. Texts lose tags of HTML.
 
     Raises
     ------
@@ -96,7 +100,9 @@ def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
         If a field is of the wrong type, a year holds no year, or title and abstract are empty.
     """
     fields = record.fields
-    title, abstract, venue = (_line(record, name) for name in ("title", "abstract", "venue"))
+    title, abstract, venue = (
+        unstyled(_line(record, name)) for name in ("title", "abstract", "venue")
+    )
     if not title and not abstract:
         raise record.error(
             "title and abstract are both empty",
@@ -134,6 +140,20 @@ def plain_text(text: str) -> str:
         text = _MARKUP.sub(" ", text)
     if "&" in text:
         text = html.unescape(text)
+    return " ".join(text.split())
+
+
+def unstyled(text: str) -> str:
+    """Return ``text`` without pairs of tags that style it, and with entities of HTML decoded.
+
+    >>> unstyled("<i>E. coli</i> &amp; H<sub>2</sub>O at <p> = 1")
+    'E. coli & H2O at <p> = 1'
+    """
+    if "&" in text:
+        text = html.unescape(text)
+    pairs = text.count("</")
+    while pairs:
+        text, pairs = _STYLED.subn(r"\2", text)
     return " ".join(text.split())
 
 
