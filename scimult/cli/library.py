@@ -42,7 +42,7 @@ Columns = Annotated[
     typer.Option(
         "--column",
         help="NAME=FIELD: a field of the files as title, abstract, year, ... or as a column of "
-        "its own to filter by. Repeat it for several.",
+        "its own to filter by; NAME= leaves a field out. Repeat it for several.",
     ),
 ]
 OtherModel = Annotated[
@@ -374,15 +374,15 @@ class _incoming:
             echo(self._rejects.summary(), err=True)
 
 
-def columns_of(given: list[str] | None) -> dict[str, str]:
-    """Return the fields of options such as ``--column abstract=summary``, by name."""
-    fields = {}
+def columns_of(given: list[str] | None) -> dict[str, str | None]:
+    """Return the fields of options such as ``--column abstract=summary``; None if empty."""
+    fields: dict[str, str | None] = {}
     for text in given or ():
         name, sign, field = text.partition("=")
-        if not (sign and name.strip() and field.strip()):
+        if not (sign and name.strip()):
             fix = "write NAME=FIELD, such as --column abstract=summary"
             raise DataError("no column", value=text, fix=fix)
-        fields[name.strip()] = field.strip()
+        fields[name.strip()] = field.strip() or None
     return fields
 
 

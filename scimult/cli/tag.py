@@ -27,7 +27,8 @@ from scimult.cli.common import (
 )
 from scimult.cli.in_library import AnyModel, AnyPapers, InLibrary, Where, where_papers_are
 from scimult.cli.output import echo
-from scimult.data.text_files import check_texts
+from scimult.data.text_files import check_texts, is_table
+from scimult.errors import StorageError
 from scimult.files import write_text
 
 
@@ -35,8 +36,8 @@ def tag(
     labels: Annotated[
         Path,
         typer.Option(
-            help="JSON lines or one JSON array with id, name and definition, or a folder with "
-            "labels.jsonl.",
+            help="JSON lines, one JSON array, CSV or TSV with id, name and definition, or a folder "
+            "with labels.jsonl.",
             show_default=False,
         ),
     ],
@@ -66,15 +67,18 @@ def tag(
     of_library = {"--where": where, "--id": paper}
     of_papers = {"--pooling": pooling, "--similarity": similarity}
     where_papers_are(library, model, papers, of_library, of_papers)
+    if out is not None and is_table(out):
+        fix = "name a file that ends in .jsonl; scimult tagger tag writes CSV"
+        raise StorageError("labels are written as JSON lines", path=out, fix=fix)
     if library is not None:
         if out is not None:
-            check_output_file(out, overwrite, check_texts(labels))
+            check_output_file(out, overwrite, check_texts(labels, "label"))
         rows = _of_library(library, model, labels, where, paper, top, task, device, skip_bad)
         _show(rows, str(library), out, as_json)
         return
     assert model is not None
     assert papers is not None
-    files = check_use(model, papers, labels)
+    files = [*check_use(model, papers), *check_texts(labels, "label")]
     if out is not None:
         check_output_file(out, overwrite, files)
     encoder = open_model(model, device, dtype, pooling, similarity)

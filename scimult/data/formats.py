@@ -32,8 +32,8 @@ _BINARY = {
     b"\x1f\x8b": ("gzip", "end its name in .gz"),
     b"PAR1": ("Parquet", "convert it with scimult prepare table"),
     b"PK\x03\x04": ("ZIP, as spreadsheets are", "unpack it, or save it as text"),
-    b"\xff\xfe": ("UTF-16", "save the file as UTF-8"),
-    b"\xfe\xff": ("UTF-16", "save the file as UTF-8"),
+    b"\xff\xfe": ("UTF-16", "save the file as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"),
+    b"\xfe\xff": ("UTF-16", "save the file as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"),
 }
 # What ``scimult prepare table`` makes papers of (``importers``), and how its names end.
 _IMPORTED = {

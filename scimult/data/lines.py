@@ -347,7 +347,8 @@ def read_lines(
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    fix = f"save the file as UTF-8 ({error.reason} at byte {error.start})"
+                    fix = f"save the file as UTF-8 ({error.reason} at byte {error.start}), as "
+                    fix += "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW does for one of Windows"
                     rejects.reject(
                         DataError(
                             "line is not UTF-8", path=path, line=number, value=raw[:60], fix=fix

@@ -38,7 +38,12 @@ def find_file(path: Path | str, kind: Kind) -> Path:
     raise DataError(f"{problem} of {', '.join(names)}", path=path, fix="name the file itself")
 
 
-def check_texts(path: Path) -> list[Path]:
+def is_table(path: Path) -> bool:
+    """Return whether a file is CSV or TSV by its name."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower() in (".csv", ".tsv")
+
+
+def check_texts(path: Path, kind: Kind = "paper") -> list[Path]:
     """Check, without reading it, that a file or folder can hold texts; return the files meant.
 
     Raises
@@ -54,7 +59,7 @@ def check_texts(path: Path) -> list[Path]:
             problem = f"folder holds none of {', '.join(names)}"
             raise DataError(problem, path=path, fix="name the file itself")
     for file in files:
-        if raw_columns(file) is None:
+        if raw_columns(file) is None and not (kind == "label" and is_table(file) and path.exists()):
             find_objects(file)
     return files
 

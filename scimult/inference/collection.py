@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, read_jsonl
-from scimult.data.rows import read_parquet
-from scimult.data.text_files import find_file, raw_columns
+from scimult.data.rows import read_parquet, read_rows
+from scimult.data.text_files import find_file, is_table, raw_columns
 from scimult.errors import DataError, suggest
 from scimult.inference.texts import Fields, unread_text
 from scimult.types import Kind, Text
@@ -102,10 +102,14 @@ def read_records(
 ) -> Iterator[tuple[Record, tuple[str, Text]]]:
     """Yield the records of a JSON lines file, each with its id and text; as `read_collection`.
 
-    A file that `scimult prepare SOURCE --raw` wrote is read, too.
+    A file that `scimult prepare SOURCE --raw` wrote is read, too, and labels in CSV or TSV.
     """
-    raw = raw_columns(file) is not None
-    records = read_parquet(file, (), rejects) if raw else read_jsonl(file, rejects)
+    if raw_columns(file) is not None:
+        records = read_parquet(file, (), rejects)
+    elif kind == "label" and is_table(file):
+        records = read_rows(file, rejects)
+    else:
+        records = read_jsonl(file, rejects)
     return rejects.keep(records, lambda record: (record, _parse(record, kind)))
 
 

@@ -19,7 +19,7 @@ def read_files(
     rejects: Rejects,
     *,
     format: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str | None] | None = None,
 ) -> Iterator[Paper]:
     """Yield the papers of files, each id once.
 

@@ -99,7 +99,14 @@ class PaperTable:
             rows = self._rows(query, values)
         except duckdb.Error as error:
             problem = str(error).split("\n")[0]
+            if not isinstance(where, str):
+                kinds = ", ".join(f"{name} ({self.types.get(name, 'VARCHAR')})" for name in where)
+                fix = f"give values of the columns' types: {kinds}"
+                raise ConfigError(f"cannot filter: {problem}", value=where, fix=fix) from None
             fix = f"write a condition in SQL on these columns: {columns}"
+            lists = [name for name, kind in self.types.items() if kind.endswith("[]")]
+            if any(name in where for name in lists):
+                fix += f"; what a list holds is asked for by list_contains({lists[0]}, 'VALUE')"
             raise ConfigError(f"cannot filter: {problem}", value=where, fix=fix) from None
         allowed_N = np.zeros(len(self), dtype=bool)
         allowed_N[rows] = True

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
+from typing import Any, get_args
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -218,10 +219,12 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     if first["type"] == "json_invalid":
         return _respond(Refusal(422, "the body is no JSON", fix="send a JSON object"))
     if first["type"] == "extra_forbidden":
-        known = _fields_of(request, len(first["loc"]))
+        known = _fields_of(request, first["loc"])
         fix = f"use one of {', '.join(known)}{suggest(path[-1] if path else '', known)}"
         return _respond(Refusal(422, f"unknown field {where!r}", fix=fix))
     fix = f"see {request.url.path} in /openapi.json"
+    if len(first["loc"]) == 1:
+        fix = f"send a JSON object, with Content-Type: application/json; {fix}"
     return _respond(Refusal(422, f"{where}: {first['msg']}", fix=fix))
 
 
@@ -230,14 +233,22 @@ def _names_a_field(part: int | str) -> bool:
     return isinstance(part, int) or (part.isidentifier() and not part[0].isupper())
 
 
-def _fields_of(request: Request, depth: int) -> list[str]:
-    """Return the fields of what a path reads, or of the papers and labels in it."""
+def _fields_of(request: Request, place: Sequence[int | str]) -> list[str]:
+    """Return the fields that may stand at a place of what a path reads."""
     body = getattr(request.scope.get("route"), "body_field", None)
-    model = getattr(getattr(body, "field_info", None), "annotation", None)
-    if depth <= 2 and isinstance(model, type) and issubclass(model, BaseModel):
-        return list(model.model_fields)
-    inner = (schemas.CandidateIn, schemas.LabelIn, schemas.Range)
-    return sorted({field.alias or name for m in inner for name, field in m.model_fields.items()})
+    models = _models_in(getattr(getattr(body, "field_info", None), "annotation", None))
+    for part in place[1:-1]:
+        kinds = [m.model_fields[str(part)].annotation for m in models if part in m.model_fields]
+        models = [inner for kind in kinds for inner in _models_in(kind)] or models
+    names = (field.alias or name for m in models for name, field in m.model_fields.items())
+    return list(dict.fromkeys(names))
+
+
+def _models_in(kind: Any) -> list[type[BaseModel]]:
+    """Return the models that a type allows: itself, or those of its parts."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [kind]
+    return [model for part in get_args(kind) for model in _models_in(part)]
 
 
 _FILES = {

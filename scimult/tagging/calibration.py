@@ -5,6 +5,7 @@ Shape legend: P pairs of paper and concept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,14 +128,11 @@ class Suggestions:
         confidence : float
             Probability that the precision of papers like these is not lower.
         """
-        listed_P = np.full(len(self.right_P), True) if k is None else self.ranks_P <= k
-        order = np.argsort(-self.probabilities_P[listed_P], kind="stable")
-        p = self.probabilities_P[listed_P][order]
-        right, papers = self.right_P[listed_P][order], self.papers_P[listed_P][order]
+        p, right, papers = self._listed(k)
         steps = _steps(p)
         surely = 1 - (1 - confidence) / _STARTS
         threshold = None
-        for start in np.linspace(0, len(steps), _STARTS, endpoint=False).astype(int).tolist():
+        for start in _starts(steps):
             for stop in steps[start:]:
                 if precision_bound(right[:stop], papers[:stop], surely) < precision:
                     break
@@ -142,6 +140,21 @@ class Suggestions:
                     float(p[stop - 1]) if threshold is None else min(threshold, float(p[stop - 1]))
                 )
         return threshold
+
+    def greatest_precision(self, k: int | None, confidence: float = 0.95) -> float:
+        """Return the greatest precision that a threshold surely has; see :meth:`threshold`."""
+        p, right, papers = self._listed(k)
+        steps = _steps(p)
+        surely = 1 - (1 - confidence) / _STARTS
+        stops = [steps[start] for start in _starts(steps)] if steps else []
+        return max((precision_bound(right[:n], papers[:n], surely) for n in stops), default=0.0)
+
+    def _listed(self, k: int | None) -> tuple[Numbers, BoolArray, IntArray]:
+        """Return probabilities, what is right and papers of the best ``k``, most probable first."""
+        listed_P = np.full(len(self.right_P), True) if k is None else self.ranks_P <= k
+        order = np.flatnonzero(listed_P)
+        order = order[np.argsort(-self.probabilities_P[order], kind="stable")]
+        return self.probabilities_P[order], self.right_P[order], self.papers_P[order]
 
 
 def precision_bound(right_P: BoolArray, papers_P: IntArray, confidence: float = 0.95) -> float:
@@ -175,6 +188,10 @@ def _steps(sorted_P: Numbers) -> list[int]:
     ends = np.flatnonzero(np.diff(sorted_P, append=-np.inf)) + 1
     wanted = np.geomspace(_LEAST, len(sorted_P), 100).astype(int)
     return sorted({int(end) for end in ends[np.searchsorted(ends, wanted)]})
+
+
+def _starts(steps: Sequence[int]) -> list[int]:
+    return list(np.linspace(0, len(steps), _STARTS, endpoint=False).astype(int).tolist())
 
 
 def _logistic(logits: Numbers) -> Numbers:

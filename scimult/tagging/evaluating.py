@@ -69,6 +69,8 @@ def evaluate_tagger(
     ids, texts, tags_QC = tagged_papers(papers, reader)
     if not ids:
         raise DataError("no paper to evaluate on", fix="give papers with labels")
+    if precision is not None:
+        tagger.tag([], k=None, precision=precision)  # refused before texts are encoded
     if vectors is None:
         task = tagger.task
         vectors = tagger.model.encode(texts, task=task, show_progress=show_progress)

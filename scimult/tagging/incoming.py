@@ -89,7 +89,8 @@ def tagged_papers(
             tags.append(reader.rows(map(str, labels)))
         except DataError as error:
             problem = f"paper {name!r}: {error.problem}"
-            raise DataError(problem, value=error.value, fix=error.fix) from None
+            fix = f"{error.fix}; drop_unknown (--drop-unknown) leaves unknown tags out"
+            raise DataError(problem, value=error.value, fix=fix) from None
     reader.tell()
     counts = [len(rows) for rows in tags]
     if ids and not sum(counts):

@@ -29,7 +29,7 @@ _SKOS = {".rdf": "xml", ".xml": "xml", ".ttl": "turtle", ".nt": "nt"}
 def read_vocabulary(
     path: Path | str,
     *,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str | None] | None = None,
     language: str = "en",
     rejects: Rejects | None = None,
 ) -> Vocabulary:
@@ -102,7 +102,7 @@ def _rows(path: Path, kind: str, rejects: Rejects) -> Iterator[Record]:
 def _vocabulary(
     path: Path,
     records: Iterator[Record],
-    columns: Mapping[str, str],
+    columns: Mapping[str, str | None],
     language: str,
     rejects: Rejects,
 ) -> Vocabulary:
@@ -119,7 +119,7 @@ def _vocabulary(
     return Vocabulary(concepts.values(), path, lines)
 
 
-def _concept(record: Record, columns: Mapping[str, str], language: str) -> Concept:
+def _concept(record: Record, columns: Mapping[str, str | None], language: str) -> Concept:
     name = record.identifier(_field(record, "id", columns, language))
     if not name.isprintable():
         raise record.error("id holds a line break or control character", value=name, fix="drop it")
@@ -137,10 +137,10 @@ def _concept(record: Record, columns: Mapping[str, str], language: str) -> Conce
     )
 
 
-def _field(record: Record, part: str, columns: Mapping[str, str], language: str) -> str:
+def _field(record: Record, part: str, columns: Mapping[str, str | None], language: str) -> str:
     """Return what a part of the concept is called in this record; our own name if it has none."""
     if part in columns:
-        return columns[part]
+        return columns[part] or ""
     names = [name for known in FIELDS[part] for name in (f"{known}_{language}", known)]
     return next((name for name in names if name in record.fields), part)
 

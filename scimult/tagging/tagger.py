@@ -361,7 +361,9 @@ class Tagger:
             raise ConfigError("nothing is known of the precision", value=precision, fix=fix)
         cutoff = known.threshold(precision, k)
         if cutoff is None:
-            fix = "ask for less, give more tagged papers, or use k alone"
+            most = int(100 * known.greatest_precision(k)) / 100
+            less = f"ask for {most} at most, " if most else ""
+            fix = f"{less}give more tagged papers, or ask for the best k alone"
             raise ConfigError("no threshold surely has this precision", value=precision, fix=fix)
         return cutoff
 

@@ -115,6 +115,11 @@ def test_search_recommend_and_tag_in_a_library(library: Path) -> None:
     out = library.parent / "tags.jsonl"
     assert _run("tag", "--library", library, "--labels", labels, "--out", out).exit_code == 0
     assert len(out.read_text().splitlines()) == 3
+    table = library.parent / "labels.csv"
+    table.write_text("id;name;definition\r\nl1;Biology;\r\nl2;Nets;\r\n", encoding="utf-8-sig")
+    with_table = ("tag", "--library", library, "--labels", table, "--top", 1, "--id", "a2")
+    assert _rows(*with_table) == tagged
+    assert "ends in .jsonl" in _error(*with_table, "--out", library.parent / "tags.csv")
 
 
 def test_the_share_of_words_is_tuned(library: Path, tmp_path: Path) -> None:

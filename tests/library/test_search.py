@@ -181,6 +181,7 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({"text": "x", "words": 2}, "no share of BM25"),
         ({"ids": "p001"}, "ids is a string"),
         ({"text": "x", "where": "jear > 3"}, "cannot filter.*columns: id, title, abstract, year"),
+        ({"text": "x", "where": "labels = 'a'"}, r"list_contains\(labels, 'VALUE'\)"),
         ({"text": "x", "where": "1=1; DROP VIEW papers"}, "cannot filter"),
         ({"text": "x", "where": "id IN (SELECT content FROM read_text('/etc/hosts'))"}, "disabled"),
         ({"text": "x", "where": ""}, "filter is empty"),

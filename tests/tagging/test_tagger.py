@@ -85,8 +85,17 @@ def test_a_wanted_precision_holds_for_papers_it_never_saw(tagger: Tagger) -> Non
         ]
         assert len(pairs) > 50
         assert np.mean(pairs) >= precision
-    with pytest.raises(ConfigError, match=r"no threshold surely.*0\.99.*Fix: ask for less"):
+    with pytest.raises(ConfigError, match=r"no threshold surely.*0\.99.*Fix: ask for"):
         tagger.tag(NEW, precision=0.99)
+
+
+def test_the_precision_that_the_message_names_can_be_had(tagger: Tagger) -> None:
+    with pytest.raises(ConfigError, match=r"ask for 0\.\d+ at most") as caught:
+        tagger.tag(NEW, k=None, precision=0.999)
+    most = float(str(caught.value).split("ask for ")[1].split()[0])
+    assert tagger.tag(NEW, k=None, precision=most, evidence=False)
+    with pytest.raises(ConfigError):
+        tagger.tag(NEW, k=None, precision=most + 0.01)
 
 
 def test_without_tagged_papers_names_and_embeddings_decide(model: SciMult, tmp_path: Path) -> None:
@@ -141,7 +150,10 @@ def test_what_contradicts_itself_is_refused(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"labels": ["Grahp"]}, "paper 'p0-0': no concept is called so.*did you mean 'Graph'"),
+        (
+            {"labels": ["Grahp"]},
+            "paper 'p0-0': no concept is called so.*did you mean 'Graph'.*--drop-unknown",
+        ),
         ({"labels": "c/graph"}, "has no list 'labels'"),
         ({"id": ""}, "has no id of its own"),
         ({"id": "p0-1"}, "has no id of its own"),

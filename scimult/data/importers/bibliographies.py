@@ -41,7 +41,8 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
         number = (block.start_line or 0) + 1
         if block in library.failed_blocks:
             if isinstance(block, DuplicateBlockKeyBlock):
-                problem, fix = "key occurs twice in one file", "give one of them another key"
+                problem = "key occurs twice in one file"
+                fix = "give one of them another key, or leave it out with --skip-bad"
                 value: Any = block.key
             elif isinstance(block, DuplicateFieldKeyBlock):
                 problem, fix = "entry has a field twice", "remove one of them"

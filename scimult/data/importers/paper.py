@@ -26,7 +26,15 @@ FIELDS = (
 )
 _LISTS = ("authors", "references", "labels")
 _YEAR = re.compile(r"(?<!\d)(1[4-9]\d\d|20\d\d)(?!\d)")
+_NO_YEAR = re.compile(
+    r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",
+    re.I,
+)
 _DOI = re.compile(r"10\.\d{3,9}/\S+")
+# Pairs of tags alone: physics writes <p> and <E> for means.
+_STYLED = re.compile(
+    r"<(i|b|em|strong|sub|sup|inf|italic|bold|span|p)(?:\s[^<>]*)?>(.*?)</\1>", re.I
+)
 _MARKUP = re.compile(r"</?(?:jats:)?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>")
 
 
@@ -84,7 +92,7 @@ class ImportedPaper:
 def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
     """Return the paper of a record whose fields have our names; others become ``extra``.
 
-    Lists may be lists or strings split at ``separator``.
+    Lists may be lists or strings split at ``separator``. Texts lose tags of HTML.
 
     Raises
     ------
@@ -92,7 +100,9 @@ def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
         If a field is of the wrong type, a year holds no year, or title and abstract are empty.
     """
     fields = record.fields
-    title, abstract, venue = (_line(record, name) for name in ("title", "abstract", "venue"))
+    title, abstract, venue = (
+        unstyled(_line(record, name)) for name in ("title", "abstract", "venue")
+    )
     if not title and not abstract:
         raise record.error(
             "title and abstract are both empty",
@@ -130,6 +140,20 @@ def plain_text(text: str) -> str:
         text = _MARKUP.sub(" ", text)
     if "&" in text:
         text = html.unescape(text)
+    return " ".join(text.split())
+
+
+def unstyled(text: str) -> str:
+    """Return ``text`` without pairs of tags that style it, and with entities of HTML decoded.
+
+    >>> unstyled("<i>E. coli</i> &amp; H<sub>2</sub>O at <p> = 1")
+    'E. coli & H2O at <p> = 1'
+    """
+    if "&" in text:
+        text = html.unescape(text)
+    pairs = text.count("</")
+    while pairs:
+        text, pairs = _STYLED.subn(r"\2", text)
     return " ".join(text.split())
 
 
@@ -185,7 +209,9 @@ def year_in(value: Any) -> int | None:
 
 
 def year_of(record: Record) -> int | None:
-    """Return the year in the field ``year``, which may be a date; ``None`` if it is empty.
+    """Return the year in the field ``year``, which may be a date; ``None`` if it is not known.
+
+    Empty, "n.d." and "in press" are not known.
 
     Raises
     ------
@@ -198,14 +224,15 @@ def year_of(record: Record) -> int | None:
     year = year_in(value)
     if year is not None:
         return year
-    if str(value).strip() in ("", "0"):
+    if _NO_YEAR.fullmatch(str(value).strip()):
         return None
     raise DataError(
         "no year in the field 'year'",
         path=record.path,
         line=record.line,
         value=value,
-        fix="name the column that holds the year or a date, or none: columns.year=null",
+        fix="name the column that holds the year or a date, or none (--column year=; in prepare "
+        "table papers.columns.year=null)",
     )
 
 

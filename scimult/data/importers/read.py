@@ -132,7 +132,8 @@ def _check_text(first: Record, columns: Columns) -> None:
         "no column is called title or abstract",
         path=first.path,
         value=list(first.fields),
-        fix="say which one holds the titles, or write the names of the columns on the first line",
+        fix="say which one holds the titles (--column title=NAME; in prepare table "
+        "papers.columns.title=NAME), or write the names of the columns on the first line",
     )
 
 

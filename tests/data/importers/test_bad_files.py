@@ -50,6 +50,14 @@ def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
         ("a.bib", "@misc{a, title={A}, title={B}}\n", {}, r"a.bib:1: entry has a field twice"),
         ("a.csv", "sep=;\nid;title\n1;A\n", {}, r"a.csv: no column is called title or abstract"),
         ("a.csv", "1,My title\n2,Other\n", {}, r"a.csv: no column is called title or abstract"),
+        (
+            "a.bib",
+            "@misc{a, title={A}}\n@misc{a, title={B}}\n",
+            {},
+            r"leave it out with --skip-bad",
+        ),
+        ("a.csv", "Titel,Jahr\nA,2012\n", {}, r"--column title=NAME"),
+        ("a.csv", "title,year\nA,soon\n", {}, r"none \(--column year=;"),
         ("a.bin", "\x00\x01", {}, r"file is of no known format"),
     ],
 )
@@ -60,6 +68,27 @@ def test_bad_files_are_named_with_place_and_fix(
     with pytest.raises(DataError, match=message) as raised:
         read(path, **choices)
     assert str(raised.value).count("Fix:") == 1
+
+
+@pytest.mark.parametrize("year", ["n.d.", "N. D.", "In press", "forthcoming", "n/a", "", " "])
+def test_a_year_that_is_not_known_is_none(tmp_path: Path, year: str) -> None:
+    (paper,) = read(written(tmp_path, "a.csv", f"title,year\nA,{year}\n"))
+    assert paper.year is None
+
+
+@pytest.mark.parametrize(
+    ("content", "command"),
+    [
+        ("id;title\n1;Café\n".encode("cp1252"), "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"),
+        ("id;title\n1;Café\n".encode("utf-16"), "iconv -f UTF-16 -t UTF-8 FILE > NEW"),
+    ],
+)
+def test_tables_of_other_encodings_say_how_to_convert_them(
+    tmp_path: Path, content: bytes, command: str
+) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(DataError, match=command):
+        read(tmp_path / "a.csv")
 
 
 def test_bad_records_are_left_out_when_they_may_be(tmp_path: Path) -> None:

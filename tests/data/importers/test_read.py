@@ -211,6 +211,17 @@ def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     assert first.place.line == {"bibtex": 4, "zotero": 4}.get(case, 2 if name in _HEADED else 1)
 
 
+def test_tables_lose_html_but_no_mathematics(tmp_path: Path) -> None:
+    title = "<b>Size of <i>E. coli</i></b> &amp; H<sub>2</sub>O &#8211; <T> and <p> if a<b, c>d"
+    for name, text in {
+        "a.csv": f'id,title\n1,"{title}"\n',
+        "a.jsonl": json.dumps({"id": 1, "title": title}),
+        "a.bib": f"@misc{{a, title={{{title}}}}}",
+    }.items():
+        (paper,) = read(written(tmp_path, name, text))
+        assert paper.title == "Size of E. coli & H2O – <T> and <p> if a<b, c>d"
+
+
 _HEADED = ("table.csv", "papers")
 
 
