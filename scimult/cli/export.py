@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scimult.cli.checks import check_model, check_output_file
+from scimult.cli.checks import check_model, check_output_file, only_with
 from scimult.cli.common import Pooling, Similarity
 from scimult.cli.output import echo
 from scimult.errors import ConfigError
@@ -58,10 +58,8 @@ def export(
     else:
         check_replaceable(out)
     check_model(Path(model))
-    for option, value in (("--task", task), ("--side", side)):
-        if value is not None and to not in _OF_ONE_ROUTE:
-            fix = f"leave {option} out, or export to {' or '.join(_OF_ONE_ROUTE)}"
-            raise ConfigError(f"{option} has no meaning for {to}", value=value, fix=fix)
+    if to not in _OF_ONE_ROUTE:
+        only_with(" and ".join(_OF_ONE_ROUTE), {"--task": task, "--side": side})
     if step is not None and (pooling or similarity):
         fix = "leave --pooling and --similarity out: a run was trained with its own"
         raise ConfigError("a run's checkpoint keeps its settings", value=model, fix=fix)

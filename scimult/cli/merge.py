@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scimult.cli.checks import check_model, named_values
+from scimult.cli.checks import check_model, named_values, only_with
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, SciMultError
 from scimult.files import check_replaceable
@@ -67,18 +67,17 @@ def merge(
     if bool(models) == bool(experts) or (share_experts and not one_model):
         fix = "name models, or one model with --share-experts, or --expert TASK=MODEL for each task"
         raise ConfigError("one way of merging at a time", fix=fix)
-    _check_idle(
-        {
-            "--method": method != "average",
-            "--base": base is not None,
-            "--share": bool(share and experts),
-        },
-        idle=share_experts or bool(experts),
-        of="whole models",
-    )
-    _check_idle({"--variant": variant is not None}, idle=not experts, of="--expert")
+    if share_experts or experts:
+        shares = bool(share and experts)
+        only_with(
+            "whole models",
+            {"--method": method != "average", "--base": base, "--share": shares},
+        )
+    if not experts:
+        only_with("--expert", {"--variant": variant})
     _check_gate(suite, data, results, not_worse_than or [])
-    _check_idle({"--sets": bool(sets), "--device": bool(device)}, idle=not suite, of="--suite")
+    if not suite:
+        only_with("--suite", {"--sets": sets, "--device": device})
     for path in [*(models or []), *experts.values(), *([base] if base else [])]:
         check_model(path)
     from scimult.checkpoints import merge as merging
@@ -95,13 +94,6 @@ def merge(
         _gate(merged, not_worse_than or [], suite, data, sets or [], results, device)
     save_pretrained(out, merged.model.state_dict(), merged.tokenizer, merged.config)
     echo(f"{out}: {merged.config.provenance['merged']}")
-
-
-def _check_idle(given: dict[str, bool], *, idle: bool, of: str) -> None:
-    """Refuse options that would change nothing."""
-    named = [option for option, is_given in given.items() if is_given]
-    if idle and named:
-        raise ConfigError(f"{', '.join(named)} belongs to {of}", fix="leave it out")
 
 
 def _check_gate(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from scimult.config import StrictConfig
-from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.errors import ConfigError, DataError, one_of
 from scimult.evaluation.metrics import Scores
 from scimult.evaluation.per_query import AGAIN, read_per_query
 from scimult.evaluation.protocols import MACRO_F1
@@ -232,8 +232,7 @@ def _chosen(results: Iterable[Result], baseline: str, systems: Sequence[str]) ->
     known = {result.system: result for result in results}
     others = list(dict.fromkeys(systems)) or [name for name in known if name != baseline]
     for name in (baseline, *others):
-        if name not in known:
-            raise UnknownNameError("system", name, known)
+        one_of("system", name, known)
     if not others or baseline in others:
         raise ConfigError(
             "a baseline is compared with other systems", value=baseline, fix="name another system"

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from scimult.errors import UnknownNameError
-
 if TYPE_CHECKING:
     from scimult.evaluation.outcome import Outcome
 
@@ -98,19 +96,6 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 OWN_METRICS = {name for protocol in PROTOCOLS.values() for name in protocol.metrics}
 """What protocols compute that is no measure of ranked lists."""
-
-
-def known_protocol(name: str) -> str:
-    """Return ``name``.
-
-    Raises
-    ------
-    UnknownNameError
-        If no protocol has it; the message suggests one.
-    """
-    if name not in PROTOCOLS:
-        raise UnknownNameError("protocol", name, PROTOCOLS)
-    return name
 
 
 def function_of(name: str) -> Callable[[Any, Any, Any], Outcome]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.errors import ConfigError, DataError, one_of
 from scimult.inference.origin import sides_are_one, space_of
 from scimult.retrieval.shards import Precision, Space
 from scimult.tasks import ALL
@@ -37,9 +37,7 @@ def sides_of(model: SciMult, tasks: Iterable[str] = ()) -> dict[str, Role]:
     possible = model.paper_sides("candidate")
     names = list(tasks) or list(possible)
     for task in names:
-        if task not in model.tasks:
-            raise UnknownNameError("task", task, model.tasks.names)
-        if task not in possible:
+        if one_of("task", task, model.tasks.names) not in possible:
             raise ConfigError("task has no papers", value=task, fix="leave it out")
     return {task: possible[task] for task in possible if task in names}
 

@@ -156,7 +156,7 @@ def test_bm25_with_an_analyser_stands_beside_the_plain_one(suite: Path) -> None:
     ("lexical", "problem"),
     [
         ("x=bier", "did you mean 'beir'"),
-        ("x=words,stem=english", "unknown option of BM25"),
+        ("x=words,stem=english", "unknown option of a system"),
         ("x=words,stemmer=englsh", "did you mean 'english'"),
         ("x=words,b=2", "b is out of range"),
         ("x=words,k1=high", "k1 is out of range"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from scimult.errors import UnknownNameError
+from scimult.errors import one_of
 from scimult.library.filters import Where
 from scimult.library.state import State
 from scimult.retrieval.shards import Space
@@ -36,8 +36,7 @@ class Feed:
     where: Where | None = None
 
     def __post_init__(self) -> None:
-        if self.task not in self.state.manifest.sides:
-            raise UnknownNameError("task of this library", self.task, self.state.manifest.sides)
+        one_of("task of this library", self.task, self.state.manifest.sides)
 
     @property
     def space(self) -> Space:
