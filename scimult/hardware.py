@@ -6,9 +6,12 @@ import ctypes
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -195,3 +198,43 @@ def peak_memory() -> int:
 def peak_gpu_memory(device: torch.device) -> int | None:
     """Return the most bytes that tensors held on a GPU so far; ``None`` for a CPU."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+AUTO, TF32 = "auto", "tf32"
+DTYPES = {
+    "float32": torch.float32,
+    TF32: torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def resolve_dtype(dtype: str, device: torch.device) -> str:
+    """Return the type that ``auto`` stands for on a device; any other one as it is.
+
+    Raises
+    ------
+    ConfigError
+        If it is ``tf32`` and the device is no GPU.
+    """
+    if dtype == TF32 and device.type != "cuda":
+        fix = "use float32, bfloat16 or auto"
+        raise ConfigError(f"only GPUs have products in tf32, not {device}", value=dtype, fix=fix)
+    if dtype != AUTO:
+        return dtype
+    return "bfloat16" if multiplies_bfloat16(device) else "float32"
+
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+def made_ahead(make: Callable[[_In], _Out], items: Iterable[_In]) -> Iterator[_Out]:
+    """Yield ``make(item)`` of every item; the next one is made in a thread meanwhile."""
+    left = iter(items)
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenise") as thread:
+        ready = [thread.submit(make, item) for item in islice(left, 1)]
+        while ready:
+            made = ready.pop().result()
+            ready += [thread.submit(make, item) for item in islice(left, 1)]
+            yield made

@@ -365,7 +365,7 @@ class _incoming:
         self._rejects = Rejects(skip_bad)
 
     def __enter__(self) -> Iterator[Paper]:
-        from scimult.library.incoming import read_files
+        from scimult.library.records import read_files
 
         return read_files(self._files, self._rejects, format=self._form, columns=self._columns)
 

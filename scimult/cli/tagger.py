@@ -234,7 +234,7 @@ def tag(
 def _read(
     papers: list[str], form: str | None, column: list[str] | None, rejects: Any
 ) -> Iterator[Paper]:
-    from scimult.library.incoming import read_files
+    from scimult.library.records import read_files
 
     return read_files(papers, rejects, format=form, columns=columns_of(column))
 

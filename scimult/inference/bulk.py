@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from scimult import distributed
 from scimult.errors import ConfigError, DataError
-from scimult.inference.ahead import made_ahead
+from scimult.hardware import made_ahead
 from scimult.inference.encoder import SciMult
 from scimult.inference.origin import space_of
 from scimult.progress import note

@@ -17,14 +17,17 @@ from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.checkpoints.hub import PACKAGE
 from scimult.errors import ConfigError, one_of
 from scimult.hardware import (
+    AUTO,
+    DTYPES,
+    TF32,
     keep_freed_memory,
+    made_ahead,
     multiplies_bfloat16,
     products_in_tf32,
+    resolve_dtype,
     usable_device,
 )
-from scimult.inference.ahead import made_ahead
-from scimult.inference.fingerprint import fingerprint_of, stored_tensors
-from scimult.inference.precision import AUTO, DTYPES, TF32, resolve_dtype
+from scimult.inference.origin import fingerprint_of, stored_tensors
 from scimult.inference.texts import Texts, as_texts, in_blocks
 from scimult.models import embed_tokens_each
 from scimult.models.config import Pooling
