@@ -65,8 +65,6 @@ Pooling = Annotated[Literal["cls", "mean"] | None, typer.Option(help="Instead of
 Similarity = Annotated[
     Literal["dot", "cosine", "l2"] | None, typer.Option(help="Instead of the model's own.")
 ]
-# What the score of each similarity is; larger is closer in all of them.
-SCORES = {"dot": "dot product", "cosine": "cosine", "l2": "minus L2 distance"}
 
 
 def open_model(
@@ -152,6 +150,8 @@ def show_list(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
 
 def show_ranked(rows: list[dict[str, Any]], title: str, similarity: str, as_json: bool) -> None:
     """Print a ranked list; a table says what its scores are."""
+    from scimult.library.results import SCORES
+
     if not rows:
         echo("nothing to rank: there is no other paper", err=True)
     if not as_json:

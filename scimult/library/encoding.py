@@ -73,7 +73,8 @@ def encode_papers(
 
 
 def reference_to(model: SciMult, path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what opens the model again."""
+    """Return what opens the model again; a name on the hub stays one."""
+    path = path.resolve() if path.exists() else path
     given = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
     return {"path": str(path), "name": model.name, "dtype": model.dtype, "settings": given}
 
@@ -146,13 +147,8 @@ def create_library(
     """
     sides = sides_of(model, tasks)
     spaces = spaces_of(model, sides, precision)
-    where = path.resolve() if path.exists() else path
-    manifest = Manifest(
-        model=reference_to(model, where, settings),
-        vectors=folder_of(spaces),
-        sides=sides,
-        shared=shared_sides(model, sides),
-    )
+    reference, shared = reference_to(model, path, settings), shared_sides(model, sides)
+    manifest = Manifest(reference, folder_of(spaces), sides, shared)
     with atomic_folder(folder) as temporary:
         (temporary / PAPERS).mkdir()
         for task, space in spaces.items():

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from scimult.errors import ConfigError, one_of
 from scimult.files import FolderKind, atomic_folder, write_json, write_text
-from scimult.library.filters import Where
+from scimult.library.filters import Where, quoted
 from scimult.library.state import State
 from scimult.retrieval.shards import Space
 from scimult.types import FloatArray
@@ -144,7 +144,7 @@ def _pgvector(feed: Feed, folder: Path, name: str) -> int:
     columns = {column: _postgres_type(kind) for column, kind in feed.types.items()}
     typed = {"id": "text PRIMARY KEY", "title": "text", "abstract": "text", **columns}
     typed["vector"] = f"vector({feed.space.width})"
-    defined = ",\n".join(f"  {_quoted(column)} {kind}" for column, kind in typed.items())
+    defined = ",\n".join(f"  {quoted(column)} {kind}" for column, kind in typed.items())
     operators = _SPACES["pgvector"][feed.space.similarity]
     parts, count = [], 0
     for number, records in enumerate(feed.records()):
@@ -154,7 +154,7 @@ def _pgvector(feed: Feed, folder: Path, name: str) -> int:
             for record in records:
                 writer.writerow([_cell(record.get(column)) for column in typed])
         count += len(records)
-    listed = ", ".join(_quoted(column) for column in typed)
+    listed = ", ".join(quoted(column) for column in typed)
     copies = [f"\\copy {name} ({listed}) FROM '{part}' WITH (FORMAT csv)" for part in parts]
     sql = [
         "CREATE EXTENSION IF NOT EXISTS vector;",
@@ -257,7 +257,3 @@ def _cell(value: Any) -> Any:
         escaped = (str(item).replace("\\", "\\\\").replace('"', '\\"') for item in value)
         return "{" + ",".join(f'"{item}"' for item in escaped) + "}"
     return value
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -126,13 +126,8 @@ def summary(state: State) -> str:
 def facts_of(state: State) -> dict[str, Any]:
     """Return what a library holds and what made it, by name."""
     manifest = state.manifest
-    spaces = state.spaces
-    made_by = {
-        name: value
-        for name, value in next(iter(spaces.values())).made_by.items()
-        if name not in ("task", "role")
-    }
-    space = next(iter(spaces.values()))
+    space = next(iter(state.spaces.values()))
+    made_by = {name: v for name, v in space.made_by.items() if name not in ("task", "role")}
     return {
         "papers": int(state.live_N.sum()),
         "rows of removed papers": int(state.removed_N.sum()),
