@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +14,7 @@ from scimult.cli.checks import known_device
 from scimult.cli.output import echo, print_records
 
 if TYPE_CHECKING:
+    from scimult.data.lines import Rejects
     from scimult.inference import SciMult
     from scimult.inference.collection import Collection
     from scimult.types import FloatArray, Kind, Role
@@ -82,24 +85,32 @@ def open_model(
     )
 
 
-def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
-    """Read papers or labels; what ``--skip-bad`` left out is named on stderr."""
+@contextmanager
+def rejecting(skip_bad: bool) -> Iterator[Rejects]:
+    """Yield what takes bad records; what was left out is named on stderr at the end."""
     from scimult.data.lines import Rejects
-    from scimult.inference.collection import read_collection
 
     rejects = Rejects(skip_bad)
-    collection = read_collection(path, kind, rejects)
-    if rejects.counts:
-        echo(rejects.summary(), err=True)
-    return collection
+    try:
+        yield rejects
+    finally:
+        if rejects.counts:
+            echo(rejects.summary(), err=True)
+
+
+def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
+    """Read papers or labels; what ``--skip-bad`` left out is named on stderr."""
+    from scimult.inference.collection import read_collection
+
+    with rejecting(skip_bad) as rejects:
+        return read_collection(path, kind, rejects)
 
 
 def embed(
     model: SciMult, collection: Collection, task: str, role: Role, no_cache: bool
 ) -> FloatArray:
     """Encode a collection, or read its embeddings from the user's cache."""
-    from scimult.inference.cache import EmbeddingCache
-    from scimult.inference.embeddings import encode_collection
+    from scimult.inference.cache import EmbeddingCache, encode_collection
 
     cache = None if no_cache else EmbeddingCache.of_user()
     return encode_collection(model, collection, task=task, role=role, cache=cache)

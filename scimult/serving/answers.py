@@ -20,9 +20,9 @@ from scimult.matching.affinity import Rule, affinities
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex
 from scimult.serving import schemas
-from scimult.serving.evidence import evidence_for
 from scimult.serving.labels import LabelSpace, Tags
 from scimult.serving.served import Served
+from scimult.tagging.evidence import evidence_for
 from scimult.tagging.tagger import SuggestedTag
 from scimult.types import FloatArray, Text
 
