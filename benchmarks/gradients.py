@@ -11,9 +11,9 @@ from torch import Tensor
 
 from benchmarks.training import Setting, batches_of
 from scimult.models import Encoder, PackedTexts
-from scimult.training.gradient_sums import GradientSums
 from scimult.training.learned import Values
 from scimult.training.objective import Objective, PartResult
+from scimult.training.optim import GradientSums
 from scimult.training.passes import Graph, MicroBatchTexts, pass_in_chunks, pass_whole
 
 # Of the float32 pass that is compared with: cutting it changes the gradient by 1e-6.

@@ -68,8 +68,8 @@ class UnknownNameError(SciMultError):
         )
 
 
-def one_of(what: str, value: object, known: Iterable[str]) -> str:
-    """Return a name that must be one of ``known``.
+def one_of(what: str, value: object, known: Iterable[str], **place: Any) -> str:
+    """Return a name that must be one of ``known``; ``place`` is that of the error.
 
     Raises
     ------
@@ -78,7 +78,9 @@ def one_of(what: str, value: object, known: Iterable[str]) -> str:
     """
     names = list(known)
     if not isinstance(value, str) or value not in names:
-        raise UnknownNameError(what, value if isinstance(value, str) else repr(value), names)
+        raise UnknownNameError(
+            what, value if isinstance(value, str) else repr(value), names, **place
+        )
     return value
 
 

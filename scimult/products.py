@@ -195,7 +195,7 @@ def _packed_linear(packed: Tensor, bias: Tensor | None, x_ND: Tensor) -> Tensor:
     return found
 
 
-def round_linears(model: nn.Module, zero: int) -> None:
+def round_linears(model: nn.Module, zero: int | None = None) -> None:
     """Let the linears of a model that is only read multiply bytes, on a CPU.
 
     Each row of weights counts steps of 1/127 of its largest, each row of inputs steps of its
@@ -205,9 +205,11 @@ def round_linears(model: nn.Module, zero: int) -> None:
     ----------
     model : nn.Module
         In float32.
-    zero : int
-        See :func:`zero_of_bytes`.
+    zero : int, optional
+        By default that of :func:`zero_of_bytes`.
     """
+    zero = zero or zero_of_bytes()
+    assert zero is not None, "this CPU has no products of bytes"
     for linear in model.modules():
         if isinstance(linear, nn.Linear):
             weight_MD = linear.weight.detach()

@@ -16,6 +16,9 @@ from scimult.errors import ConfigError, DataError, StorageError
 
 KEY = "SCIMULT_API_KEY"
 _SECONDS = 120
+# Of the error at an option that a service does not take from afar.
+NO_SERVER = "--library or --papers, not with --server"
+OWN_REQUEST = "; filters go into a request of your own"
 
 Server = Annotated[
     str | None,
@@ -24,39 +27,6 @@ Server = Annotated[
         "--library: nothing is loaded here. $SCIMULT_API_KEY is its key."
     ),
 ]
-
-
-def only_server(others: Mapping[str, object]) -> None:
-    """Check that nothing is asked for that a service does not take from afar.
-
-    Raises
-    ------
-    ConfigError
-        With the first option that was given.
-    """
-    used = [name for name, value in others.items() if value not in (None, False, 0, [], ())]
-    if used:
-        fix = f"leave out {', '.join(used)}; filters go into a request of your own"
-        raise ConfigError(f"{used[0]} and --server do not go together", fix=fix)
-
-
-def listing(
-    top: int,
-    offset: int,
-    min_score: float | None,
-    exclude: list[str] | None,
-    percentile: bool,
-    exact: bool,
-) -> dict[str, Any]:
-    """Return the fields that say which part of a list is asked for, and what of each paper."""
-    return {
-        "k": None if min_score is not None else top,
-        "offset": offset,
-        "min_score": min_score,
-        "exclude": exclude,
-        "percentile": percentile,
-        "method": "exact" if exact else "auto",
-    }
 
 
 def ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +39,7 @@ def ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
     verb : str
         Path of the question.
     question : mapping
-        Its fields; those that are ``None`` are left out.
+        Its fields.
 
     Raises
     ------
@@ -84,12 +54,11 @@ def ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
     if address.scheme not in ("http", "https") or not address.netloc:
         fix = "write an address such as http://127.0.0.1:8000"
         raise ConfigError("no address of a service", value=server, fix=fix)
-    asked = {name: value for name, value in question.items() if value is not None}
     headers = {"Content-Type": "application/json"}
     if os.environ.get(KEY):
         headers["Authorization"] = f"Bearer {os.environ[KEY]}"
     url = f"{server.rstrip('/')}/{verb}"
-    request = Request(url, json.dumps(asked).encode(), headers, method="POST")
+    request = Request(url, json.dumps(question).encode(), headers, method="POST")
     try:
         with urlopen(request, timeout=_SECONDS) as answer:
             reply = json.load(answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -75,6 +75,29 @@ def check_output_file(out: Path, overwrite: bool | None, inputs: Iterable[Path])
         choice = "" if overwrite is None else ", or --overwrite to replace this one"
         fix = f"choose another file{choice}"
         raise StorageError("output exists already", path=out, fix=fix)
+
+
+def only_with(what: str, options: Mapping[str, object], hint: str = "") -> None:
+    """Refuse options that would change nothing here.
+
+    Parameters
+    ----------
+    what : str
+        Whose options these are, for the message.
+    options : mapping
+        Their values by name; those that were not given are None, false, zero or empty.
+    hint : str
+        Ends the fix.
+
+    Raises
+    ------
+    ConfigError
+        If one was given.
+    """
+    given = [name for name, value in options.items() if value not in (None, False, 0, [], ())]
+    if given:
+        fix = f"leave out {', '.join(given)}{hint}"
+        raise ConfigError(f"{', '.join(given)} goes with {what}", fix=fix)
 
 
 def named_values(

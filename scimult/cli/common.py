@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +14,7 @@ from scimult.cli.checks import known_device
 from scimult.cli.output import echo, print_records
 
 if TYPE_CHECKING:
+    from scimult.data.lines import Rejects
     from scimult.inference import SciMult
     from scimult.inference.collection import Collection
     from scimult.types import FloatArray, Kind, Role
@@ -65,8 +68,6 @@ Pooling = Annotated[Literal["cls", "mean"] | None, typer.Option(help="Instead of
 Similarity = Annotated[
     Literal["dot", "cosine", "l2"] | None, typer.Option(help="Instead of the model's own.")
 ]
-# What the score of each similarity is; larger is closer in all of them.
-SCORES = {"dot": "dot product", "cosine": "cosine", "l2": "minus L2 distance"}
 
 
 def open_model(
@@ -84,24 +85,32 @@ def open_model(
     )
 
 
-def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
-    """Read papers or labels; what ``--skip-bad`` left out is named on stderr."""
+@contextmanager
+def rejecting(skip_bad: bool) -> Iterator[Rejects]:
+    """Yield what takes bad records; what was left out is named on stderr at the end."""
     from scimult.data.lines import Rejects
-    from scimult.inference.collection import read_collection
 
     rejects = Rejects(skip_bad)
-    collection = read_collection(path, kind, rejects)
-    if rejects.counts:
-        echo(rejects.summary(), err=True)
-    return collection
+    try:
+        yield rejects
+    finally:
+        if rejects.counts:
+            echo(rejects.summary(), err=True)
+
+
+def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
+    """Read papers or labels; what ``--skip-bad`` left out is named on stderr."""
+    from scimult.inference.collection import read_collection
+
+    with rejecting(skip_bad) as rejects:
+        return read_collection(path, kind, rejects)
 
 
 def embed(
     model: SciMult, collection: Collection, task: str, role: Role, no_cache: bool
 ) -> FloatArray:
     """Encode a collection, or read its embeddings from the user's cache."""
-    from scimult.inference.cache import EmbeddingCache
-    from scimult.inference.embeddings import encode_collection
+    from scimult.inference.cache import EmbeddingCache, encode_collection
 
     cache = None if no_cache else EmbeddingCache.of_user()
     return encode_collection(model, collection, task=task, role=role, cache=cache)
@@ -152,6 +161,8 @@ def show_list(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
 
 def show_ranked(rows: list[dict[str, Any]], title: str, similarity: str, as_json: bool) -> None:
     """Print a ranked list; a table says what its scores are."""
+    from scimult.library.results import SCORES
+
     if not rows:
         echo("nothing to rank: there is no other paper", err=True)
     if not as_json:

@@ -1,4 +1,4 @@
-"""``scimult compare``: how much better a system is than another, and how sure that is."""
+"""``scimult compare``, ``correlate`` and ``export-results``: what is made of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from scimult.cli.checks import named_values
-from scimult.cli.output import print_table
+from scimult.cli.output import echo, print_table
 from scimult.errors import ConfigError
 
 RESAMPLES = 10_000
@@ -112,3 +112,57 @@ def _compare_runs(
     for table in tables:
         print_table(table)
     typer.echo(f"tables in {path.with_suffix('.md')}, .tex and .csv, full precision in {path}")
+
+
+def correlate(
+    results: Annotated[
+        Path, typer.Argument(help="Folder that scimult evaluate wrote.", show_default=False)
+    ],
+    method: Annotated[
+        Literal["pearson", "spearman", "kendall"], typer.Option(help="What is printed.")
+    ] = "pearson",
+) -> None:
+    """Correlations between data sets over systems; writes all methods as JSON and Markdown."""
+    from scimult.evaluation.correlation import METHODS, correlation_table
+    from scimult.evaluation.correlation import correlate as correlate_sets
+    from scimult.files import write_json, write_text
+    from scimult.table import to_markdown
+
+    correlation = correlate_sets(results)
+    write_json(results / "correlation.json", correlation.model_dump(mode="json"))
+    pages = [to_markdown(correlation_table(correlation, name), level=1) for name in METHODS]
+    write_text(results / "correlation.md", "\n".join(pages))
+    print_table(correlation_table(correlation, method))
+    echo(f"all methods in {results / 'correlation.md'}, full precision beside it")
+
+
+def export_results(
+    results: Annotated[
+        list[Path], typer.Argument(help="Folders that scimult evaluate wrote.", show_default=False)
+    ],
+    to: Annotated[
+        Literal["csv", "mteb", "beir"],
+        typer.Option(
+            help="csv: all scores; mteb: result files of MTEB; beir: ranked lists as JSON, query "
+            "to document to score (what PMC-Patients asks for, too)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    systems: Annotated[
+        list[str] | None, typer.Option(help="Only this system (repeatable).")
+    ] = None,
+    sets: Annotated[list[str] | None, typer.Option(help="Only this set (repeatable).")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(help="SET=NAME: what MTEB calls a set (repeatable); default: the same."),
+    ] = None,
+) -> None:
+    """Write CSV, MTEB's result files, or runs as BEIR and PMC-Patients read them."""
+    from scimult.evaluation import exports
+
+    form, example = "SET=NAME, letters and digits", "scifact=SciFact"
+    called = named_values(names or [], "a name", form, example, str.isidentifier)
+    written = exports.export_results(
+        results, to, out, systems=systems or [], sets=sets or [], names=called
+    )
+    echo(f"{len(written):,} file{'s' if len(written) > 1 else ''} in {out}")

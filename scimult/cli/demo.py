@@ -1,4 +1,4 @@
-"""``scimult demo``: the whole job on a generated world, as commands that can be run by hand."""
+"""``scimult generate`` and ``demo``: an invented world, and the whole job on it by commands."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli.output import echo
 from scimult.errors import ConfigError, SciMultError
 
 # One thread per rank, or the ranks fight over the cores; no GPU, so that every machine agrees.
@@ -83,3 +84,24 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
         fix = "read its last lines; it can be run by hand, and the demo continues from there"
         raise SciMultError(f"command failed with exit code {code}", value=line, fix=fix)
     typer.echo(f"({time.perf_counter() - started:.0f} s)")
+
+
+def generate(
+    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    papers: Annotated[int, typer.Option(help="Number of papers, at least 300.")] = 3000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same files.")] = 0,
+) -> None:
+    """Write papers, citations, fields, queries and clicks, with evaluation sets held out.
+
+    OUT/train is input of scimult prepare, OUT/eval of scimult evaluate.
+    """
+    from scimult.config import validate
+    from scimult.files import check_replaceable
+    from scimult.preparation.world import WorldSettings, make_world, write_world
+    from scimult.preparation.world.layout import WORLD
+
+    settings = validate(WorldSettings, {"papers": papers, "seed": seed})
+    check_replaceable(out, WORLD)
+    records = write_world(make_world(settings), out)
+    for name, count in records.items():
+        echo(f"{count:>9,}  {out / name}")

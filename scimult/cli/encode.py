@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from scimult.cli.checks import check_inputs, check_model
-from scimult.cli.common import Device, Dtype, Model, Pooling, Similarity, SkipBad
+from scimult.cli.checks import check_inputs, check_model, named_values
+from scimult.cli.common import Device, Dtype, Model, Pooling, Similarity, SkipBad, rejecting
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, StorageError
 from scimult.files import check_replaceable
@@ -85,13 +85,15 @@ def encode(
     check_inputs(texts)
     if not overwrite:
         _check_out(out)
-    from scimult.data.lines import Rejects
     from scimult.inference import SciMult
     from scimult.inference.bulk import BulkEncoder, Part, encode_shards, local_device
     from scimult.inference.incoming import count_records, read_texts
     from scimult.tasks import ALL
 
-    mine, columns = Part.parse(part), _columns(column or [])
+    fields = named_values(
+        column or (), "a column", "NAME=FIELD", "--column title=display_name", lambda field: True
+    )
+    mine, columns = Part.parse(part), {name: field or None for name, field in fields.items()}
     if overwrite and mine.count > 1:
         fix = "remove the folder before the parts start"
         raise ConfigError("parts cannot overwrite: they would remove each other's", fix=fix)
@@ -111,13 +113,11 @@ def encode(
         return
     encoder = SciMult.from_pretrained(model, device=local_device(device), **loading)
     kind = "paper" if task == ALL else encoder.kind(task, role)
-    rejects = Rejects(skip_bad)
     total = count_records(texts, kind, file_format)
     bulk = BulkEncoder(encoder, out, task=task, role=role, precision=store, overwrite=overwrite)
-    incoming = read_texts(texts, kind, rejects, **reading)
-    done = encode_shards(bulk, incoming, rows=rows, part=mine, total=total)
-    if rejects.counts:
-        echo(rejects.summary(), err=True)
+    with rejecting(skip_bad) as rejects:
+        incoming = read_texts(texts, kind, rejects, **reading)
+        done = encode_shards(bulk, incoming, rows=rows, part=mine, total=total)
     where = f"{out}/{{{','.join(bulk.folders)}}}" if task == ALL else str(out)
     if done.missing:
         echo(
@@ -130,16 +130,6 @@ def encode(
     known = "" if done.encoded == done.texts else f", {done.encoded:,} of them now"
     words = f"{done.texts:,} embeddings of width {encoder.width}, by {encoder.dtype}{known}"
     echo(f"{where}: {words}")
-
-
-def _columns(given: list[str]) -> dict[str, str | None]:
-    columns: dict[str, str | None] = {}
-    for item in given:
-        name, separator, column = item.partition("=")
-        if not (name and separator):
-            raise ConfigError("not a column", value=item, fix="write --column title=display_name")
-        columns[name] = column or None
-    return columns
 
 
 def _check_out(out: Path) -> None:

@@ -1,4 +1,4 @@
-"""``scimult export``: a model for other libraries, or from a checkpoint of a run."""
+"""``scimult export`` and ``package``: a model for other libraries, or as a wheel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scimult.cli.checks import check_model, check_output_file
+from scimult.cli.checks import check_model, check_output_file, only_with
 from scimult.cli.common import Pooling, Similarity
 from scimult.cli.output import echo
 from scimult.errors import ConfigError
@@ -15,6 +15,7 @@ from scimult.files import check_replaceable, folder_bytes
 
 if TYPE_CHECKING:
     from scimult.checkpoints import Pretrained
+
 
 Target = Literal["pretrained", "folded", "sentence-transformers", "onnx", "released"]
 Side = Literal["query", "candidate"]
@@ -58,10 +59,8 @@ def export(
     else:
         check_replaceable(out)
     check_model(Path(model))
-    for option, value in (("--task", task), ("--side", side)):
-        if value is not None and to not in _OF_ONE_ROUTE:
-            fix = f"leave {option} out, or export to {' or '.join(_OF_ONE_ROUTE)}"
-            raise ConfigError(f"{option} has no meaning for {to}", value=value, fix=fix)
+    if to not in _OF_ONE_ROUTE:
+        only_with(" and ".join(_OF_ONE_ROUTE), {"--task": task, "--side": side})
     if step is not None and (pooling or similarity):
         fix = "leave --pooling and --similarity out: a run was trained with its own"
         raise ConfigError("a run's checkpoint keeps its settings", value=model, fix=fix)
@@ -71,7 +70,7 @@ def export(
 
 def _open(model: str, step: int | None, pooling: Pooling, similarity: Similarity) -> Pretrained:
     if step is not None:
-        from scimult.training.export import load_step
+        from scimult.training.folder import load_step
 
         return load_step(Path(model), step)
     from scimult.checkpoints import load_pretrained
@@ -108,3 +107,26 @@ def _write(
         notes.extend(write_released(out, pretrained))
     size = out.stat().st_size if out.is_file() else folder_bytes(out)
     return [f"{out}: {to}, {size / 1e6:,.1f} MB", *notes]
+
+
+def package(
+    model: Annotated[
+        Path,
+        typer.Argument(help="A run, a saved model, a Hugging Face folder or a name on the hub."),
+    ],
+    name: Annotated[
+        str, typer.Option(help="Of the model: package:NAME opens it.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Folder that gets the wheel.")] = Path("dist"),
+    package_version: Annotated[str, typer.Option(help="Version of the package.")] = "1.0",
+    pooling: Pooling = None,
+    similarity: Similarity = None,
+) -> None:
+    """Write a wheel that holds a model: pip install it, then use --model package:NAME."""
+    check_model(model)
+    from scimult.checkpoints import load_pretrained
+    from scimult.checkpoints.package import write_wheel
+
+    pretrained = load_pretrained(model, pooling=pooling, similarity=similarity)
+    wheel = write_wheel(out, pretrained, name, package_version)
+    echo(f"{wheel}: {wheel.stat().st_size / 1e6:,.1f} MB; once installed, --model package:{name}")

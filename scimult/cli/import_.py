@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scimult.cli.checks import check_model, named_values
+from scimult.cli.checks import check_model, named_values, only_with
 from scimult.cli.output import echo
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import check_replaceable
@@ -81,7 +80,7 @@ def import_(
         raise ConfigError(
             "one thing is imported at a time", fix="give --released FILE, or --base MODEL"
         )
-    _refuse(for_base if base is None else for_released, "--released" if base is None else "--base")
+    only_with("--base", for_base) if base is None else only_with("--released", for_released)
     check_replaceable(out)
     if base is not None:
         adapters = _named(base, adapter or [])
@@ -97,12 +96,6 @@ def import_(
     weights = pretrained.model.state_dict()
     save_pretrained(out, weights, pretrained.tokenizer, pretrained.config)
     echo(f"model saved in {out}")
-
-
-def _refuse(options: Mapping[str, object], option: str) -> None:
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise ConfigError(f"{', '.join(given)} has no meaning with {option}", fix="leave it out")
 
 
 def _released(

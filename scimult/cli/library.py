@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from scimult.cli.checks import check_model
-from scimult.cli.common import AsJson, Device, Dtype, Model, Pooling, Similarity, SkipBad
+from scimult.cli.checks import check_model, named_values
+from scimult.cli.common import (
+    AsJson,
+    Device,
+    Dtype,
+    Model,
+    Pooling,
+    Similarity,
+    SkipBad,
+    rejecting,
+)
 from scimult.cli.output import echo, print_records
 from scimult.errors import DataError, StorageError
 
@@ -86,12 +96,12 @@ def create(
         fix = "scimult library sync makes it hold the papers; or choose another folder"
         raise StorageError("a library is here already", path=folder, fix=fix)
     check_replaceable(folder)
-    with _incoming(papers, form, column, skip_bad) as incoming:
+    with incoming(papers, form, column, skip_bad) as read:
         from scimult.library import Library
 
         made = Library.create(
             folder,
-            incoming,
+            read,
             model=model,
             tasks=task or (),
             precision=precision,
@@ -116,7 +126,7 @@ def add(
     skip_bad: SkipBad = False,
 ) -> None:
     """Take papers in: new ones, and others of ids that are there."""
-    _change("add", folder, _incoming(papers, form, column, skip_bad), model, device, vectors)
+    _change("add", folder, incoming(papers, form, column, skip_bad), model, device, vectors)
 
 
 @library.command()
@@ -131,13 +141,13 @@ def sync(
     skip_bad: SkipBad = False,
 ) -> None:
     """Make the library hold exactly these papers: encode what changed, remove what is gone."""
-    _change("sync", folder, _incoming(papers, form, column, skip_bad), model, device, vectors)
+    _change("sync", folder, incoming(papers, form, column, skip_bad), model, device, vectors)
 
 
 def _change(
     how: Literal["add", "sync"],
     folder: Path,
-    files: _incoming,
+    files: AbstractContextManager[Iterator[Paper]],
     model: Path | None,
     device: str | None,
     vectors: Path | None,
@@ -145,9 +155,9 @@ def _change(
     from scimult.library import Library
 
     opened = Library.open(folder, model=model, device=device)
-    with files as incoming:
+    with files as read:
         change = opened.add if how == "add" else opened.sync
-        changes = change(incoming, vectors=vectors, show_progress=True)
+        changes = change(read, vectors=vectors, show_progress=True)
     _tell(folder, len(opened), changes)
 
 
@@ -223,18 +233,16 @@ def tune(
     skip_bad: SkipBad = False,
 ) -> None:
     """Choose the share of BM25 on queries, for search --words tuned."""
-    from scimult.data.lines import Rejects, read_jsonl
+    from scimult.data.lines import read_jsonl
     from scimult.library import Library
     from scimult.library.tuning import Question
 
-    rejects = Rejects(skip_bad)
-    records = rejects.keep(
-        read_jsonl(queries, rejects),
-        lambda record: Question(record.text("query"), record.identifiers("ids")),
-    )
-    tuned = Library.open(folder, model=model, device=device).tune_words(records, task=task)
-    if rejects.counts:
-        echo(rejects.summary(), err=True)
+    with rejecting(skip_bad) as rejects:
+        records = rejects.keep(
+            read_jsonl(queries, rejects),
+            lambda record: Question(record.text("query"), record.identifiers("ids")),
+        )
+        tuned = Library.open(folder, model=model, device=device).tune_words(records, task=task)
     rows = [
         {"BM25's share": str(share), "nDCG@10": f"{100 * score:.2f}"}
         for share, score in tuned.scores.items()
@@ -351,39 +359,25 @@ def export(
     echo(f"{url or out}: {count:,} papers for {to}")
 
 
-class _incoming:
-    """The papers of files, as a context that says what was left out of them."""
+@contextmanager
+def incoming(
+    files: list[str], form: str | None, column: list[str] | None, skip_bad: bool
+) -> Iterator[Iterator[Paper]]:
+    """Yield the papers of files; what was left out of them is named at the end."""
+    from scimult.data.importers.files import find_files
+    from scimult.library.records import read_files
 
-    def __init__(
-        self, files: list[str], form: str | None, column: list[str] | None, skip_bad: bool
-    ) -> None:
-        from scimult.data.importers.files import find_files
-        from scimult.data.lines import Rejects
-
-        find_files(files)
-        self._files, self._form, self._columns = files, form, columns_of(column)
-        self._rejects = Rejects(skip_bad)
-
-    def __enter__(self) -> Iterator[Paper]:
-        from scimult.library.incoming import read_files
-
-        return read_files(self._files, self._rejects, format=self._form, columns=self._columns)
-
-    def __exit__(self, *_: object) -> None:
-        if self._rejects.counts:
-            echo(self._rejects.summary(), err=True)
+    find_files(files)
+    columns = columns_of(column)
+    with rejecting(skip_bad) as rejects:
+        yield read_files(files, rejects, format=form, columns=columns)
 
 
 def columns_of(given: list[str] | None) -> dict[str, str | None]:
     """Return the fields of options such as ``--column abstract=summary``; None if empty."""
-    fields: dict[str, str | None] = {}
-    for text in given or ():
-        name, sign, field = text.partition("=")
-        if not (sign and name.strip()):
-            fix = "write NAME=FIELD, such as --column abstract=summary"
-            raise DataError("no column", value=text, fix=fix)
-        fields[name.strip()] = field.strip() or None
-    return fields
+    example = "--column abstract=summary"
+    fields = named_values(given or (), "a column", "NAME=FIELD", example, lambda field: True)
+    return {name.strip(): field.strip() or None for name, field in fields.items()}
 
 
 def _tell(folder: Path, count: int, changes: Changes) -> None:

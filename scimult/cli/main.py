@@ -1,4 +1,4 @@
-"""The command ``scimult``: one thin file per verb, and one place where errors become messages.
+"""The command ``scimult``: thin files of verbs, and one place where errors become messages.
 
 A verb's file imports what is heavy (torch, our models) inside its function, so that
 ``scimult --help`` stays instant.
@@ -21,32 +21,26 @@ from typer.core import TyperGroup
 
 from scimult import __version__
 from scimult.cli.card import card
-from scimult.cli.compare import compare
-from scimult.cli.correlate import correlate
+from scimult.cli.compare import compare, correlate, export_results
 from scimult.cli.cross_routes import cross_routes
-from scimult.cli.curves import curves
-from scimult.cli.demo import demo
+from scimult.cli.demo import demo, generate
 from scimult.cli.encode import encode
 from scimult.cli.evaluate import evaluate
-from scimult.cli.export import export
-from scimult.cli.export_results import export_results
+from scimult.cli.export import export, package
 from scimult.cli.extras import not_installed
-from scimult.cli.generate import generate
-from scimult.cli.grow_task import grow_task
 from scimult.cli.import_ import import_
 from scimult.cli.interference import interference
 from scimult.cli.library import library
 from scimult.cli.match_reviewers import match_reviewers
-from scimult.cli.merge import merge
+from scimult.cli.merge import grow_task, merge
 from scimult.cli.mine import mine
 from scimult.cli.mteb import mteb
 from scimult.cli.output import echo, show_messages
-from scimult.cli.package import package
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
 from scimult.cli.report import report
-from scimult.cli.runs import runs
+from scimult.cli.runs import curves, runs
 from scimult.cli.search import search
 from scimult.cli.serve import mcp, serve
 from scimult.cli.study import study

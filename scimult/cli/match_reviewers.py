@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scimult.cli.checks import check_model
-from scimult.cli.common import Device, Dtype, Model, NoCache, Pooling, SkipBad, embed, open_model
+from scimult.cli.common import (
+    Device,
+    Dtype,
+    Model,
+    NoCache,
+    Pooling,
+    SkipBad,
+    embed,
+    open_model,
+    rejecting,
+)
 from scimult.cli.output import echo, print_table
 from scimult.errors import ConfigError, DataError
 from scimult.files import check_replaceable
@@ -84,7 +94,6 @@ def match_reviewers(
         fix = "give --reviewers and --max-papers, or none of the loads"
         raise ConfigError("an assignment needs both loads", fix=fix)
     check_model(model)
-    from scimult.data.lines import Rejects
     from scimult.inference.collection import Collection
     from scimult.matching.affinity import Rule
     from scimult.matching.match import MATCHED, Wanted, Weighting, match
@@ -92,13 +101,11 @@ def match_reviewers(
 
     check_replaceable(out, MATCHED)
     rule = Rule.parse(score)
-    rejects = Rejects(skip_bad)
-    read = _read(venue, papers, publications, rejects)
-    pairs = read_conflicts(conflicts, read, rejects) if conflicts else set()
-    venues = {} if venue_weights is None else _venue_weights(venue_weights, rejects)
+    with rejecting(skip_bad) as rejects:
+        read = _read(venue, papers, publications, rejects)
+        pairs = read_conflicts(conflicts, read, rejects) if conflicts else set()
+        venues = {} if venue_weights is None else _venue_weights(venue_weights, rejects)
     weighting = Weighting(half_life, datetime.now(timezone.utc).year, venues)
-    if rejects.counts:
-        echo(rejects.summary(), err=True)
     encoder = open_model(model, device, dtype, pooling, "cosine")
     place = venue or papers
     assert place is not None

@@ -1,4 +1,4 @@
-"""``scimult merge``: one model out of several that started from one base."""
+"""``scimult merge`` and ``grow-task``: one model out of several, or with a task more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scimult.cli.checks import check_model, named_values
+from scimult.cli.checks import check_model, named_values, only_with
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, SciMultError
 from scimult.files import check_replaceable
@@ -67,18 +67,17 @@ def merge(
     if bool(models) == bool(experts) or (share_experts and not one_model):
         fix = "name models, or one model with --share-experts, or --expert TASK=MODEL for each task"
         raise ConfigError("one way of merging at a time", fix=fix)
-    _check_idle(
-        {
-            "--method": method != "average",
-            "--base": base is not None,
-            "--share": bool(share and experts),
-        },
-        idle=share_experts or bool(experts),
-        of="whole models",
-    )
-    _check_idle({"--variant": variant is not None}, idle=not experts, of="--expert")
+    if share_experts or experts:
+        shares = bool(share and experts)
+        only_with(
+            "whole models",
+            {"--method": method != "average", "--base": base, "--share": shares},
+        )
+    if not experts:
+        only_with("--expert", {"--variant": variant})
     _check_gate(suite, data, results, not_worse_than or [])
-    _check_idle({"--sets": bool(sets), "--device": bool(device)}, idle=not suite, of="--suite")
+    if not suite:
+        only_with("--suite", {"--sets": sets, "--device": device})
     for path in [*(models or []), *experts.values(), *([base] if base else [])]:
         check_model(path)
     from scimult.checkpoints import merge as merging
@@ -95,13 +94,6 @@ def merge(
         _gate(merged, not_worse_than or [], suite, data, sets or [], results, device)
     save_pretrained(out, merged.model.state_dict(), merged.tokenizer, merged.config)
     echo(f"{out}: {merged.config.provenance['merged']}")
-
-
-def _check_idle(given: dict[str, bool], *, idle: bool, of: str) -> None:
-    """Refuse options that would change nothing."""
-    named = [option for option, is_given in given.items() if is_given]
-    if idle and named:
-        raise ConfigError(f"{', '.join(named)} belongs to {of}", fix="leave it out")
 
 
 def _check_gate(
@@ -182,3 +174,46 @@ def _gate(
     if worse:
         fix = "try other shares, or leave --not-worse-than out; nothing was written"
         raise SciMultError(f"the merged model is worse on {'; '.join(worse)}", fix=fix)
+
+
+def grow_task(
+    model: Annotated[Path, typer.Argument(help="A run, a saved model or a Hugging Face folder.")],
+    name: Annotated[str, typer.Option(help="Name of the new task.")],
+    like: Annotated[str, typer.Option(help="Known task whose weights are copied.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the grown model to.")],
+    instruction: Annotated[
+        str | None,
+        typer.Option(help="What the task asks for; by default that of --like."),
+    ] = None,
+    query_kind: Annotated[
+        str | None,
+        typer.Option(help="paper, label or query; by default as --like."),
+    ] = None,
+    candidate_kind: Annotated[
+        str | None,
+        typer.Option(help="paper, label or query; by default as --like."),
+    ] = None,
+) -> None:
+    """Add a task to a model: its own weights start as a copy of a known task's.
+
+    Then name the grown model as model.base of a run whose tasks list the new one.
+    """
+    check_replaceable(out)
+    check_model(model)
+    from scimult.checkpoints import read_config, save_pretrained
+    from scimult.checkpoints.grow import grow_task as grow
+    from scimult.config import validate
+    from scimult.tasks import Task, TaskSet
+
+    known = TaskSet(read_config(model).tasks)[like]
+    changes = {
+        "name": name,
+        "instruction": instruction,
+        "query_kind": query_kind,
+        "candidate_kind": candidate_kind,
+    }
+    given = {key: value for key, value in changes.items() if value is not None}
+    task = validate(Task, known.model_dump() | given, "options of grow-task")
+    grown = grow(model, task, like)
+    save_pretrained(out, grown.model.state_dict(), grown.tokenizer, grown.config)
+    echo(f"{out}: tasks {', '.join(grown.tasks.names)}; {name} starts as {like}")

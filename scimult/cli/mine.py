@@ -69,7 +69,7 @@ def mine(
     ] = False,
 ) -> None:
     """Replace the hard negatives of a prepared folder; texts and tokens stay."""
-    from scimult.cli.tables import print_prepared
+    from scimult.cli.output import print_prepared
     from scimult.config import apply_overrides, read_yaml, validate
     from scimult.data.prepared import PreparedData
     from scimult.preparation.mining.config import MiningConfig

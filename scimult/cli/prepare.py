@@ -182,7 +182,7 @@ def _download(name: str, folder: Path | None, overrides: Sequence[str]) -> None:
 
 
 def _list_sources() -> None:
-    from scimult.cli.tables import print_sources
+    from scimult.cli.output import print_sources
     from scimult.preparation.sources import SOURCES
 
     print_sources([SOURCES[name] for name in SOURCES])
@@ -223,7 +223,7 @@ def _convert(
     choices: Mapping[str, bool],
 ) -> None:
     """Write the raw files of a public source and say what was counted."""
-    from scimult.cli.tables import print_counts
+    from scimult.cli.output import print_counts
     from scimult.config import apply_overrides, validate
     from scimult.preparation.sources import SOURCES, convert
 
@@ -252,7 +252,7 @@ def _build(
 ) -> None:
     """Prepare, mine and tokenise what a configuration names."""
     from scimult.cli.mine import open_encoder
-    from scimult.cli.tables import print_prepared
+    from scimult.cli.output import print_prepared
     from scimult.config import load_config
     from scimult.data.tokenization import TextTokenizer
     from scimult.preparation.collected import REJECTS_FILE

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scimult.cli.at_server import Server, ask, listing, only_server, rows_of
-from scimult.cli.checks import check_use, real_text
+from scimult.cli.at_server import NO_SERVER, OWN_REQUEST, Server
+from scimult.cli.checks import check_use, only_with, real_text
 from scimult.cli.common import (
     AsJson,
     Device,
@@ -33,8 +33,7 @@ from scimult.cli.in_library import (
     Offset,
     Percentile,
     Where,
-    show_hits,
-    show_rows,
+    show_answer,
     where_papers_are,
 )
 from scimult.cli.output import echo
@@ -107,38 +106,30 @@ def recommend(
     }
     of_papers = {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
     heading = title or ", ".join(paper or ["a new paper"])
+    question = {
+        "ids": paper,
+        "title": title,
+        "abstract": abstract,
+        "task": task,
+        "k": None if min_score is not None else top,
+        "offset": offset,
+        "min_score": min_score,
+        "where": where,
+        "exclude": exclude,
+        "percentile": percentile,
+        "method": "exact" if exact else "auto",
+    }
     if server is not None:
-        elsewhere = {"--library": library, "--model": model, "--papers": papers}
-        only_server({**elsewhere, "--where": where, "--device": device, **of_papers})
-        question = {
-            "ids": paper,
-            "title": title,
-            "abstract": abstract,
-            "task": task,
-            **listing(top, offset, min_score, exclude, percentile, exact),
-        }
-        answer = ask(server, "recommend", question)
-        show_rows(rows_of(answer), answer["score"], answer["exact"], heading, as_json)
+        elsewhere: dict[str, object] = {"--library": library, "--model": model, "--papers": papers}
+        elsewhere |= {"--where": where, "--device": device}
+        only_with(NO_SERVER, {**elsewhere, **of_papers}, OWN_REQUEST)
+        show_answer("recommend", question, server, heading, as_json)
         return
     where_papers_are(library, model, papers, of_library, of_papers)
     if library is not None:
-        from scimult.library import Library
-
         light = device is None and dtype == "auto"
-        hits = Library.open(library, model=model, device=device, light=light).recommend(
-            paper or (),
-            title=title or "",
-            abstract=abstract,
-            task=task,
-            k=None if min_score is not None else top,
-            offset=offset,
-            min_score=min_score,
-            where=where,
-            exclude=exclude or (),
-            percentile=percentile,
-            method="exact" if exact else "auto",
-        )
-        show_hits(hits, heading, as_json)
+        opening = {"path": library, "model": model, "device": device, "light": light}
+        show_answer("recommend", question, opening, heading, as_json)
         return
     assert model is not None
     assert papers is not None

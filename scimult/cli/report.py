@@ -9,7 +9,7 @@ import typer
 
 from scimult.cli.checks import named_values
 from scimult.cli.output import echo, print_table
-from scimult.errors import DataError, StorageError, UnknownNameError
+from scimult.errors import DataError, StorageError, one_of
 from scimult.files import check_own_file
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ def report(
     suite_reports = [make_suite_report(folder, options, note) for folder in results]
     known = {system for suite_report in suite_reports for system in suite_report.systems}
     for name in options.maps:
-        if name not in known:
-            raise UnknownNameError("system of a map", name, known)
+        one_of("system of a map", name, known)
     for suite_report in suite_reports:
         for table in suite_report.tables:
             print_table(table)

@@ -1,4 +1,4 @@
-"""``scimult runs``: what runs there are, how far they came, and how they differ."""
+"""``scimult runs`` and ``curves``: what runs there are, how far they came, how they differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scimult.cli.common import AsJson
-from scimult.cli.output import print_table
+from scimult.cli.output import echo, print_table
+from scimult.files import check_own_file
 from scimult.table import Cell, Table, label, number, texts
 
 if TYPE_CHECKING:
@@ -97,3 +98,15 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 
 def _shown(value: Any) -> str:
     return "-" if value is None else str(value)
+
+
+def curves(
+    runs: Annotated[list[Path], typer.Argument(help="Output folders of runs.")],
+    out: Annotated[Path, typer.Option(help="PNG to write.")] = Path("curves.png"),
+) -> None:
+    """Plot dev scores and training losses over the steps of one or more runs."""
+    from scimult.training.curves import plot_curves
+
+    check_own_file(out, "a picture of curves", b"Matplotlib")
+    plot_curves(runs, out)
+    echo(f"plotted {len(runs)} run(s) in {out}")

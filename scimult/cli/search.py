@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from scimult.cli.at_server import Server, ask, listing, only_server, rows_of
-from scimult.cli.checks import check_use, real_text
+from scimult.cli.at_server import NO_SERVER, OWN_REQUEST, Server
+from scimult.cli.checks import check_use, only_with, real_text
 from scimult.cli.common import (
     AsJson,
     Device,
@@ -33,8 +33,7 @@ from scimult.cli.in_library import (
     Offset,
     Percentile,
     Where,
-    show_hits,
-    show_rows,
+    show_answer,
     where_papers_are,
 )
 from scimult.errors import ConfigError
@@ -85,48 +84,31 @@ def search(
         "--exact": exact,
     }
     of_papers = {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
-    share = _share(words)
+    question = {
+        "text": query,
+        "task": task,
+        "k": None if min_score is not None else top,
+        "offset": offset,
+        "min_score": min_score,
+        "where": where,
+        "exclude": exclude,
+        "words": _share(words),
+        "rerank": rerank,
+        "percentile": percentile,
+        "method": "exact" if exact else "auto",
+    }
     if server is not None:
-        only_server(
-            {
-                "--library": library,
-                "--model": model,
-                "--papers": papers,
-                "--where": where,
-                "--rerank": rerank,
-                "--device": device,
-                **of_papers,
-            }
-        )
-        question = {
-            "text": query,
-            "task": task,
-            "words": share,
-            **listing(top, offset, min_score, exclude, percentile, exact),
-        }
-        answer = ask(server, "search", question)
-        show_rows(rows_of(answer), answer["score"], answer["exact"], query, as_json)
+        elsewhere: dict[str, object] = {"--library": library, "--model": model, "--papers": papers}
+        elsewhere |= {"--where": where, "--rerank": rerank, "--device": device}
+        only_with(NO_SERVER, {**elsewhere, **of_papers}, OWN_REQUEST)
+        show_answer("search", question, server, query, as_json)
         return
     where_papers_are(library, model, papers, of_library, of_papers)
     if library is not None:
-        from scimult.library import Library
-
         # A cross-encoder, and whoever names a device or a type, needs torch in any case.
         light = device is None and dtype == "auto" and rerank is None
-        hits = Library.open(library, model=model, device=device, light=light).search(
-            query,
-            task=task,
-            k=None if min_score is not None else top,
-            offset=offset,
-            min_score=min_score,
-            where=where,
-            exclude=exclude or (),
-            words=share,
-            rerank=rerank,
-            percentile=percentile,
-            method="exact" if exact else "auto",
-        )
-        show_hits(hits, query, as_json)
+        opening = {"path": library, "model": model, "device": device, "light": light}
+        show_answer("search", question, opening, query, as_json)
         return
     assert model is not None
     assert papers is not None

@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
     from scimult.evaluation.hybrid import DevSet
@@ -22,8 +22,10 @@ SIMILARITIES = ("dot", "cosine", "l2")
 COMBINATIONS = ("mean", "concatenation")
 NORMALISE = "normalise"
 TRUTHS = {"true": True, "false": False}
-STORED_OPTIONS: Mapping[str, Collection[str]] = {"similarity": SIMILARITIES, NORMALISE: TRUTHS}
-MODEL_OPTIONS: Mapping[str, Collection[str]] = {
+Allowed = Mapping[str, Collection[str] | Callable[[str], object]]
+"""By option its values, or what reads and checks one."""
+STORED_OPTIONS: Allowed = {"similarity": SIMILARITIES, NORMALISE: TRUTHS}
+MODEL_OPTIONS: Allowed = {
     "pooling": ("cls", "mean"),
     "similarity": SIMILARITIES,
     NORMALISE: TRUTHS,
@@ -49,7 +51,7 @@ class SystemSpec:
 
     name: str
     folder: Path
-    options: dict[str, str]
+    options: dict[str, Any]
 
     @property
     def normalise(self) -> bool | None:
@@ -88,8 +90,8 @@ def make_systems(
         system = parse_system(spec, MODEL_OPTIONS)
         _add(makers, system.name, partial(_model, system, device, store))
     for spec in encoders:
-        name, others = _encoder_specs(spec)
-        _add(makers, name, partial(_encoder, name, others, _combination(spec), device, store))
+        name, others, combine = _encoder_specs(spec)
+        _add(makers, name, partial(_encoder, name, others, combine, device, store))
     if not makers:
         fix = "pass --model, --encoder, --embeddings, --lexical or --bm25"
         raise ConfigError("nothing to evaluate", fix=fix)
@@ -118,9 +120,9 @@ def add_hybrids(
     """
     dev: dict[str, dict[str, DevSet]] = {}
     for spec in fused:
-        spec, split = _without_dev(spec)
-        system = parse_system(spec, {"by": ("rank", "weights")})
+        system = parse_system(spec, {"by": ("rank", "weights"), "dev": _split})
         names, by = str(system.folder).split("+"), system.options.get("by", "rank")
+        split = system.options.get("dev")
         if len(set(names)) < 2 or (by == "weights" and len(names) > 2):
             many = "two systems" if by == "weights" else "several systems"
             raise ConfigError(f"{by} fuses {many}", value=spec, fix="write hybrid=BM25+mymodel")
@@ -130,33 +132,27 @@ def add_hybrids(
         chosen_on = None if split is None else dev.setdefault(split, {})
         _add(makers, system.name, partial(_fused, system.name, members, by, chosen_on, split))
     for spec in reranked:
-        name, value, rest = _taken_apart(spec)
-        first, plus, model = value.partition("+")
-        top = dict(item.split("=", 1) for item in rest if "=" in item)
-        known = len(top) == len(rest) and set(top) <= {"top"}
-        if not (plus and known and top.get("top", "1").isdecimal()):
+        system = parse_system(spec, {"top": str})
+        first, plus, model = str(system.folder).partition("+")
+        top = system.options.get("top", "100")
+        if not (plus and top.isdecimal()):
             fix = "write better=BM25+cross-encoder/ms-marco-MiniLM-L6-v2,top=100"
             raise ConfigError("a reranked system is NAME=SYSTEM+MODEL", value=spec, fix=fix)
         retrieves = _shared(makers, first)
-        make = partial(_reranked, name, retrieves, model, int(top.get("top", "100")), device)
-        _add(makers, name, make)
+        make = partial(_reranked, system.name, retrieves, model, int(top), device)
+        _add(makers, system.name, make)
     return dev
 
 
-def _without_dev(spec: str) -> tuple[str, str | None]:
-    """Take ``dev=SPLIT``, whose value may be any, out of a specification."""
-    rest = [item for item in spec.split(",") if not item.startswith("dev=")]
-    splits = [item.removeprefix("dev=") for item in spec.split(",") if item.startswith("dev=")]
-    if len(splits) > 1 or "" in splits:
-        raise ConfigError("dev= names one split", value=spec, fix="write by=weights,dev=dev")
-    return ",".join(rest), splits[0] if splits else None
+def _split(value: str) -> str:
+    if not value:
+        raise ConfigError("dev= names one split", value=value, fix="write by=weights,dev=dev")
+    return value
 
 
 def _shared(makers: dict[str, Callable[[], System]], name: str) -> Callable[[], System]:
     """Return a system's maker that makes it once, for itself and for those made of it."""
-    if name not in makers:
-        raise UnknownNameError("system", name, makers)
-    makers[name] = cache(makers[name])
+    makers[name] = cache(makers[one_of("system", name, makers)])
     return makers[name]
 
 
@@ -182,7 +178,7 @@ def _reranked(
     return RerankedSystem(name, first(), model, top=top, device=str(usable_device(device)))
 
 
-def parse_system(spec: str, allowed: Mapping[str, Collection[str]]) -> SystemSpec:
+def parse_system(spec: str, allowed: Allowed) -> SystemSpec:
     """Parse ``NAME=FOLDER[,key=value]...``.
 
     Raises
@@ -196,11 +192,8 @@ def parse_system(spec: str, allowed: Mapping[str, Collection[str]]) -> SystemSpe
     options = {}
     for item in rest:
         key, _, value = item.partition("=")
-        if key not in allowed:
-            raise UnknownNameError("option of a system", key, allowed)
-        if value not in allowed[key]:
-            raise UnknownNameError(key, value, allowed[key])
-        options[key] = value
+        values = allowed[one_of("option of a system", key, allowed)]
+        options[key] = values(value) if callable(values) else one_of(key, value, values)
     return SystemSpec(name, Path(folder), options)
 
 
@@ -224,21 +217,15 @@ def _lexical(spec: str) -> tuple[str, Callable[[], System]]:
     from scimult.retrieval.analysis import PRESETS, Analyser
     from scimult.retrieval.bm25 import K1, B
 
-    name, preset, rest = _taken_apart(spec)
-    if preset not in PRESETS:
-        raise UnknownNameError("preset of BM25", preset, PRESETS)
-    settings = {**PRESETS[preset]}
-    numbers: dict[str, float] = {"k1": K1, "b": B}
-    for item in rest:
-        key, _, value = item.partition("=")
-        if key in ("tokens", "stop_words", "stemmer"):
-            settings[key] = value
-        elif key in numbers:
-            numbers[key] = _number(key, value)
-        else:
-            known = ["tokens", "stop_words", "stemmer", *numbers]
-            raise UnknownNameError("option of BM25", key, known)
-    return name, partial(BM25System, name, Analyser(**settings), k1=numbers["k1"], b=numbers["b"])
+    allowed: Allowed = {
+        **dict.fromkeys(("tokens", "stop_words", "stemmer"), str),
+        **{key: partial(_number, key) for key in ("k1", "b")},
+    }
+    system = parse_system(spec, allowed)
+    preset = PRESETS[one_of("preset of BM25", str(system.folder), PRESETS)]
+    settings: dict[str, Any] = {**preset, **system.options}
+    k1, b = settings.pop("k1", K1), settings.pop("b", B)
+    return system.name, partial(BM25System, system.name, Analyser(**settings), k1=k1, b=b)
 
 
 def _number(key: str, text: str) -> float:
@@ -296,29 +283,19 @@ def model_folders(spec: str) -> list[Path]:
     return _folders(parse_system(spec, MODEL_OPTIONS).folder)
 
 
-def _encoder_specs(spec: str) -> tuple[str, list[EncoderSpec]]:
+def _encoder_specs(spec: str) -> tuple[str, list[EncoderSpec], Combination]:
     """Read the encoders of ``NAME=PRESET[+PRESET][,key=value]``; the keys change all of them."""
     from scimult.inference.sentence_encoder import check_keys, load_spec
     from scimult.tasks import catalogue
 
     name, presets, rest = _taken_apart(spec)
-    overrides = [item for item in rest if item.partition("=")[0] != COMBINE]
+    own = [item for item in rest if item.partition("=")[0] == COMBINE]
+    system = parse_system(",".join([f"{name}={presets}", *own]), {COMBINE: COMBINATIONS})
+    overrides = [item for item in rest if item not in own]
     specs = [load_spec(preset, overrides) for preset in presets.split("+")]
     for one in specs:
         check_keys(one, catalogue().names)
-    return name, specs
-
-
-def _combination(spec: str) -> Combination:
-    system = parse_system(
-        ",".join(
-            item
-            for place, item in enumerate(spec.split(","))
-            if place == 0 or item.partition("=")[0] == COMBINE
-        ),
-        {COMBINE: COMBINATIONS},
-    )
-    return cast("Combination", system.options.get(COMBINE, "mean"))
+    return name, specs, system.options.get(COMBINE, "mean")
 
 
 def _encoder(

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from scimult.cli.checks import check_inputs, check_model, check_output_file
-from scimult.cli.common import AsJson, Device, Dtype, Model, Overwrite, Pooling, Similarity, SkipBad
-from scimult.cli.library import Columns, Files, Format, OtherModel, columns_of
+from scimult.cli.common import (
+    AsJson,
+    Device,
+    Dtype,
+    Model,
+    Overwrite,
+    Pooling,
+    Similarity,
+    SkipBad,
+    rejecting,
+    show_list,
+)
+from scimult.cli.library import Columns, Files, Format, OtherModel, columns_of, incoming
 from scimult.cli.output import echo, print_table
-
-if TYPE_CHECKING:
-    from scimult.library.records import Paper
 
 tagger = typer.Typer(
     name="tagger",
@@ -76,19 +83,15 @@ def train(
     """Train a tagger; killed, the same command goes on with the papers that it encoded."""
     check_model(model)
     check_inputs([Path(file) for file in papers or ()])
-    from scimult.data.lines import Rejects
     from scimult.files import check_replaceable
     from scimult.tagging import Tagger, read_vocabulary
     from scimult.tagging.folder import TAGGER
 
     check_replaceable(folder, TAGGER if overwrite else None)
-    rejects = Rejects(skip_bad)
-    terms = read_vocabulary(
-        vocabulary, columns=columns_of(field), language=language, rejects=rejects
-    )
-    tagged = [] if not papers else _tagged(papers, form, column, rejects)
-    if rejects.counts:
-        echo(rejects.summary(), err=True)
+    fields = columns_of(field)
+    with rejecting(skip_bad) as rejects:
+        terms = read_vocabulary(vocabulary, columns=fields, language=language, rejects=rejects)
+    tagged = [] if not papers else _tagged(papers, form, column, skip_bad)
     store = folder.parent / f".{folder.name}.unfinished"
     made = Tagger.train(
         folder,
@@ -136,15 +139,11 @@ def evaluate(
     check_inputs([Path(file) for file in papers])
     if out is not None:
         check_output_file(out, overwrite, [Path(file) for file in papers])
-    from scimult.data.lines import Rejects
     from scimult.files import write_json
     from scimult.tagging import Tagger
     from scimult.tagging.evaluating import evaluate_tagger
 
-    rejects = Rejects(skip_bad)
-    tagged = _tagged(papers, form, column, rejects)
-    if rejects.counts:
-        echo(rejects.summary(), err=True)
+    tagged = _tagged(papers, form, column, skip_bad)
     opened = Tagger.open(folder, model=model, device=device)
     facts = evaluate_tagger(
         opened, tagged, precision=precision, drop_unknown=drop_unknown, show_progress=True
@@ -196,7 +195,6 @@ def tag(
 ) -> None:
     """Tag papers; with --out any number of them, and killed, the same command goes on."""
     check_inputs([Path(file) for file in papers])
-    from scimult.data.lines import Rejects
     from scimult.files import sha256
     from scimult.tagging import Tagger
     from scimult.tagging.folder import FILE, VOCABULARY
@@ -212,46 +210,37 @@ def tag(
     options: dict[str, Any] = {"k": k, "threshold": threshold, "precision": precision}
     options |= {"exclude": exclude or (), "hierarchy": hierarchy, "evidence": evidence}
     opened.tag([], **options)  # what contradicts itself is said before any work
-    rejects = Rejects(skip_bad)
-    incoming = ((one.id, one.text) for one in _read(papers, form, column, rejects))
 
     def suggest(texts: list[Text]) -> list[list[Any]]:
         return opened.tag(texts, show_progress=True, **options)
 
-    if out is not None:
-        settings = {**options, "tagger": [sha256(folder / name) for name in (FILE, VOCABULARY)]}
-        count, tags = write_tags(out, incoming, suggest, settings)
-        echo(f"{out}: {tags:,} tags for {count:,} papers")
-    else:
-        read = list(incoming)
-        lists = suggest([text for _, text in read])
-        rows = [as_row(n, text.title, tags) for (n, text), tags in zip(read, lists, strict=True)]
-        _print(rows, str(folder), as_json)
-    if rejects.counts:
-        echo(rejects.summary(), err=True)
-
-
-def _read(
-    papers: list[str], form: str | None, column: list[str] | None, rejects: Any
-) -> Iterator[Paper]:
-    from scimult.library.incoming import read_files
-
-    return read_files(papers, rejects, format=form, columns=columns_of(column))
+    with incoming(papers, form, column, skip_bad) as read:
+        pairs = ((one.id, one.text) for one in read)
+        if out is not None:
+            settings = {**options, "tagger": [sha256(folder / name) for name in (FILE, VOCABULARY)]}
+            count, tags = write_tags(out, pairs, suggest, settings)
+            echo(f"{out}: {tags:,} tags for {count:,} papers")
+            return
+        known = list(pairs)
+    lists = suggest([text for _, text in known])
+    rows = [as_row(n, text.title, tags) for (n, text), tags in zip(known, lists, strict=True)]
+    _print(rows, str(folder), as_json)
 
 
 def _tagged(
-    papers: list[str], form: str | None, column: list[str] | None, rejects: Any
+    papers: list[str], form: str | None, column: list[str] | None, skip_bad: bool
 ) -> list[dict[str, Any]]:
     """Return papers with the field ``labels``; those without a list have no tags."""
-    return [
-        {
-            "id": one.id,
-            "title": one.text.title,
-            "abstract": one.text.body,
-            "labels": one.columns.get("labels") or [],
-        }
-        for one in _read(papers, form, column, rejects)
-    ]
+    with incoming(papers, form, column, skip_bad) as read:
+        return [
+            {
+                "id": one.id,
+                "title": one.text.title,
+                "abstract": one.text.body,
+                "labels": one.columns.get("labels") or [],
+            }
+            for one in read
+        ]
 
 
 def _show(facts: dict[str, Any], title: str) -> None:
@@ -275,8 +264,6 @@ def _show(facts: dict[str, Any], title: str) -> None:
 
 
 def _print(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
-    from scimult.cli.common import show_list
-
     if as_json:
         show_list(rows, "", as_json=True)
         return

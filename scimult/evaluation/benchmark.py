@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from scimult.config import StrictConfig
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, one_of
 from scimult.evaluation.metrics import parse
-from scimult.evaluation.protocols import OWN_METRICS, PROTOCOLS, known_protocol
+from scimult.evaluation.protocols import OWN_METRICS, PROTOCOLS
 from scimult.types import Similarity
 
 Format = Literal[
@@ -199,7 +199,7 @@ class Benchmark(StrictConfig):
 
     task: str
     fallback_task: str | None = None
-    protocol: Annotated[str, AfterValidator(known_protocol)]
+    protocol: Annotated[str, AfterValidator(lambda name: one_of("protocol", name, PROTOCOLS))]
     format: Annotated[Format, BeforeValidator(_today)] = "native"
     folder: str
     texts: str | None = None

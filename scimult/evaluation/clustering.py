@@ -23,7 +23,7 @@ from scipy.spatial.distance import pdist
 
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.outcome import Outcome
+from scimult.evaluation.protocols import Outcome
 from scimult.evaluation.task_data import Signatures
 from scimult.files import atomic_file
 from scimult.types import FloatArray, IntArray

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from scimult.config import StrictConfig
-from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.errors import ConfigError, DataError, one_of
 from scimult.evaluation.metrics import Scores
 from scimult.evaluation.per_query import AGAIN, read_per_query
 from scimult.evaluation.protocols import MACRO_F1
@@ -232,8 +232,7 @@ def _chosen(results: Iterable[Result], baseline: str, systems: Sequence[str]) ->
     known = {result.system: result for result in results}
     others = list(dict.fromkeys(systems)) or [name for name in known if name != baseline]
     for name in (baseline, *others):
-        if name not in known:
-            raise UnknownNameError("system", name, known)
+        one_of("system", name, known)
     if not others or baseline in others:
         raise ConfigError(
             "a baseline is compared with other systems", value=baseline, fix="name another system"
@@ -270,7 +269,8 @@ def _compare_set(
     for column, metric in enumerate(metrics):
         scores = [result.sets[name].scores[metric] for result in results]
         for system, (p_M, exact) in enumerate(tests, start=1):
-            where = (task, name, metric, results[system].system, queries)
+            where: dict[str, Any] = {"task": task, "name": name, "metric": metric}
+            where |= {"system": results[system].system, "queries": queries}
             differences_R = scores_SRM[system, :, column] - scores_SRM[0, :, column]
             row = _difference(where, scores[0], scores[system], differences_R, settings.confidence)
             row = row.model_copy(update={"p": float(p_M[column]), "exact": exact})
@@ -279,20 +279,15 @@ def _compare_set(
 
 
 def _difference(
-    where: tuple[str, str, str, str, int],
+    where: Mapping[str, Any],
     baseline: float,
     score: float,
     differences_R: Scores,
     confidence: float,
 ) -> Difference:
-    task, name, metric, system, queries = where
     low, high = interval(differences_R, confidence)
     return Difference(
-        task=task,
-        name=name,
-        metric=metric,
-        system=system,
-        queries=queries,
+        **where,
         baseline_score=baseline,
         score=score,
         difference=score - baseline,
@@ -320,7 +315,9 @@ def _averages(
                 for entry in main
                 if entry.row.system == system and task in (entry.row.task, "all")
             ]
-            where = (task, "average", "main", system, sum(entry.row.queries for entry in group))
+            where: dict[str, Any] = {"task": task, "name": "average"}
+            where |= {"metric": "main", "system": system}
+            where["queries"] = sum(entry.row.queries for entry in group)
             means = (
                 float(np.mean([entry.row.baseline_score for entry in group])),
                 float(np.mean([entry.row.score for entry in group])),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from scimult.data.lines import Rejects
 from scimult.downloads import Archive, Remote, address
@@ -42,25 +41,26 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Protocol):
     """How one layout is read: the files it needs, and what they become."""
 
-    needed: Callable[[Benchmark, Path], list[Path]]
-    read: Callable[[Source], TaskData]
+    @property
+    def needed(self) -> Callable[[Benchmark, Path], list[Path]]: ...
+    @property
+    def read(self) -> Callable[[Source], TaskData]: ...
 
 
 FORMATS: dict[str, Layout] = {
-    "native": Layout(native.needed, native.read),
-    "scirepeval": Layout(scirepeval.needed, scirepeval.read),
-    "scirepeval_training": Layout(scirepeval_training.needed, scirepeval_training.read),
-    "scidocs": Layout(scidocs.needed, scidocs.read),
-    "scimult": Layout(scimult.needed, scimult.read),
-    "mdcr": Layout(mdcr.needed, mdcr.read),
-    "s2and": Layout(s2and.needed, s2and.read),
-    "csfcube": Layout(csfcube.needed, csfcube.read),
-    "doris_mae": Layout(doris_mae.needed, doris_mae.read),
-    "litsearch": Layout(litsearch.needed, litsearch.read),
+    "native": native,
+    "scirepeval": scirepeval,
+    "scirepeval_training": scirepeval_training,
+    "scidocs": scidocs,
+    "scimult": scimult,
+    "mdcr": mdcr,
+    "s2and": s2and,
+    "csfcube": csfcube,
+    "doris_mae": doris_mae,
+    "litsearch": litsearch,
 }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from scimult.errors import DataError, UnknownNameError
+from scimult.errors import DataError, one_of
 from scimult.evaluation.results import Result, SetResult, folder_of, require_results
 from scimult.files import atomic_file, write_json, write_text
 
@@ -70,14 +70,12 @@ def export_results(
 
 def _chosen(folder: Path, systems: Sequence[str], sets: Sequence[str]) -> list[Result]:
     results = require_results(folder)
-    known = {result.system: result for result in results}
+    known = [result.system for result in results]
     for name in systems:
-        if name not in known:
-            raise UnknownNameError("system", name, known, path=folder)
+        one_of("system", name, known, path=folder)
     every = {name for result in results for name in result.sets}
     for name in sets:
-        if name not in every:
-            raise UnknownNameError("set", name, every, path=folder)
+        one_of("set", name, every, path=folder)
     return [
         result.model_copy(
             update={"sets": {k: v for k, v in result.sets.items() if not sets or k in sets}}

@@ -16,9 +16,8 @@ from scimult.evaluation.clustering import write_official_input
 from scimult.evaluation.contamination import Contamination
 from scimult.evaluation.datasets import missing_files, read_dataset
 from scimult.evaluation.growing import Earlier, GrowingResult
-from scimult.evaluation.outcome import Outcome
 from scimult.evaluation.per_query import write_per_query
-from scimult.evaluation.protocols import PROTOCOLS, function_of
+from scimult.evaluation.protocols import PROTOCOLS, Outcome, function_of
 from scimult.evaluation.results import Result, SetFacts, SetResult, folder_of
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import EmbeddingSystem, System

@@ -20,7 +20,7 @@ import numpy as np
 
 from scimult.errors import DataError
 from scimult.evaluation.metrics import Scores
-from scimult.evaluation.outcome import WEIGHT
+from scimult.evaluation.protocols import WEIGHT
 from scimult.evaluation.results import folder_of
 from scimult.files import atomic_file
 

@@ -28,7 +28,7 @@ from sklearn.svm import LinearSVC, LinearSVR
 
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
-from scimult.evaluation.outcome import Outcome
+from scimult.evaluation.protocols import Outcome
 from scimult.evaluation.published_svr import PublishedSVR
 from scimult.evaluation.task_data import PaperSet
 from scimult.types import FloatArray, IntArray

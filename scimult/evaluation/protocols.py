@@ -1,16 +1,16 @@
-"""The protocols, a row each: which layouts have its data, what it computes, which function does."""
+"""The protocols, a row each: layouts of their data, metrics, functions; and what these return."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from scimult.errors import UnknownNameError
-
 if TYPE_CHECKING:
-    from scimult.evaluation.outcome import Outcome
+    from scimult.evaluation.metrics import Scores
+    from scimult.retrieval.runs import Ranking
+
 
 MACRO_F1 = "macro_f1"
 
@@ -81,7 +81,7 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     "search": Protocol("rankings", "ranker", ("native", "scimult", "litsearch")),
     "reviewer_matching": Protocol(
-        "reviewers",
+        "rankings",
         "ranker",
         ("scirepeval",),
         ("mean_precision", "precision_hard", "precision_soft"),
@@ -100,21 +100,53 @@ OWN_METRICS = {name for protocol in PROTOCOLS.values() for name in protocol.metr
 """What protocols compute that is no measure of ranked lists."""
 
 
-def known_protocol(name: str) -> str:
-    """Return ``name``.
-
-    Raises
-    ------
-    UnknownNameError
-        If no protocol has it; the message suggests one.
-    """
-    if name not in PROTOCOLS:
-        raise UnknownNameError("protocol", name, PROTOCOLS)
-    return name
-
-
 def function_of(name: str) -> Callable[[Any, Any, Any], Outcome]:
     """Return the function of a protocol, of a benchmark, its data and what the protocol takes."""
     module = import_module(f"scimult.evaluation.{PROTOCOLS[name].module}")
     function: Callable[[Any, Any, Any], Outcome] = getattr(module, name)
     return function
+
+
+WEIGHT = "weight"
+"""Column of the scores per query that says how much a query counts, where it is not 1."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Scores of one system on one data set.
+
+    Attributes
+    ----------
+    scores : dict
+        Metric to its value over all queries.
+    per_query : dict
+        Column name to one value per query: every metric that is a mean over queries, ``weight``
+        where they do not count the same, and where labels or numbers are predicted what was given
+        and predicted.
+    rankings : dict
+        Name of a list (empty, or ``+names``) to the ranked lists.
+    details : dict
+        What a reader should know beside the scores: the C that was chosen, scores by group.
+    """
+
+    scores: dict[str, float]
+    per_query: dict[str, list[float] | list[str]]
+    rankings: dict[str, Ranking] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_columns(
+        cls, columns: Mapping[str, Scores], metrics: Sequence[str], **found: Any
+    ) -> Outcome:
+        """Return the outcome whose scores are means of these columns, a value per query each."""
+        return cls(
+            scores={name: float(columns[name].mean()) for name in metrics},
+            per_query={name: columns[name].tolist() for name in metrics},
+            **found,
+        )
+
+    @property
+    def resampled(self) -> list[str]:
+        """Metrics that scores per query can be resampled for."""
+        known = {*self.per_query, *([MACRO_F1] if "correct" in self.per_query else [])}
+        return [name for name in self.scores if name in known]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -110,6 +110,32 @@ def read_pairs(
     for query, document, grade in rejects.keep(read_judgments(path, rejects), parse):
         judgments.setdefault(query, {})[document] = grade
     return judgments
+
+
+def read_targets(
+    records: Iterable[Record],
+    field: str,
+    papers: Collection[str],
+    target_of: Callable[[Record], T],
+    rejects: Rejects,
+) -> dict[str, T]:
+    """Read what is to be predicted of each paper, whose id stands in ``field``.
+
+    Papers without a text are rejected, and repeated ones.
+    """
+    targets: dict[str, T] = {}
+
+    def parse(record: Record) -> tuple[str, T]:
+        name = record.identifier(field)
+        if name not in papers:
+            raise record.error("paper has no text", value=name, fix="get its text or leave it out")
+        if name in targets:
+            raise record.error("paper occurs twice", value=name, fix="keep one of the lines")
+        return name, target_of(record)
+
+    for name, target in rejects.keep(records, parse):
+        targets[name] = target
+    return targets
 
 
 def read_split(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.errors import ConfigError, DataError, UnknownNameError, one_of
 from scimult.evaluation.columns import (
     AVERAGE,
     EVERYTHING,
@@ -98,8 +98,7 @@ class Runs:
                 "a run has the name of a system that is not in it", value=same, fix=fix
             )
         members |= {name: [name] for name in alone}
-        if baseline not in members:
-            raise UnknownNameError("run", baseline, members)
+        one_of("run", baseline, members)
         return cls(members, baseline, frozenset(patterns), confidence)
 
 
@@ -277,8 +276,7 @@ def _in_two(folders: Iterable[Sequence[Result]]) -> list[str]:
 def _chosen(runs: Runs, names: Sequence[str]) -> Runs:
     """Return the baseline and the runs that are asked for, none for all."""
     for name in names:
-        if name not in runs.members:
-            raise UnknownNameError("run", name, runs.members)
+        one_of("run", name, runs.members)
     others = list(names) or [name for name in runs.members if name != runs.baseline]
     if not others or runs.baseline in others:
         fix = "name another run"

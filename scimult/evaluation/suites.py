@@ -10,11 +10,13 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
-from scimult.errors import UnknownNameError
+from scimult.errors import one_of
 from scimult.evaluation.benchmark import Benchmark, Expected
 from scimult.files import packed_or_plain
 
 __all__ = ["Benchmark", "Expected", "Suite", "load_suite", "suite_names"]
+
+_FOLDER = resources.files("scimult.evaluation") / "suites"
 
 
 class Suite(StrictConfig):
@@ -51,8 +53,7 @@ class Suite(StrictConfig):
             If the suite has no benchmark of that name.
         """
         for name in names:
-            if name not in self.benchmarks:
-                raise UnknownNameError("benchmark", name, self.benchmarks)
+            one_of("benchmark", name, self.benchmarks)
         return {
             name: entry for name, entry in self.benchmarks.items() if not names or name in names
         }
@@ -60,7 +61,8 @@ class Suite(StrictConfig):
 
 def suite_names() -> list[str]:
     """Return the names of the suites that come with the toolkit."""
-    return sorted(path.name.removesuffix(".yaml") for path in _files())
+    files = [path.name for path in _FOLDER.iterdir()]
+    return sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
 
 
 def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
@@ -85,11 +87,9 @@ def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
         return load_config(Suite, name_or_path, overrides)
     if packed_or_plain(Path(name_or_path) / "corpus.jsonl").exists():
         return validate(Suite, apply_overrides(_folder_suite(Path(name_or_path)), overrides))
-    for path in _files():
-        if path.name == f"{name_or_path}.yaml":
-            with resources.as_file(path) as file:
-                return load_config(Suite, Path(file), overrides)
-    raise UnknownNameError("suite", name_or_path, suite_names())
+    name = one_of("suite", name_or_path, suite_names())
+    with resources.as_file(_FOLDER / f"{name}.yaml") as file:
+        return load_config(Suite, Path(file), overrides)
 
 
 def _folder_suite(folder: Path) -> dict[str, Any]:
@@ -111,8 +111,3 @@ def _folder_suite(folder: Path) -> dict[str, Any]:
         "nothing_relevant": "zero",
         "benchmarks": {name: entry},
     }
-
-
-def _files() -> list[Any]:
-    folder = resources.files("scimult.evaluation") / "suites"
-    return [path for path in folder.iterdir() if path.name.endswith(".yaml")]

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from scimult import distributed
 from scimult.errors import ConfigError, DataError
-from scimult.inference.ahead import made_ahead
 from scimult.inference.encoder import SciMult
 from scimult.inference.origin import space_of
+from scimult.inference.texts import made_ahead
 from scimult.progress import note
 from scimult.retrieval.shard_folders import (
     holds,

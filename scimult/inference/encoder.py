@@ -22,13 +22,12 @@ from scimult.hardware import (
     products_in_tf32,
     usable_device,
 )
-from scimult.inference.ahead import made_ahead
-from scimult.inference.fingerprint import fingerprint_of, stored_tensors
+from scimult.inference.origin import fingerprint_of, stored_tensors
 from scimult.inference.precision import AUTO, DTYPES, INT8, TF32, resolve_dtype
-from scimult.inference.texts import Texts, as_texts, in_blocks
+from scimult.inference.texts import Texts, as_texts, in_blocks, made_ahead
 from scimult.models import embed_tokens_each
 from scimult.models.config import Pooling
-from scimult.products import pack_linears, round_linears, zero_of_bytes
+from scimult.products import pack_linears, round_linears
 from scimult.progress import warn
 from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import ALL, TaskSet
@@ -91,9 +90,8 @@ class SciMult:
         # On a CPU tokenising is no wait, and lengths that are sorted over all texts pad less.
         self._texts_at_once = _CUDA_TEXTS if where.type == "cuda" else None
         self._model = pretrained.model.to(where, DTYPES[self._dtype]).eval()
-        zero = zero_of_bytes() if self._dtype == INT8 else None
-        if zero is not None:
-            round_linears(self._model, zero)
+        if self._dtype == INT8:
+            round_linears(self._model)
 
     @classmethod
     def from_pretrained(

@@ -24,7 +24,7 @@ from scimult.checkpoints.reading import chosen_config, find_model_folder
 from scimult.checkpoints.sentence_folder import lowercases
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError
-from scimult.inference.fingerprint import OF_FLOAT32, Stored, fingerprint_of
+from scimult.inference.origin import OF_FLOAT32, Stored, fingerprint_of
 from scimult.inference.texts import Texts, as_texts
 from scimult.models.one_text import Weights, embedding_of, is_covered
 from scimult.retrieval.embeddings import check_finite, unit_rows

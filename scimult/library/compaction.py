@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -73,7 +74,8 @@ def _rewritten(state: State, count: int, rows: IntArray) -> State:
     for task in manifest.sides:
         space = state.shards(task).space
         publish(state.space_folder(task), space, [*listed[task], *fresh[task]])
-    values = {} if len(rows) == manifest.rows - state.papers.starts[count] else _renumbered()
+    renumbered: dict[str, Any] = {"removed": "", "indexes": {}}
+    values = {} if len(rows) == manifest.rows - state.papers.starts[count] else renumbered
     write_manifest(state.folder, manifest.changed(segments=tuple(segments), **values))
     after = State(state.folder)
     for task in manifest.sides:
@@ -82,10 +84,6 @@ def _rewritten(state: State, count: int, rows: IntArray) -> State:
     if values:
         shutil.rmtree(state.folder / INDEXES, ignore_errors=True)
     return after
-
-
-def _renumbered() -> dict[str, object]:
-    return {"removed": "", "indexes": {}}
 
 
 def _parts(rows: IntArray) -> Iterator[IntArray]:

@@ -11,15 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scimult.errors import ConfigError, DataError, UnknownNameError
+from scimult.errors import ConfigError, DataError, one_of
+from scimult.files import atomic_folder
 from scimult.inference.origin import sides_are_one, space_of
-from scimult.retrieval.shards import Precision, Space
+from scimult.library.manifest import PAPERS, TOKENIZER, VECTORS, Manifest, write_manifest
+from scimult.retrieval.shards import Precision, Space, publish
 from scimult.tasks import ALL
 from scimult.types import FloatArray, Role, Text
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult
     from scimult.inference.query_encoder import QueryEncoder
+
 
 SETTINGS = ("pooling", "similarity", "normalise", "dims")
 
@@ -37,9 +40,7 @@ def sides_of(model: SciMult, tasks: Iterable[str] = ()) -> dict[str, Role]:
     possible = model.paper_sides("candidate")
     names = list(tasks) or list(possible)
     for task in names:
-        if task not in model.tasks:
-            raise UnknownNameError("task", task, model.tasks.names)
-        if task not in possible:
+        if one_of("task", task, model.tasks.names) not in possible:
             raise ConfigError("task has no papers", value=task, fix="leave it out")
     return {task: possible[task] for task in possible if task in names}
 
@@ -72,7 +73,8 @@ def encode_papers(
 
 
 def reference_to(model: SciMult, path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what opens the model again."""
+    """Return what opens the model again; a name on the hub stays one."""
+    path = path.resolve() if path.exists() else path
     given = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
     return {"path": str(path), "name": model.name, "dtype": model.dtype, "settings": given}
 
@@ -111,3 +113,45 @@ def open_other(
     return SciMult.from_pretrained(
         path, device=device, dtype=dtype, tokenizer=tokenizer, **(settings or {})
     )
+
+
+def create_library(
+    folder: Path,
+    model: SciMult,
+    path: Path,
+    settings: Mapping[str, Any],
+    tasks: Sequence[str],
+    precision: Precision,
+) -> None:
+    """Write an empty library, atomically.
+
+    Parameters
+    ----------
+    folder : Path
+        Where; new or empty.
+    model : SciMult
+        What papers will be encoded with.
+    path, settings
+        What opens it again.
+    tasks : sequence of str
+        What papers are encoded for; empty for all that have papers.
+    precision : {"float32", "float16"}
+        Type of the vectors on disk.
+
+    Raises
+    ------
+    StorageError
+        If something is there.
+    ConfigError, UnknownNameError
+        If a task is not the model's or has no papers.
+    """
+    sides = sides_of(model, tasks)
+    spaces = spaces_of(model, sides, precision)
+    reference, shared = reference_to(model, path, settings), shared_sides(model, sides)
+    manifest = Manifest(reference, folder_of(spaces), sides, shared)
+    with atomic_folder(folder) as temporary:
+        (temporary / PAPERS).mkdir()
+        for task, space in spaces.items():
+            publish(temporary / VECTORS / manifest.vectors / f"{task}.{sides[task]}", space, [])
+        model.save_tokenizer(temporary / VECTORS / manifest.vectors / TOKENIZER)
+        write_manifest(temporary, manifest)

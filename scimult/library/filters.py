@@ -38,7 +38,7 @@ def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
     terms, values = ["TRUE"], []
     for name, wanted in where.items():
         kind = types[one_of("column", name, types)]
-        term, params = _term(_quoted(name), kind, wanted)
+        term, params = _term(quoted(name), kind, wanted)
         terms.append(term)
         values += params
     return " AND ".join(terms), values
@@ -67,5 +67,6 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
     return (f"list_contains({column}, ?)" if many else f"{column} = ?"), [wanted]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return the name of a column as SQL has it."""
     return '"' + name.replace('"', '""') + '"'

@@ -13,12 +13,10 @@ from scimult.errors import DataError, SciMultError, one_of
 from scimult.files import only_writer
 from scimult.library.approximate import IndexFacts, Kind
 from scimult.library.compaction import compact
-from scimult.library.creation import create_library
 from scimult.library.drift import Adapter
 from scimult.library.encoded import EncodedBefore
-from scimult.library.encoding import open_other
-from scimult.library.facts import facts_of, summary
-from scimult.library.feeds.batches import Feed
+from scimult.library.encoding import create_library, open_other
+from scimult.library.feeds import Feed
 from scimult.library.filters import Where
 from scimult.library.indexing import keep_up, make_index
 from scimult.library.migration import SAMPLE, Migrated, adapt, migrate
@@ -26,7 +24,7 @@ from scimult.library.opened import Opened
 from scimult.library.records import Paper, as_papers
 from scimult.library.request import Request
 from scimult.library.results import Hits, Tagged
-from scimult.library.state import State
+from scimult.library.state import State, facts_of, summary
 from scimult.library.tagging import as_labels, tag_rows
 from scimult.library.tuning import Question, Tuned, tune_words
 from scimult.library.writing import Changes, Writer

@@ -97,9 +97,8 @@ def migrate(
         publish(folders[task], space, listed[task])
     model.save_tokenizer(state.folder / VECTORS / name / TOKENIZER)
     longest = {task: _longest(folders[task]) for task in sides}
-    where = path.resolve() if path.exists() else path
     values = {
-        "model": reference_to(model, where, settings),
+        "model": reference_to(model, path, settings),
         "vectors": name,
         "sides": sides,
         "shared": shared_sides(model, sides),
@@ -190,10 +189,9 @@ def adapt(
             for name, array in (("matrix", one.matrix_MD), ("offset", one.offset_D))
         }
         np.savez(file, **arrays)
-    where = path.resolve() if path.exists() else path
     facts = {
         "file": name,
-        "model": reference_to(model, where, settings),
+        "model": reference_to(model, path, settings),
         "spaces": {task: space.fingerprint for task, space in spaces.items()},
         "fitted": {task: [one.kind, one.recall] for task, one in adapters.items()},
     }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scimult.errors import ConfigError, DataError, UnknownNameError, suggest
+from scimult.errors import ConfigError, DataError, one_of, suggest
 from scimult.library.approximate import ApproximateSearch, IndexFacts
 from scimult.library.exact import ExactSearch, Found
 from scimult.library.fusing import fused, reranked
@@ -54,8 +54,7 @@ class Searcher:
     """
 
     def __init__(self, state: State, task: str, opened: Opened) -> None:
-        if task not in state.manifest.sides:
-            raise UnknownNameError("task of this library", task, state.manifest.sides)
+        one_of("task of this library", task, state.manifest.sides)
         if state.manifest.sides[task] != "candidate":
             fix = "use tag, which ranks labels for papers"
             raise DataError("papers are not what this task looks for", value=task, fix=fix)

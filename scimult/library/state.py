@@ -1,14 +1,16 @@
-"""A library as it is on disk at one moment: its manifest, papers, vectors, and what is removed."""
+"""A library as it is on disk at one moment, and what it says of itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from scimult.errors import DataError
+from scimult.files import folder_bytes
 from scimult.library.filters import Where
 from scimult.library.manifest import PAPERS, VECTORS, read_manifest, read_removed
 from scimult.library.papers import PaperTable
@@ -108,3 +110,41 @@ class State:
             named_N[self.papers.rows_of(ids)] = True
             wanted_N &= named_N
         return np.flatnonzero(wanted_N)
+
+
+def summary(state: State) -> str:
+    """Return what a library is in one line."""
+    manifest, tasks = state.manifest, ", ".join(state.manifest.sides)
+    space = next(iter(state.spaces.values()))
+    columns = f"; columns {', '.join(manifest.columns)}" if manifest.columns else ""
+    return (
+        f"{int(state.live_N.sum()):,} papers by {manifest.model['name']!r}; "
+        f"{tasks}; width {space.width}, {space.similarity}, {space.dtype}{columns}"
+    )
+
+
+def facts_of(state: State) -> dict[str, Any]:
+    """Return what a library holds and what made it, by name."""
+    manifest = state.manifest
+    space = next(iter(state.spaces.values()))
+    made_by = {name: v for name, v in space.made_by.items() if name not in ("task", "role")}
+    return {
+        "papers": int(state.live_N.sum()),
+        "rows of removed papers": int(state.removed_N.sum()),
+        "damaged files": [str(problem.path) for problem in state.damage()],
+        "columns": dict(manifest.columns),
+        "model": manifest.model["name"],
+        "model's folder": manifest.model["path"],
+        "made by": made_by,
+        "tasks": {task: f"papers are the {role}" for task, role in manifest.sides.items()},
+        "vectors": f"width {space.width}, {space.similarity}, {space.dtype}",
+        "approximate indexes": {
+            task: f"{facts['kind']}: recall {facts['recall']:.3f} of the best 10 on "
+            f"{facts['queries']} queries, of {facts['papers']:,} papers"
+            for task, facts in manifest.indexes.items()
+        },
+        "segments": len(manifest.segments),
+        "bytes": folder_bytes(state.folder),
+        "generation": manifest.generation,
+        "content": manifest.content,
+    }

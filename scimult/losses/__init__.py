@@ -1,8 +1,20 @@
 """Losses as pure functions of tensors."""
 
+from scimult.losses.contrastive import (
+    InBatchScores,
+    Temperature,
+    info_nce,
+    similarity_matrix,
+    triplet_margin,
+)
 from scimult.losses.distillation import listwise_kl, margin_mse, own_teacher_scores
-from scimult.losses.embeddings import cosine_distance, mean_over_pairs, relational_distance
-from scimult.losses.info_nce import InBatchScores, info_nce
+from scimult.losses.embeddings import (
+    Projection,
+    cosine_distance,
+    fitted_projection,
+    mean_over_pairs,
+    relational_distance,
+)
 from scimult.losses.masks import (
     above_margin,
     false_negatives,
@@ -10,10 +22,7 @@ from scimult.losses.masks import (
     known_pairs,
     repeated_candidates,
 )
-from scimult.losses.projection import Projection, fitted_projection
-from scimult.losses.similarity import Temperature, similarity_matrix
 from scimult.losses.supervised import head_losses
-from scimult.losses.triplet import triplet_margin
 from scimult.losses.weighting import LogVariance, TaskWeights, gradnorm_loss, uncertainty_weighted
 
 __all__ = [

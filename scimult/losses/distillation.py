@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from scimult.losses.info_nce import InBatchScores
+from scimult.losses.contrastive import InBatchScores
 
 
 def own_teacher_scores(

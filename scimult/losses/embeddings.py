@@ -1,16 +1,19 @@
-"""Losses that follow the embeddings of a teacher, text by text.
+"""Losses that follow the embeddings of a teacher, text by text, and a map to its width.
 
-Shape legend: U distinct texts of a unit on this rank, K texts that they are compared with, D width
-of the model, E width of the teacher, B queries, C candidates and H hard negatives of this rank.
+Shape legend: U distinct texts of a unit on this rank, K texts that they are compared with, N texts
+that the map is fitted to, D width of the model, E width of the teacher, B queries, C candidates and
+H hard negatives of this rank.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from scimult.losses.similarity import similarity_matrix
+from scimult.losses.contrastive import similarity_matrix
+from scimult.types import FloatArray
 
 
 def cosine_distance(student_UE: Tensor, teacher_UE: Tensor) -> Tensor:
@@ -87,3 +90,43 @@ def mean_over_pairs(
         0, negative_rows_H, torch.ones_like(losses_U[negatives])
     )
     return sums_B / texts_B
+
+
+# Of the mean variance of a dimension. A thousand texts leave the smallest directions to chance.
+_RIDGE = 0.1
+
+
+class Projection(nn.Module):
+    """Trained weights of a linear map, without a bias; shape ``(E, D)``."""
+
+    def __init__(self, weight_ED: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight_ED)
+
+    def forward(self) -> Tensor:
+        """Return the weights, in float32 at least."""
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        return self.weight.to(wide, copy=True)
+
+
+def fitted_projection(student_ND: FloatArray, teacher_NE: FloatArray) -> Tensor:
+    """Return the linear map that takes the embeddings closest to the vectors of a teacher.
+
+    Ridge regression between vectors of length 1. A model that is trained with a map that begins
+    at random is bent towards chance first; fitting the map to the model as it is spares what the
+    model knows (Kumar et al., 2022, "Fine-Tuning can Distort Pretrained Features").
+
+    Returns
+    -------
+    Tensor
+        float32, shape ``(E, D)``.
+    """
+    student_ND, teacher_NE = (
+        x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+        for x in (student_ND.astype(np.float64), teacher_NE.astype(np.float64))
+    )
+    gram_DD = student_ND.T @ student_ND
+    width = len(gram_DD)
+    ridge = _RIDGE * np.trace(gram_DD) / width
+    weight_DE = np.linalg.solve(gram_DD + ridge * np.eye(width), student_ND.T @ teacher_NE)
+    return torch.from_numpy(np.ascontiguousarray(weight_DE.T, dtype=np.float32))

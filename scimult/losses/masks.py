@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scimult.losses.info_nce import InBatchScores
+from scimult.losses.contrastive import InBatchScores
 
 
 def false_negatives(

@@ -10,9 +10,10 @@ from fastapi import APIRouter, Form, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from scimult import __version__
-from scimult.serving.labels import Suggestion, Tags
+from scimult.serving.labels import Tags
 from scimult.serving.refusals import Refusal
 from scimult.serving.schemas import MOST_RESULTS, Words, refusals
+from scimult.tagging.tagger import SuggestedTag
 from scimult.types import Text
 
 Answer = Callable[[Callable[[], BaseModel]], Awaitable[Response]]
@@ -183,8 +184,8 @@ def _suggested(tags: Tags, texts: list[str], limit: int, threshold: float) -> li
     return subjects
 
 
-def _subject(one: Suggestion) -> Subject:
-    return Subject(uri=one.id, label=one.name, score=min(1.0, max(0.0, one.score)))
+def _subject(one: SuggestedTag) -> Subject:
+    return Subject(uri=one.id, label=one.label, score=min(1.0, max(0.0, one.score)))
 
 
 def _paper(text: str) -> Text:

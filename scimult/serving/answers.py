@@ -20,9 +20,10 @@ from scimult.matching.affinity import Rule, affinities
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex
 from scimult.serving import schemas
-from scimult.serving.evidence import evidence_for
-from scimult.serving.labels import LabelSpace, Suggestion, Tags
+from scimult.serving.labels import LabelSpace, Tags
 from scimult.serving.served import Served
+from scimult.tagging.evidence import evidence_for
+from scimult.tagging.tagger import SuggestedTag
 from scimult.types import FloatArray, Text
 
 
@@ -261,10 +262,10 @@ def _page(
     return schemas.Page(score=hits.score, exact=hits.exact, papers=papers)
 
 
-def _labels(tags: Sequence[Suggestion]) -> list[schemas.TagFound]:
+def _labels(tags: Sequence[SuggestedTag]) -> list[schemas.TagFound]:
     return [
         schemas.TagFound(
-            rank=rank, score=tag.score, id=tag.id, name=tag.name, evidence=tag.evidence
+            rank=rank, score=tag.score, id=tag.id, name=tag.label, evidence=tag.evidence or None
         )
         for rank, tag in enumerate(tags, start=1)
     ]

@@ -14,6 +14,7 @@ from concurrent.futures import TimeoutError as Late
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -195,28 +196,14 @@ class SharedModel(SciMult):
     ----------
     model : SciMult
         The model; it is used by this one alone from now on.
-    most_tokens, threads, patience, observe
-        As of `Passes`.
+    **passes
+        Options of `Passes`.
     """
 
-    def __init__(
-        self,
-        model: SciMult,
-        *,
-        most_tokens: int = BATCH_TOKENS,
-        threads: int = 1,
-        patience: float = 60.0,
-        observe: Callable[[int, int], None] = lambda texts, tokens: None,
-    ) -> None:
+    def __init__(self, model: SciMult, **passes: Any) -> None:
         name, device, dtype = model.name, model.device, model.dtype
         super().__init__(model._pretrained, name=name, device=device, dtype=dtype)
-        self._passes = Passes(
-            self._pass,
-            most_tokens=most_tokens,
-            threads=threads,
-            patience=patience,
-            observe=observe,
-        )
+        self._passes = Passes(self._pass, **passes)
 
     def close(self) -> None:
         """End the threads; the model can still be used."""

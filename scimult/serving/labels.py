@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,20 +11,8 @@ from scimult.errors import ConfigError, DataError, suggest
 from scimult.inference import SciMult
 from scimult.library.tagging import as_labels
 from scimult.retrieval.exact import ExactIndex
+from scimult.tagging.tagger import SuggestedTag, Tagger
 from scimult.types import FloatArray, Text
-
-if TYPE_CHECKING:
-    from scimult.tagging import Tagger
-
-
-@dataclass(frozen=True)
-class Suggestion:
-    """A label for a paper, and the sentence that speaks for it where one is known."""
-
-    id: str
-    name: str
-    score: float
-    evidence: str | None = None
 
 
 class Tags(Protocol):
@@ -35,7 +22,7 @@ class Tags(Protocol):
 
     def suggest(
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
-    ) -> list[list[Suggestion]]:
+    ) -> list[list[SuggestedTag]]:
         """Return the best ``k`` labels of every paper, best first."""
         ...
 
@@ -88,14 +75,14 @@ class LabelSpace:
 
     def suggest(
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
-    ) -> list[list[Suggestion]]:
+    ) -> list[list[SuggestedTag]]:
         """Return the best ``k`` labels of every paper."""
         vectors_ND = self.model.encode(papers, task=self._task, role="query")
         return self.nearest(vectors_ND, k=k, threshold=threshold, exclude=exclude)
 
     def nearest(
         self, papers_ND: FloatArray, *, k: int, threshold: float | None, exclude: Sequence[str]
-    ) -> list[list[Suggestion]]:
+    ) -> list[list[SuggestedTag]]:
         """Return the best ``k`` labels of every vector of a paper.
 
         Raises
@@ -113,7 +100,7 @@ class LabelSpace:
         by_paper = []
         for rows, scores in zip(ranking.rows_QK, ranking.scores_QK, strict=True):
             suggestions = [
-                Suggestion(self._ids[row], self._texts[row].title, float(score))
+                SuggestedTag(self._ids[row], self._texts[row].title, float(score))
                 for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
                 if row >= 0 and row not in out and score >= least
             ]
@@ -138,10 +125,6 @@ class OfTagger:
 
     def suggest(
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
-    ) -> list[list[Suggestion]]:
+    ) -> list[list[SuggestedTag]]:
         """Return the best ``k`` labels of every paper, with the sentence that speaks for each."""
-        by_paper = self._tagger.tag(papers, k, threshold, exclude=exclude)
-        return [
-            [Suggestion(one.id, one.label, one.score, one.evidence or None) for one in tags]
-            for tags in by_paper
-        ]
+        return self._tagger.tag(papers, k, threshold, exclude=exclude)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scimult.errors import DataError, SciMultError
 from scimult.library import Library
 from scimult.library.manifest import FILE
 from scimult.progress import note, warn
-from scimult.serving.batching import BATCH_TOKENS, SharedModel
+from scimult.serving.batching import SharedModel
 
 _T = TypeVar("_T")
 _Stamp = tuple[int, int, int]
@@ -32,8 +31,8 @@ class Served:
         Its model, if that was moved.
     device : str, optional
         Where texts are encoded.
-    most_tokens, threads, patience, observe
-        As of :class:`scimult.serving.batching.Passes`.
+    **passes
+        Options of :class:`scimult.serving.batching.Passes`.
 
     Raises
     ------
@@ -47,19 +46,10 @@ class Served:
         *,
         model: Path | str | None = None,
         device: str | None = None,
-        most_tokens: int = BATCH_TOKENS,
-        threads: int = 1,
-        patience: float = 60.0,
-        observe: Callable[[int, int], None] = lambda texts, tokens: None,
+        **passes: Any,
     ) -> None:
         self.path, self._device = path, device
-        self._share = partial(
-            SharedModel,
-            most_tokens=most_tokens,
-            threads=threads,
-            patience=patience,
-            observe=observe,
-        )
+        self._passes = passes
         self._swapping, self._reading_words = threading.Lock(), threading.Lock()
         self._with_words: Library | None = None
         self._stamp = _stamp_of(path)
@@ -130,7 +120,7 @@ class Served:
             return fresh
 
     def _opened(self, library: Library) -> Library:
-        shared = self._share(library.model)
+        shared = SharedModel(library.model, **self._passes)
         opened = self._warm(Library.open(self.path, model=shared, device=self._device))
         self._shared = shared
         return opened

@@ -6,17 +6,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from scimult.errors import DataError
-from scimult.files import FolderKind, atomic_file, holds_only, read_json, write_json
+from scimult.files import FolderKind, holds_only, read_json, write_json
 from scimult.tagging.calibration import Calibration, Curve, Suggestions
-from scimult.tagging.fusion import Fusion
+from scimult.tagging.fusion import Fusion, Weights
 from scimult.tagging.reading import read_vocabulary, write_vocabulary
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.signals import Learned
 from scimult.tagging.vocabulary import Vocabulary
-from scimult.tagging.words import LinearHead, Words
+from scimult.tagging.words import (
+    LinearHead,
+    Words,
+    load_arrays,
+    packed,
+    save_arrays,
+    unpacked,
+)
 from scimult.types import FloatArray
 
 FORMAT, VERSION = "scimult-tagger", 1
@@ -73,25 +78,21 @@ class TaggerState:
 def save_state(folder: Path, state: TaggerState) -> None:
     """Write a tagger into a folder that the caller publishes."""
     write_vocabulary(folder / VOCABULARY, state.vocabulary)
-    _save(folder / _LABELS, labels=state.labels_CD, mean=state.mean_C)
+    save_arrays(folder / _LABELS, labels=state.labels_CD, mean=state.mean_C)
     if state.learned is not None:
         learned = state.learned
-        parts = {"vectors": learned.vectors_MD}
-        for name, rows in (("tags", learned.tags_MC), ("words", learned.words_MT)):
-            shape = np.array(rows.shape)
-            parts |= {f"{name}_shape": shape, f"{name}_indptr": rows.indptr}
-            parts |= {f"{name}_indices": rows.indices, f"{name}_data": rows.data}
-        _save(folder / _PAPERS, **parts)
+        sparse = packed(learned.tags_MC, "tags_") | packed(learned.words_MT, "words_")
+        save_arrays(folder / _PAPERS, vectors=learned.vectors_MD, **sparse)
         learned.words.save(folder)
         learned.linear.save(folder / _LINEAR)
     if state.suggestions is not None:
-        _save(folder / _SUGGESTIONS, **vars(state.suggestions))
+        save_arrays(folder / _SUGGESTIONS, **vars(state.suggestions))
     written = {
         "format": FORMAT,
         "version": VERSION,
         "model": state.model,
         "hierarchy": state.hierarchy,
-        "fusion": state.fusion.as_dict(),
+        "fusion": asdict(state.fusion),
         "calibration": None if state.calibration is None else asdict(state.calibration),
         "facts": state.facts,
     }
@@ -126,15 +127,15 @@ def load_state(folder: Path) -> TaggerState:
 
 
 def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
-    labels = _read(folder / _LABELS)
+    labels = load_arrays(folder / _LABELS)
     curves, suggestions = content["calibration"], None
     if curves is not None:
-        suggestions = Suggestions(**_read(folder / _SUGGESTIONS))
+        suggestions = Suggestions(**load_arrays(folder / _SUGGESTIONS))
     return TaggerState(
         read_vocabulary(folder / VOCABULARY),
         labels["labels"],
         labels["mean"],
-        Fusion.from_dict(content["fusion"]),
+        Fusion(**{name: Weights(**one) for name, one in content["fusion"].items()}),
         content["hierarchy"],
         content["model"],
         learned=_learned(folder) if (folder / _PAPERS).is_file() else None,
@@ -145,25 +146,7 @@ def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
 
 
 def _learned(folder: Path) -> Learned:
-    import scipy.sparse as sparse
-
-    papers = _read(folder / _PAPERS)
-    tags_MC, words_MT = (
-        sparse.csr_array(
-            (papers[f"{name}_data"], papers[f"{name}_indices"], papers[f"{name}_indptr"]),
-            shape=tuple(papers[f"{name}_shape"].tolist()),
-        )
-        for name in ("tags", "words")
-    )
+    papers = load_arrays(folder / _PAPERS)
+    tags_MC, words_MT = unpacked(papers, "tags_"), unpacked(papers, "words_")
     linear = LinearHead.load(folder / _LINEAR)
     return Learned(tags_MC, papers["vectors"], Words.load(folder), words_MT, linear)
-
-
-def _save(path: Path, **arrays: Any) -> None:
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **arrays)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}

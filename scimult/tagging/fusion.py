@@ -8,7 +8,7 @@ Shape legend: S sources, B papers, C concepts, P pairs of paper and concept.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,15 +62,6 @@ class Fusion:
         for signal_BC, (seen, unseen) in zip(signals_SBC, pairs, strict=True):
             logits_BC += np.where(seen_C, seen, unseen) * signal_BC
         return logits_BC
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, kept: dict[str, Any]) -> Fusion:
-        """Return what :meth:`as_dict` gave."""
-        return cls(Weights(**kept["seen"]), Weights(**kept["unseen"]))
 
 
 # Between those fitted to papers of two sets (docs/tagging.md): used where nothing is tagged yet.

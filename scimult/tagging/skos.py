@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 from xml.sax import SAXParseException
@@ -108,14 +109,7 @@ def _parsed(path: Path, format: str) -> Graph:
 def _with_known_broader(concepts: dict[str, Concept]) -> list[Concept]:
     """Return concepts without links to those that were rejected."""
     return [
-        Concept(
-            one.id,
-            one.label,
-            one.synonyms,
-            tuple(name for name in one.broader if name in concepts),
-            one.description,
-            one.notation,
-        )
+        replace(one, broader=tuple(name for name in one.broader if name in concepts))
         for one in concepts.values()
     ]
 

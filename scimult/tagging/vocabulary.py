@@ -133,10 +133,7 @@ class Vocabulary(Sequence[Concept]):
         DataError
             If there is none, or several are called so.
         """
-        if name in self._rows:
-            return self._rows[name]
-        plain = _plain(name)
-        rows = self._preferred.get(plain) or self._others.get(plain) or []
+        rows = self._called(name)
         if len(rows) == 1:
             return rows[0]
         if rows:
@@ -149,9 +146,13 @@ class Vocabulary(Sequence[Concept]):
 
     def knows(self, name: str) -> bool:
         """Return whether :meth:`row` finds one concept."""
+        return len(self._called(name)) == 1
+
+    def _called(self, name: str) -> list[int]:
+        if name in self._rows:
+            return [self._rows[name]]
         plain = _plain(name)
-        rows = self._preferred.get(plain) or self._others.get(plain) or []
-        return name in self._rows or len(rows) == 1
+        return self._preferred.get(plain) or self._others.get(plain) or []
 
     def ancestors(self, row: int) -> set[int]:
         """Return the rows of all concepts above one."""

@@ -5,7 +5,7 @@ Shape legend: N papers, T terms, C concepts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,32 @@ _OTHERS = 1000
 _INVERSE_PENALTY = 10.0
 _SMALLEST = 0.05
 """Smaller weights are left out (Babbar and Schölkopf 2017), which keeps models small."""
+
+
+def save_arrays(path: Path, **arrays: Any) -> None:
+    """Write arrays as one ``.npz`` file, atomically."""
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def load_arrays(path: Path) -> dict[str, Any]:
+    """Read what :func:`save_arrays` wrote."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def packed(rows: Sparse, prefix: str = "") -> dict[str, Any]:
+    """Return the arrays of a sparse array, by name."""
+    parts = {f"{prefix}{part}": getattr(rows, part) for part in ("indptr", "indices", "data")}
+    return {f"{prefix}shape": np.array(rows.shape), **parts}
+
+
+def unpacked(arrays: Mapping[str, Any], prefix: str = "") -> Sparse:
+    """Return the sparse array that :func:`packed` took apart."""
+    import scipy.sparse as sparse
+
+    parts = tuple(arrays[f"{prefix}{part}"] for part in ("data", "indices", "indptr"))
+    return sparse.csr_array(parts, shape=tuple(arrays[f"{prefix}shape"].tolist()))
 
 
 class Words:
@@ -103,20 +129,13 @@ class LinearHead:
 
     def save(self, path: Path) -> None:
         """Write one ``.npz`` file."""
-        one = self.weights_TC
-        arrays = {"data": one.data, "indices": one.indices, "indptr": one.indptr}
-        with atomic_file(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, shape=np.array(one.shape), bias=self.bias_C, **arrays)
+        save_arrays(path, bias=self.bias_C, **packed(self.weights_TC))
 
     @classmethod
     def load(cls, path: Path) -> LinearHead:
         """Read what :meth:`save` wrote."""
-        import scipy.sparse as sparse
-
-        with np.load(path, allow_pickle=False) as arrays:
-            parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-            shape = tuple(arrays["shape"].tolist())
-            return cls(sparse.csr_array(parts, shape=shape), arrays["bias"])
+        arrays = load_arrays(path)
+        return cls(unpacked(arrays), arrays["bias"])
 
 
 def fit_linear(

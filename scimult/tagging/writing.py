@@ -69,7 +69,7 @@ def write_tags(
         file = parts / f"{len(named):06d}.{digest.hexdigest()[:16]}.jsonl"
         if not file.is_file():
             tags = tag([text for _, text in part])
-            rows = (_row(paper, own) for paper, own in zip(part, tags, strict=True))
+            rows = [as_row(n, text.title, own) for (n, text), own in zip(part, tags, strict=True)]
             write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         named.append(file)
     count = [0, 0]
@@ -94,10 +94,6 @@ def as_row(name: str, title: str, tags: Sequence[SuggestedTag]) -> dict[str, Any
             for one in tags
         ],
     }
-
-
-def _row(paper: Paper, tags: Sequence[SuggestedTag]) -> dict[str, Any]:
-    return as_row(paper[0], paper[1].title, tags)
 
 
 def _rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:

@@ -56,20 +56,17 @@ class Checkpoints(Callback):
 
     def needs_model(self, step: int) -> bool:
         """Return whether it is time to save."""
-        return self._is_time(step)
+        return step % self._every == 0 or step == self._steps or self._wanted(step)
 
     def on_step(self, report: StepReport) -> None:
         """Save if it is time."""
-        if self._is_time(report.step):
+        if self.needs_model(report.step):
             self._save(report.step)
 
     def on_stop(self, step: int) -> None:
         """Save unless the step was saved already."""
-        if not self._is_time(step):
+        if not self.needs_model(step):
             self._save(step)
-
-    def _is_time(self, step: int) -> bool:
-        return step % self._every == 0 or step == self._steps or self._wanted(step)
 
 
 class MetricsFile(Callback):
@@ -122,26 +119,39 @@ def _step_of(line: str, otherwise: int) -> int:
         return otherwise
 
 
-class TensorBoard(Callback):
+class _Scalars(Callback):
+    """Reports dev scores as they come, and means over the last ``every`` steps."""
+
+    def __init__(self, every: int, steps: int) -> None:
+        self._every, self._steps = every, steps
+        self._window = Window()
+
+    def _write(self, scalars: dict[str, float], step: int) -> None:
+        raise NotImplementedError
+
+    def on_start(self, metrics: dict[str, float]) -> None:
+        """Report the scores of the untrained model."""
+        if metrics:
+            self._write(dict(metrics), 0)
+
+    def on_step(self, report: StepReport) -> None:
+        """Report what is new, in one call per step: trackers take a step only once."""
+        self._window.add(report)
+        scalars = dict(report.metrics)
+        if report.step % self._every == 0 or report.step == self._steps:
+            scalars |= self._window.take()
+        if scalars:
+            self._write(scalars, report.step)
+
+
+class TensorBoard(_Scalars):
     """Writes scalars for TensorBoard: dev scores, and means over the last ``every`` steps."""
 
     def __init__(self, folder: Path, every: int, steps: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        super().__init__(every, steps)
         self._writer: Any = SummaryWriter(str(folder))
-        self._every, self._steps = every, steps
-        self._window = Window()
-
-    def on_start(self, metrics: dict[str, float]) -> None:
-        """Write the scores of the untrained model."""
-        self._write(metrics, 0)
-
-    def on_step(self, report: StepReport) -> None:
-        """Write what is new."""
-        self._window.add(report)
-        self._write(report.metrics, report.step)
-        if report.step % self._every == 0 or report.step == self._steps:
-            self._write(self._window.take(), report.step)
 
     def _write(self, scalars: dict[str, float], step: int) -> None:
         for name, value in scalars.items():
@@ -240,8 +250,8 @@ def open_tracker(name: TrackerName) -> Any:
         ) from error
 
 
-class Tracker(Callback):
-    """Reports dev scores as they come, and means over the last ``every`` steps.
+class Tracker(_Scalars):
+    """Reports to wandb or trackio.
 
     A resumed run goes on under its name, which is the folder's and a few random letters, kept
     in ``tracker.json``.
@@ -270,8 +280,7 @@ class Tracker(Callback):
         steps: int,
         config: dict[str, Any],
     ) -> None:
-        self._every, self._steps = every, steps
-        self._window = Window()
+        super().__init__(every, steps)
         path = folder / _FILE
         if not path.is_file():
             write_json(path, {"name": f"{folder.name}-{secrets.token_hex(3)}"})
@@ -283,19 +292,8 @@ class Tracker(Callback):
         self._package = open_tracker(name)
         self._package.init(project=project, **options)
 
-    def on_start(self, metrics: dict[str, float]) -> None:
-        """Report the scores of the untrained model."""
-        if metrics:
-            self._package.log(dict(metrics), step=0)
-
-    def on_step(self, report: StepReport) -> None:
-        """Report what is new, in one call per step: trackers take a step only once."""
-        self._window.add(report)
-        scalars = dict(report.metrics)
-        if report.step % self._every == 0 or report.step == self._steps:
-            scalars |= self._window.take()
-        if scalars:
-            self._package.log(scalars, step=report.step)
+    def _write(self, scalars: dict[str, float], step: int) -> None:
+        self._package.log(scalars, step=step)
 
     def on_end(self) -> None:
         """Close the run."""

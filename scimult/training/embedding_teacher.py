@@ -17,7 +17,7 @@ from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.targets import TargetFile
 from scimult.data.token_store import TokenStore
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.errors import ConfigError, one_of
 from scimult.losses import Projection, fitted_projection
 from scimult.models import embed_tokens
 from scimult.progress import note
@@ -61,8 +61,7 @@ def open_embedding_teacher(
     trained = sorted({source.task for source in sources})
     tasks = trained if section.tasks is None else section.tasks
     for task in tasks:
-        if task not in trained:
-            raise UnknownNameError("task in loss.embedding_teacher.tasks", task, trained)
+        one_of("task in loss.embedding_teacher.tasks", task, trained)
     pairs = [source for source in sources if isinstance(source, PairFile)]
     whole = {source.task for source in pairs if source.view is None}
     without = [task for task in tasks if task not in whole]

@@ -22,8 +22,7 @@ from scimult.hardware import keep_freed_memory
 from scimult.models import Encoder, PackedTexts
 from scimult.training import deepspeed_private
 from scimult.training.deepspeed_config import bound_buckets
-from scimult.training.gradient_sums import GradientSums
-from scimult.training.optim import RoutedAdamW
+from scimult.training.optim import GradientSums, RoutedAdamW
 from scimult.training.shards import MOMENTS, StateShards
 
 _COUNTERS = "counters.json"

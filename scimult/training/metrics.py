@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scimult.losses.info_nce import InBatchScores
+from scimult.losses.contrastive import InBatchScores
 
 # Counts of queries, or papers with targets, and sums over them. What does not concern a task is 0.
 _OF_QUERIES = ("ranked", "correct", "compared", "margin", "with_hard", "hard_wins")

@@ -32,7 +32,7 @@ from scimult.data.sampler import (
 )
 from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores, scored_share
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.errors import ConfigError, one_of
 from scimult.progress import note
 from scimult.tasks import TaskSet
 from scimult.training import dev
@@ -156,8 +156,8 @@ def build_dev_sets(
     scores += [name for file in targets for name in dev.target_score_names(file)]
     scores += [dev.mrr_name("mean")] if dev_sets else []
     # Without pairs, the default names no score, and no one may look at it.
-    if (dev_sets or config.selects) and config.dev.metric not in scores:
-        raise UnknownNameError("score in dev.metric", config.dev.metric, scores)
+    if dev_sets or config.selects:
+        one_of("score in dev.metric", config.dev.metric, scores)
     return dev_sets, targets
 
 
@@ -181,9 +181,8 @@ def select_sources(
     _check_heads(data, files, heads)
     for name in section.sources or ():
         meant = [file for file in files if name in (file.name, file.source)]
-        if not meant:
-            names = [name for file in files for name in (file.source, file.name)]
-            raise UnknownNameError("source in data.sources", name, set(names))
+        names = {name for file in files for name in (file.source, file.name)}
+        one_of("source in data.sources", name, names)
         if not any(_is_trained(file, heads) for file in meant):
             raise ConfigError(
                 "a source of data.sources has targets alone, and no head learns them",
@@ -198,8 +197,7 @@ def select_sources(
         and (section.sources is None or {file.name, file.source} & set(section.sources))
     ]
     for file in trained:
-        if file.task not in tasks:
-            raise UnknownNameError(f"task of source {file.source!r}", file.task, tasks.names)
+        one_of(f"task of source {file.source!r}", file.task, tasks.names)
     if section.sampling == "sequential" and section.sources is not None:
         order = section.sources
         trained.sort(
@@ -218,8 +216,7 @@ def _with_hard_negatives(
         return files
     known = {file.task for file in files if isinstance(file, PairFile)}
     for name in wanted:
-        if name not in known:
-            raise UnknownNameError("task in data.hard_negatives", name, known)
+        one_of("task in data.hard_negatives", name, known)
     return [
         file.without_negatives() if isinstance(file, PairFile) and file.task not in wanted else file
         for file in files
@@ -271,9 +268,7 @@ def loss_weights(
     """
     weights = dict.fromkeys((file.task for file in sources), 1.0)
     for task, weight in config.loss.weights.items():
-        if task not in weights:
-            raise UnknownNameError("task in loss.weights", task, weights)
-        weights[task] = weight
+        weights[one_of("task in loss.weights", task, weights)] = weight
     if len(set(weights.values())) == 1 and 1.0 not in weights.values():
         raise ConfigError(
             "loss.weights gives all trained tasks the same weight, which Adam divides out again",

@@ -180,14 +180,9 @@ def _meter(config: PretrainConfig, pretrained: Pretrained, device: torch.device)
     return Meter(pretrained.model, device, dtype, peak)
 
 
-def _micro_batches(
-    config: PretrainConfig,
-    plan: RunPlan,
-    sampler: Sampler,
-    tokens: TokenStore,
-) -> Callable[[int], MicroBatch]:
-    """Return the function from a micro-batch's number to what this rank does in it."""
-    builder = BatchBuilder(
+def batch_builder(config: PretrainConfig, plan: RunPlan, tokens: TokenStore) -> BatchBuilder:
+    """Return what makes the batches of a run."""
+    return BatchBuilder(
         plan.sources,
         tokens,
         plan.known,
@@ -198,6 +193,16 @@ def _micro_batches(
         vectors_of=plan.embedding_teacher.of if plan.embedding_teacher else lambda source: None,
         seed=config.seed,
     )
+
+
+def _micro_batches(
+    config: PretrainConfig,
+    plan: RunPlan,
+    sampler: Sampler,
+    tokens: TokenStore,
+) -> Callable[[int], MicroBatch]:
+    """Return the function from a micro-batch's number to what this rank does in it."""
+    builder = batch_builder(config, plan, tokens)
     return MicroBatchesAhead(
         lambda number: builder.micro_batch(sampler.plan(number), distributed.rank()), len(sampler)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, get_args
 
-from scimult.errors import UnknownNameError
+from scimult.errors import one_of
 
 ScheduleName = Literal["linear", "cosine", "constant", "inverse_sqrt", "slanted_triangular"]
 SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
@@ -31,8 +31,7 @@ def lr_factor(name: str, step: int, steps: int, warmup: int) -> float:
     UnknownNameError
         If the schedule is unknown.
     """
-    if name not in SCHEDULES:
-        raise UnknownNameError("schedule", name, SCHEDULES)
+    one_of("schedule", name, SCHEDULES)
     done = min(1.0, max(0, step - warmup) / max(1, steps - warmup))
     if name == "slanted_triangular":
         height = step / warmup if step < warmup else 1.0 - done

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult.config import apply_overrides, merge, named, read_yaml, validate
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.errors import ConfigError, one_of
 from scimult.training.config import PretrainConfig
 
 STAGES = "stages"
@@ -67,8 +67,7 @@ def load_stages(
     tree = apply_overrides(tree, overrides)
     own_trees = _own_trees(tree, path)
     for name in own_trees:
-        if name not in names:
-            raise UnknownNameError("stage", name, names, path=path)
+        one_of("stage", name, names, path=path)
     _check_overrides(overrides, own_trees)
     shared = {key: value for key, value in tree.items() if key != STAGES}
     stages: list[Stage] = []
@@ -94,10 +93,8 @@ def stages_up_to(stages: Sequence[Stage], name: str) -> list[Stage]:
         If there is no such stage.
     """
     by_name = {stage.name: stage for stage in stages}
-    if name not in by_name:
-        raise UnknownNameError("stage", name, by_name)
     chain: list[Stage] = []
-    wanted: str | None = name
+    wanted: str | None = one_of("stage", name, by_name)
     while wanted is not None:
         chain.append(by_name[wanted])
         wanted = by_name[wanted].after
@@ -195,11 +192,8 @@ def _stage(
 def _stage_before(named: Any, earlier: Sequence[Stage], where: str) -> Stage | None:
     if named is None:
         return earlier[-1] if earlier else None
-    stage_named = next((stage for stage in earlier if stage.name == named), None)
-    if stage_named is None:
-        known = [stage.name for stage in earlier]
-        raise UnknownNameError("earlier stage in after", str(named), known, path=where)
-    return stage_named
+    known = {stage.name: stage for stage in earlier}
+    return known[one_of("earlier stage in after", str(named), known, path=where)]
 
 
 def _model_from(before: Stage, own: Any, model: Any, where: str) -> Any:

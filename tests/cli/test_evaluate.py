@@ -156,7 +156,7 @@ def test_bm25_with_an_analyser_stands_beside_the_plain_one(suite: Path) -> None:
     ("lexical", "problem"),
     [
         ("x=bier", "did you mean 'beir'"),
-        ("x=words,stem=english", "unknown option of BM25"),
+        ("x=words,stem=english", "unknown option of a system"),
         ("x=words,stemmer=englsh", "did you mean 'english'"),
         ("x=words,b=2", "b is out of range"),
         ("x=words,k1=high", "k1 is out of range"),
@@ -180,7 +180,7 @@ def test_bm25_that_cannot_be_made(suite: Path, lexical: str, problem: str) -> No
         (("--fuse", "hybrid=BM25+tiny,by=weights,dev="), "dev= names one split"),
         (("--rerank", "better=BM25"), "NAME=SYSTEM+MODEL"),
         (("--rerank", "better=BM25+x,top=many"), "NAME=SYSTEM+MODEL"),
-        (("--rerank", "better=BM25+x,depth=3"), "NAME=SYSTEM+MODEL"),
+        (("--rerank", "better=BM25+x,depth=3"), "unknown option of a system"),
     ],
 )
 def test_hybrids_that_cannot_be_made(suite: Path, arguments: tuple[str, ...], problem: str) -> None:

@@ -92,8 +92,8 @@ def test_a_base_with_adapterhub_adapters_becomes_a_model(tmp_path: Path) -> None
         ((), "one thing is imported at a time"),
         (("--released", "a", "--base", "b"), "one thing is imported at a time"),
         (("--released", "a"), "holds no tokenizer"),
-        (("--released", "a", "--adapter", "b=c"), "--adapter has no meaning with --released"),
-        (("--base", "a", "--task", "b"), "--task has no meaning with --base"),
+        (("--released", "a", "--adapter", "b=c"), "--adapter goes with --base"),
+        (("--base", "a", "--task", "b"), "--task goes with --released"),
         (("--base", "a"), "no adapters for the base"),
         (("--base", "a", "--adapter", "b"), "TASK=FOLDER or TASK/SIDE=FOLDER"),
         (
@@ -126,7 +126,7 @@ def test_forms_of_one_task_and_of_all(model: Path, tmp_path: Path) -> None:
     [
         (("--to", "folded"), "folded for one task. Fix: name it with --task: search, link"),
         (("--to", "folded", "--task", "serach"), "did you mean 'search'"),
-        (("--to", "released", "--task", "search"), "--task has no meaning for released"),
+        (("--to", "released", "--task", "search"), "--task goes with folded and onnx"),
         (("--to", "pretrained", "--step", 3), "folder is not a run"),
     ],
 )

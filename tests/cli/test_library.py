@@ -163,7 +163,10 @@ def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
         (["search", "x", "--library", "mine", "--where", "jear > 1"], "cannot filter"),
         (["library", "remove", "mine"], "no papers are named"),
         (["library", "add", "mine", "--papers", "none.bib"], "none.bib"),
-        (["library", "add", "mine", "--papers", "library.bib", "--column", "x"], "no column"),
+        (
+            ["library", "add", "mine", "--papers", "library.bib", "--column", "x"],
+            "a column is NAME=FIELD",
+        ),
         (
             ["library", "create", "mine", "--model", "x", "--papers", "library.bib"],
             "does not exist",

@@ -175,7 +175,7 @@ def test_a_killed_training_encodes_no_paper_twice(
         ("tag", ["T", "--papers", "new.jsonl", "--precision", "0.999"], "no threshold surely"),
         ("tag", ["T", "--papers", "new.jsonl", "--out", "new.jsonl"], "output is also an input"),
         ("tag", ["model", "--papers", "new.jsonl"], "model: is no tagger"),
-        ("evaluate", ["T", "--papers", "new.jsonl", "--column", "labels"], "no column"),
+        ("evaluate", ["T", "--papers", "new.jsonl", "--column", "labels"], "a column is"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(

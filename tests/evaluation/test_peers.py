@@ -34,8 +34,8 @@ import pytrec_eval
 from scimult.data.lines import Rejects
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
 from scimult.evaluation.datasets import read_dataset
-from scimult.evaluation.outcome import Outcome
 from scimult.evaluation.probes import classification_linear
+from scimult.evaluation.protocols import Outcome
 from scimult.evaluation.rankings import rerank, search
 from scimult.evaluation.systems import DenseSystem
 from scimult.evaluation.task_data import Dataset, PaperSet

@@ -12,8 +12,7 @@ from sklearn.metrics import f1_score
 from scimult.data.lines import Rejects
 from scimult.evaluation.datasets import Dataset, read_dataset
 from scimult.evaluation.name_matching import words
-from scimult.evaluation.outcome import Outcome
-from scimult.evaluation.protocols import function_of
+from scimult.evaluation.protocols import Outcome, function_of
 from scimult.evaluation.rankings import classification_coarse
 from scimult.evaluation.suites import Benchmark
 from scimult.evaluation.systems import BM25System, DenseSystem

@@ -8,9 +8,8 @@ import pytest
 
 from scimult.errors import DataError
 from scimult.inference import SciMult
-from scimult.inference.cache import EmbeddingCache
+from scimult.inference.cache import EmbeddingCache, encode_collection, provenance
 from scimult.inference.collection import Collection
-from scimult.inference.embeddings import encode_collection, provenance
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.types import Text
 from tests.tiny import save_tiny_model

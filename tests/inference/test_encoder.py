@@ -18,7 +18,7 @@ from scimult.errors import (
 from scimult.files import read_json, write_json
 from scimult.hardware import products_in_tf32
 from scimult.inference import SciMult
-from scimult.inference.ahead import made_ahead
+from scimult.inference.texts import made_ahead
 from scimult.models.embed import length_batches
 from scimult.products import zero_of_bytes
 from scimult.types import Role, Text, TextEncoder
@@ -307,7 +307,7 @@ def test_saved_instruction_beyond_the_context_is_refused(tmp_path: Path) -> None
 def test_auto_is_what_the_device_multiplies(
     folder: Path, has_units: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scimult.inference.precision.multiplies_bfloat16", lambda device: has_units)
+    monkeypatch.setattr("scimult.hardware.multiplies_bfloat16", lambda device: has_units)
     auto = SciMult.from_pretrained(folder, device="cpu", dtype="auto")
     named = SciMult.from_pretrained(folder, device="cpu", dtype=wanted)
     assert auto.dtype == named.dtype == wanted

@@ -10,7 +10,7 @@ import pytest
 
 from scimult.inference import SciMult
 from scimult.library import Library
-from scimult.library.creation import create_library
+from scimult.library.encoding import create_library
 from tests.tiny import save_tiny_model
 
 WORDS = "graph protein matrix kernel vision speech token network plasma quantum".split()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError
-from scimult.evaluation.reviewers import BEST, rank_reviewers
+from scimult.evaluation.rankings import BEST, rank_reviewers
 from scimult.matching import affinity
 from scimult.matching.affinity import Rule, affinities, best_pairs, recency
 from scimult.types import FloatArray

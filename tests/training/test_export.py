@@ -14,7 +14,7 @@ from scimult.checkpoints import load_pretrained
 from scimult.cli.main import app
 from scimult.errors import CheckpointError, SciMultError
 from scimult.training.engine import read_full_weights
-from scimult.training.export import load_step
+from scimult.training.folder import load_step
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
 from tests.training.corpus import prepare_corpus, run_config

@@ -12,8 +12,7 @@ from scimult.models import pack
 from scimult.training.config import OptimizerConfig
 from scimult.training.deepspeed_config import resolve_deepspeed
 from scimult.training.engine import DeepSpeedEngine
-from scimult.training.gradient_sums import GradientSums
-from scimult.training.optim import RoutedAdamW, parameter_groups
+from scimult.training.optim import GradientSums, RoutedAdamW, parameter_groups
 from tests.models.variants import tiny_encoder, tiny_rows
 from tests.ranks import run_ranks
 

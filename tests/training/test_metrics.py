@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.losses.info_nce import InBatchScores
+from scimult.losses.contrastive import InBatchScores
 from scimult.training.metrics import (
     STATISTICS,
     TaskWindow,

@@ -17,7 +17,7 @@ from scimult.checkpoints import load_pretrained
 from scimult.errors import CheckpointError, SciMultError, StorageError
 from scimult.training import dev
 from scimult.training import folder as run_folder
-from scimult.training.export import load_step
+from scimult.training.folder import load_step
 from scimult.training.loop import StepReport
 from scimult.training.run import pretrain
 from scimult.training.selection import Selection

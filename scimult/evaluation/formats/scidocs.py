@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, Targets
 from scimult.evaluation.formats.scirepeval import text_of
-from scimult.evaluation.records import Judgments, read_pairs
+from scimult.evaluation.records import Judgments, read_pairs, read_targets
 from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.files import packed_or_plain, read_json
 from scimult.types import Text
@@ -74,21 +75,11 @@ def read_papers(source: Source, path: Path) -> dict[str, Text]:
 
 def _labels(source: Source, paths: Sequence[Path], papers: Mapping[str, Text]) -> Targets:
     """Read a label per paper."""
-    targets: Targets = {}
-
-    def parse(record: Record) -> tuple[str, str]:
-        paper = record.identifier("pid")
-        if paper not in papers:
-            raise record.error("paper has no text", value=paper, fix="get its text or leave it out")
-        if paper in targets:
-            raise record.error("paper occurs twice", value=paper, fix="keep one of the lines")
-        return paper, record.identifier("class_label")
-
-    for path in paths:
-        records = read_table(path, ["pid|paper_id|id", "class_label|label"], source.rejects)
-        for paper, label in source.rejects.keep(records, parse):
-            targets[paper] = ([label], 0.0)
-    return targets
+    columns = ["pid|paper_id|id", "class_label|label"]
+    records = chain.from_iterable(read_table(path, columns, source.rejects) for path in paths)
+    return read_targets(
+        records, "pid", papers, lambda row: ([row.identifier("class_label")], 0.0), source.rejects
+    )
 
 
 def _read_clicks(source: Source, papers: Mapping[str, Text]) -> Dataset:

@@ -19,7 +19,7 @@ from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, Targets, qrels_of
 from scimult.evaluation.formats.native import labels_of
-from scimult.evaluation.records import Judgments, read_pairs
+from scimult.evaluation.records import Judgments, read_pairs, read_targets
 from scimult.evaluation.task_data import HARD, SOFT, Dataset, PaperSet, Reviewers
 from scimult.files import packed_or_plain
 from scimult.types import Text
@@ -138,24 +138,16 @@ def _targets(source: Source, path: Path, documents: Mapping[str, Text]) -> Targe
     """Read ``paper_id`` and ``label`` of one split."""
     probe, rejects = source.benchmark.probe, source.rejects
     assert probe is not None
-    targets: Targets = {}
 
-    def parse(record: Record) -> tuple[str, tuple[list[str], float]]:
-        name = record.identifier("paper_id")
-        if name not in documents:
-            raise record.error("paper has no text", value=name, fix="get its text or leave it out")
-        if name in targets:
-            raise record.error("paper occurs twice", value=name, fix="keep one of the lines")
+    def target_of(record: Record) -> tuple[list[str], float]:
         if source.benchmark.protocol == "regression_linear":
-            return name, ([], record.number("label"))
-        return name, (_labels(record, probe.multi_label), 0.0)
+            return [], record.number("label")
+        return _labels(record, probe.multi_label), 0.0
 
     is_table = not path.name.removesuffix(".gz").endswith(".jsonl")
     columns = ["paper_id", "label"]
     records = read_table(path, columns, rejects) if is_table else read_jsonl(path, rejects)
-    for name, target in rejects.keep(records, parse):
-        targets[name] = target
-    return targets
+    return read_targets(records, "paper_id", documents, target_of, rejects)
 
 
 def _labels(record: Record, multi_label: bool) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scimult.errors import UnknownNameError
+from scimult.errors import one_of
 from scimult.evaluation.comparison import Settings
 from scimult.evaluation.report import audit_table, set_order
 from scimult.evaluation.reporting.costs import costs
@@ -87,9 +87,7 @@ def make_suite_report(out: Path, options: Options, tell: Callable[[str], None]) 
     """
     results = require_results(out)
     names = [result.system for result in results]
-    baseline = options.baseline or names[0]
-    if baseline not in names:
-        raise UnknownNameError("system", baseline, names, path=out)
+    baseline = one_of("system", options.baseline or names[0], names, path=out)
     # The table refuses results that do not belong together, before anything else is read.
     plain = leaderboard(results, None)
     order = set_order(results)

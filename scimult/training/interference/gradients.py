@@ -7,7 +7,7 @@ of a micro-batch, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scimult.checkpoints import Pretrained
-from scimult.data.batches import BatchBuilder, MicroBatch
+from scimult.data.batches import MicroBatch
 from scimult.data.sampler import Sampler
 from scimult.errors import ConfigError
 from scimult.models import Encoder, pack
@@ -26,6 +26,7 @@ from scimult.training.negatives import shared_negatives
 from scimult.training.objective import Objective
 from scimult.training.passes import MicroBatchTexts
 from scimult.training.plan import RunPlan, build_sampler
+from scimult.training.run import batch_builder
 
 TaskLosses = Callable[[MicroBatch, Tensor], dict[str, Tensor]]
 # Batches of each task in a round: two, so that a task can be compared with itself.
@@ -183,16 +184,7 @@ def training_rounds(
         If a task is not in the mixture.
     """
     tokens = plan.data.tokens(pretrained.tokenizer, config.data.max_length)
-    builder = BatchBuilder(
-        plan.sources,
-        tokens,
-        plan.known,
-        max_length=config.data.max_length,
-        hard_negatives=bool(config.data.hard_negatives),
-        by_side=config.model.routing == "task_and_side",
-        teacher=plan.teacher,
-        seed=config.seed,
-    )
+    builder = batch_builder(config, replace(plan, embedding_teacher=None), tokens)
     sampler, numbers = _enough_micro_batches(config, plan, tokens.lengths_N, tasks, HALVES * rounds)
     micro_batches: dict[int, MicroBatch] = {}
 

@@ -119,7 +119,7 @@ def write_report(
         "pairs": [_pair(found, cell) for cell in found.pairs],
         "within": [
             {"block": block_name(found, place), "part": place.sublayer, "task": task}
-            | _numbers(estimate)
+            | asdict(estimate)
             for (place, task), estimate in found.within.items()
         ],
         "drift": [asdict(drift) for drift in drifts],
@@ -211,16 +211,12 @@ def _pair(found: InterferenceMap, cell: PairCell) -> dict[str, Any]:
         "tasks": cell.tasks,
         "block": block_name(found, cell.place),
         "part": cell.place.sublayer,
-        "cosine": _numbers(cell.cosine),
+        "cosine": asdict(cell.cosine),
         "ceiling": cell.ceiling,
         "corrected": cell.corrected,
-        "gap": _numbers(cell.gap),
+        "gap": asdict(cell.gap),
         "verdict": cell.verdict,
     }
-
-
-def _numbers(estimate: Estimate) -> dict[str, float]:
-    return asdict(estimate)
 
 
 def _estimate(estimate: Estimate) -> Cell:

@@ -13,8 +13,7 @@ from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import Dataset, PaperSet, TaskData, missing_files, read_dataset
-from scimult.evaluation.rankings import rerank
-from scimult.evaluation.reviewers import reviewer_matching
+from scimult.evaluation.rankings import rerank, reviewer_matching
 from scimult.evaluation.systems import DenseSystem
 from scimult.types import Text
 from tests.benchmark_sets import WordEncoder, write_jsonl, write_rows
@@ -234,7 +233,7 @@ def test_reviewers_are_ranked_by_their_three_closest_papers(reviewing: Path) -> 
 
 def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
     """The ranked reviewers themselves, against the same rule written as loops."""
-    from scimult.evaluation.reviewers import rank_reviewers
+    from scimult.evaluation.rankings import rank_reviewers
 
     benchmark = _benchmark("reviewer_matching", ["mean_precision"], similarity="cosine")
     data = _read(benchmark, reviewing)
@@ -253,7 +252,7 @@ def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
 
 def test_a_paper_listed_twice_counts_twice(reviewing: Path) -> None:
     """The mean of r3's best three, of which one paper is two."""
-    from scimult.evaluation.reviewers import rank_reviewers
+    from scimult.evaluation.rankings import rank_reviewers
 
     path = reviewing / "set/reviewer_metadata.jsonl"
     path.write_text(path.read_text().replace('["p6", "p7"]', '["p6", "p7", "p6"]'))

@@ -1,11 +1,15 @@
-"""One writer for each data base: files that it loads, or its own client."""
+"""A library's papers and vectors for data bases of vectors: files that they load, or a client.
+
+Shape legend: N papers, D width.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,58 @@ import pyarrow.parquet as pq
 
 from scimult.errors import ConfigError, one_of
 from scimult.files import FolderKind, atomic_folder, write_json, write_text
-from scimult.library.feeds.batches import Feed
+from scimult.library.filters import Where, quoted
+from scimult.library.state import State
+from scimult.retrieval.shards import Space
+from scimult.types import FloatArray
+
+ROWS = 5000
+"""Papers of a batch, and of a file."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What is fed: the papers of a filter with the vectors of a task.
+
+    Raises
+    ------
+    UnknownNameError
+        If the library has no vectors for the task.
+    """
+
+    state: State
+    task: str
+    where: Where | None = None
+
+    def __post_init__(self) -> None:
+        one_of("task of this library", self.task, self.state.manifest.sides)
+
+    @property
+    def space(self) -> Space:
+        """What made the vectors."""
+        return self.state.shards(self.task).space
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Types of the columns besides id, title and abstract."""
+        return dict(self.state.manifest.columns)
+
+    def batches(self) -> Iterator[tuple[pa.Table, FloatArray]]:
+        """Yield a table of id, title, abstract and columns, and vectors of shape ``(N, D)``."""
+        rows = self.state.chosen(where=self.where)
+        names = ["id", "title", "abstract", *self.types]
+        for start in range(0, len(rows), ROWS):
+            part = rows[start : start + ROWS]
+            yield self.state.papers.table(part, names), self.state.shards(self.task).rows(part)
+
+    def records(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield papers as mappings, without what is absent, with their ``vector``."""
+        for table, vectors_ND in self.batches():
+            yield [
+                {**{name: value for name, value in row.items() if value is not None}, "vector": x}
+                for row, x in zip(table.to_pylist(), vectors_ND.tolist(), strict=True)
+            ]
+
 
 _NAMESPACE = uuid.UUID("6f1c1f5e-7c58-4f5e-9a55-5c1a7a0f5b11")
 _OPENSEARCH = {"BIGINT": "long", "DOUBLE": "double", "BOOLEAN": "boolean"}
@@ -89,7 +144,7 @@ def _pgvector(feed: Feed, folder: Path, name: str) -> int:
     columns = {column: _postgres_type(kind) for column, kind in feed.types.items()}
     typed = {"id": "text PRIMARY KEY", "title": "text", "abstract": "text", **columns}
     typed["vector"] = f"vector({feed.space.width})"
-    defined = ",\n".join(f"  {_quoted(column)} {kind}" for column, kind in typed.items())
+    defined = ",\n".join(f"  {quoted(column)} {kind}" for column, kind in typed.items())
     operators = _SPACES["pgvector"][feed.space.similarity]
     parts, count = [], 0
     for number, records in enumerate(feed.records()):
@@ -99,7 +154,7 @@ def _pgvector(feed: Feed, folder: Path, name: str) -> int:
             for record in records:
                 writer.writerow([_cell(record.get(column)) for column in typed])
         count += len(records)
-    listed = ", ".join(_quoted(column) for column in typed)
+    listed = ", ".join(quoted(column) for column in typed)
     copies = [f"\\copy {name} ({listed}) FROM '{part}' WITH (FORMAT csv)" for part in parts]
     sql = [
         "CREATE EXTENSION IF NOT EXISTS vector;",
@@ -202,7 +257,3 @@ def _cell(value: Any) -> Any:
         escaped = (str(item).replace("\\", "\\\\").replace('"', '\\"') for item in value)
         return "{" + ",".join(f'"{item}"' for item in escaped) + "}"
     return value
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

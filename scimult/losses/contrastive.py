@@ -1,0 +1,110 @@
+"""Losses over the scores of a batch: similarities, InfoNCE and the triplet margin loss.
+
+Shape legend: B queries of this rank, C candidates of all ranks, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scimult.types import Similarity
+
+
+@dataclass(frozen=True)
+class InBatchScores:
+    """Scores of one batch: who is the positive, who must not count as a negative."""
+
+    scores_BC: Tensor
+    targets_B: Tensor
+    masked_BC: Tensor
+
+
+def info_nce(batch: InBatchScores, temperature: float | Tensor = 1.0) -> Tensor:
+    """Return each query's loss: minus the log-probability of its positive.
+
+    Parameters
+    ----------
+    batch : InBatchScores
+        Similarities, the column of each positive, and the masked columns.
+    temperature : float or Tensor
+        Divides the similarities; 1 for the dot product of the paper.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(B,)``, float32, not reduced.
+    """
+    logits_BC = batch.scores_BC / temperature
+    logits_BC = logits_BC.masked_fill(batch.masked_BC, float("-inf"))
+    return F.cross_entropy(logits_BC, batch.targets_B, reduction="none")
+
+
+def similarity_matrix(q_BD: Tensor, c_CD: Tensor, similarity: Similarity) -> Tensor:
+    """Return all scores, larger for closer pairs.
+
+    ``dot`` is equation 1 of SciMult; ``cosine`` normalises both sides; ``l2`` is the
+    negative Euclidean distance that SPECTER ranks by.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(B, C)``, float32, or float64 for embeddings in float64.
+    """
+    wide = torch.promote_types(q_BD.dtype, torch.float32)
+    q_BD, c_CD = q_BD.to(wide), c_CD.to(wide)
+    if similarity == "cosine":
+        q_BD, c_CD = F.normalize(q_BD, dim=-1), F.normalize(c_CD, dim=-1)
+    if similarity == "l2":
+        # By products, as torch does it from 26 rows on: their float32 digits would cancel where
+        # texts are close. Taking differences is ten times slower, and on GPUs needs B x C x D.
+        return -torch.cdist(q_BD.double(), c_CD.double()).to(wide)
+    return q_BD @ c_CD.T
+
+
+class Temperature(nn.Module):
+    """A trained positive number: ``initial * exp(log_ratio)``, with ``log_ratio`` 0 at first.
+
+    CLIP (Radford et al., 2021, section 2.3) learns log(1 / temperature). Here the parameter
+    starts at 0, around which bfloat16 is finest: the value of a bfloat16 run stays precise.
+    """
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.initial = initial
+        self.log_ratio = nn.Parameter(torch.zeros(1))
+
+    def forward(self) -> Tensor:
+        """Return the temperature, shape ``(1,)``, in float32 at least."""
+        wide = torch.promote_types(self.log_ratio.dtype, torch.float32)
+        return self.initial * self.log_ratio.to(wide).exp()
+
+
+def triplet_margin(batch: InBatchScores, margin: float = 1.0) -> Tensor:
+    """Return each query's mean over its negatives of max(d(q, c+) - d(q, c-) + margin, 0).
+
+    A distance is minus a score: scores of the similarity ``l2`` make d the L2 norm of
+    SPECTER's equation 3, scores of ``cosine`` make it 1 - cosine.
+
+    Parameters
+    ----------
+    batch : InBatchScores
+        Scores, the column of each positive, and the columns that are not negatives.
+    margin : float
+        How much closer than its negatives a positive has to be; 1 in SPECTER.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(B,)``, float32, not reduced; 0 for a query without negatives.
+    """
+    positive_B1 = batch.scores_BC.gather(1, batch.targets_B[:, None])
+    negative_BC = ~batch.masked_BC
+    negative_BC = negative_BC.scatter(1, batch.targets_B[:, None], False)
+    hinge_BC = torch.relu(batch.scores_BC - positive_B1 + margin)
+    # where, not a product: a masked score may be infinite.
+    total_B = torch.where(negative_BC, hinge_BC, 0.0).sum(1)
+    return total_B / negative_BC.sum(1).clamp(min=1)
