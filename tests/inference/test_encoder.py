@@ -307,7 +307,7 @@ def test_saved_instruction_beyond_the_context_is_refused(tmp_path: Path) -> None
 def test_auto_is_what_the_device_multiplies(
     folder: Path, has_units: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scimult.hardware.multiplies_bfloat16", lambda device: has_units)
+    monkeypatch.setattr("scimult.inference.precision.multiplies_bfloat16", lambda device: has_units)
     auto = SciMult.from_pretrained(folder, device="cpu", dtype="auto")
     named = SciMult.from_pretrained(folder, device="cpu", dtype=wanted)
     assert auto.dtype == named.dtype == wanted
