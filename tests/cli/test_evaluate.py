@@ -180,7 +180,7 @@ def test_bm25_that_cannot_be_made(suite: Path, lexical: str, problem: str) -> No
         (("--fuse", "hybrid=BM25+tiny,by=weights,dev="), "dev= names one split"),
         (("--rerank", "better=BM25"), "NAME=SYSTEM+MODEL"),
         (("--rerank", "better=BM25+x,top=many"), "NAME=SYSTEM+MODEL"),
-        (("--rerank", "better=BM25+x,depth=3"), "NAME=SYSTEM+MODEL"),
+        (("--rerank", "better=BM25+x,depth=3"), "unknown option of a system"),
     ],
 )
 def test_hybrids_that_cannot_be_made(suite: Path, arguments: tuple[str, ...], problem: str) -> None:
