@@ -10,8 +10,8 @@ import typer
 
 from benchmarks.search_verbs import approximate, compare_search, libraries, reviewers, search
 from benchmarks.serving_verb import serve
-from scimult.cli.common import Device
 from scimult.cli.main import Verbs
+from scimult.cli.options import Device
 from scimult.cli.output import print_table
 
 app = typer.Typer(

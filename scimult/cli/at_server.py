@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
-
-import typer
 
 from scimult.errors import ConfigError, DataError, StorageError
 
@@ -19,14 +17,6 @@ _SECONDS = 120
 # Of the error at an option that a service does not take from afar.
 NO_SERVER = "--library or --papers, not with --server"
 OWN_REQUEST = "; filters go into a request of your own"
-
-Server = Annotated[
-    str | None,
-    typer.Option(
-        help="A running service (scimult serve), such as http://127.0.0.1:8000, in place of "
-        "--library: nothing is loaded here. $SCIMULT_API_KEY is its key."
-    ),
-]
 
 
 def ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.output import echo
 from scimult.files import check_own_file
 
 
 def card(
-    folder: Annotated[Path, typer.Argument(help="Folder that scimult prepare wrote.")],
+    folder: opt.Prepared,
     out: Annotated[
         Path | None,
         typer.Option(help="Markdown file; default: FOLDER/card.md.", show_default=False),

@@ -1,4 +1,4 @@
-"""What the verbs that use a trained model share: their options, and what those open."""
+"""What the verbs that use a trained model share: what their options open."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from scimult.cli.checks import known_device
 from scimult.cli.output import echo, print_records
 
 if TYPE_CHECKING:
@@ -18,56 +17,6 @@ if TYPE_CHECKING:
     from scimult.inference import SciMult
     from scimult.inference.collection import Collection
     from scimult.types import FloatArray, Kind, Role
-
-Model = Annotated[
-    Path,
-    typer.Option(
-        help="A run, a saved model, a Hugging Face or sentence-transformers folder, or a name on "
-        "the hub.",
-        show_default=False,
-    ),
-]
-Papers = Annotated[
-    Path,
-    typer.Option(
-        help="JSON lines or one JSON array (.gz) with id, title and abstract, or a folder with "
-        "papers.jsonl.",
-        show_default=False,
-    ),
-]
-SuiteName = Annotated[str, typer.Option(help="Name of a suite, or a YAML file.")]
-Sets = Annotated[list[str] | None, typer.Option(help="Only this data set (repeatable).")]
-Top = Annotated[int, typer.Option(min=1, help="Length of a list.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave out bad records, counted and named.")
-]
-NoCache = Annotated[
-    bool,
-    typer.Option(
-        "--no-cache",
-        help="Neither read nor keep embeddings. They are kept in $SCIMULT_CACHE (default: "
-        "scimult in $XDG_CACHE_HOME or ~/.cache) up to $SCIMULT_CACHE_GB (default: 10).",
-    ),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        callback=known_device, help="cpu, cuda or cuda:1; default: the first GPU, else the CPU."
-    ),
-]
-Dtype = Annotated[
-    Literal["auto", "float32", "tf32", "bfloat16", "float16", "int8"],
-    typer.Option(
-        help="Type of the computation; auto: bfloat16 where the device has units for it, else "
-        "float32. int8: fastest on a CPU, and some tenths of a point worse."
-    ),
-]
-Pooling = Annotated[Literal["cls", "mean"] | None, typer.Option(help="Instead of the model's own.")]
-Similarity = Annotated[
-    Literal["dot", "cosine", "l2"] | None, typer.Option(help="Instead of the model's own.")
-]
 
 
 def open_model(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import named_values
 from scimult.cli.output import echo, print_table
 from scimult.errors import ConfigError
@@ -48,9 +49,7 @@ def compare(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Where the draws start; default: 0.")
     ] = None,
-    confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.999, help="Of intervals; tests use 1 minus this.")
-    ] = 0.95,
+    confidence: opt.Confidence = 0.95,
 ) -> None:
     """Differences to a baseline with intervals and corrected tests; writes JSON and Markdown."""
     if runs or len(results) > 1:
@@ -137,9 +136,7 @@ def correlate(
 
 
 def export_results(
-    results: Annotated[
-        list[Path], typer.Argument(help="Folders that scimult evaluate wrote.", show_default=False)
-    ],
+    results: opt.Results,
     to: Annotated[
         Literal["csv", "mteb", "beir"],
         typer.Option(
@@ -147,11 +144,11 @@ def export_results(
             "to document to score (what PMC-Patients asks for, too)."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    out: opt.NewFolder,
     systems: Annotated[
         list[str] | None, typer.Option(help="Only this system (repeatable).")
     ] = None,
-    sets: Annotated[list[str] | None, typer.Option(help="Only this set (repeatable).")] = None,
+    sets: opt.Sets = None,
     names: Annotated[
         list[str] | None,
         typer.Option(help="SET=NAME: what MTEB calls a set (repeatable); default: the same."),

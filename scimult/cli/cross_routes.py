@@ -7,22 +7,22 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_model
-from scimult.cli.common import Device, Model, Sets, SkipBad, SuiteName
 from scimult.cli.output import echo, print_table
 from scimult.errors import DataError
 
 
 def cross_routes(
-    model: Model,
+    model: opt.Model,
     data: Annotated[
         Path, typer.Option(help="Folder that holds the suite's data sets.", show_default=False)
     ],
     out: Annotated[Path, typer.Option(help="Folder of the results.", show_default=False)],
-    suite: SuiteName = "first",
-    sets: Sets = None,
-    device: Device = None,
-    skip_bad: SkipBad = False,
+    suite: opt.SuiteName = "first",
+    sets: opt.Sets = None,
+    device: opt.Device = None,
+    skip_bad: opt.SkipBad = False,
 ) -> None:
     """Evaluate a model once per task's route and print a table of sets by routes."""
     check_model(model)

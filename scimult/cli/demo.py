@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, SciMultError
 
@@ -87,7 +88,7 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
 
 
 def generate(
-    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    out: opt.NewFolder,
     papers: Annotated[int, typer.Option(help="Number of papers, at least 300.")] = 3000,
     seed: Annotated[int, typer.Option(help="The same seed gives the same files.")] = 0,
 ) -> None:

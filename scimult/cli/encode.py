@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_inputs, check_model, named_values
-from scimult.cli.common import Device, Dtype, Model, Pooling, Similarity, SkipBad, rejecting
+from scimult.cli.common import rejecting
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, StorageError
 from scimult.files import check_replaceable
@@ -25,7 +26,7 @@ def encode(
             "queries: JSON lines, or their folder."
         ),
     ],
-    model: Model,
+    model: opt.Model,
     out: Annotated[
         Path,
         typer.Option(help="Folder of shards to write, or to go on with.", show_default=False),
@@ -70,13 +71,13 @@ def encode(
         list[str] | None,
         typer.Option(help="Where a field of papers stands, such as title=display_name."),
     ] = None,
-    dtype: Dtype = "auto",
-    device: Device = None,
-    pooling: Pooling = None,
-    similarity: Similarity = None,
-    skip_bad: SkipBad = False,
+    dtype: opt.Dtype = "auto",
+    device: opt.Device = None,
+    pooling: opt.Pooling = None,
+    similarity: opt.Similarity = None,
+    skip_bad: opt.SkipBad = False,
     overwrite: Annotated[bool, typer.Option(help="Replace a folder of embeddings.")] = False,
-    local_rank: Annotated[int, typer.Option("--local_rank", hidden=True)] = 0,
+    local_rank: opt.LocalRank = 0,
 ) -> None:
     """Embed papers, labels or queries; the same command again goes on where it ended."""
     # Launchers give each process its rank in the environment; --local_rank repeats it.

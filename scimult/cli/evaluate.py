@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.audit import audit_sets
-from scimult.cli.common import Device, Sets, SkipBad, SuiteName
 from scimult.cli.output import echo, failure, print_table
 from scimult.cli.systems import Store, add_hybrids, make_systems
 from scimult.errors import ConfigError, DataError, SciMultError
@@ -30,7 +30,7 @@ def evaluate(
         list[str] | None,
         typer.Argument(help="Changes to the suite: benchmarks.NAME.key=value.", show_default=False),
     ] = None,
-    suite: SuiteName = "first",
+    suite: opt.SuiteName = "first",
     data: Annotated[Path, typer.Option(help="Folder that holds the suite's data sets.")] = Path(
         "."
     ),
@@ -81,7 +81,7 @@ def evaluate(
             "by a cross-encoder of sentence-transformers."
         ),
     ] = None,
-    sets: Sets = None,
+    sets: opt.Sets = None,
     save_runs: Annotated[
         bool, typer.Option("--save-runs", help="Write ranked lists as TREC runs.")
     ] = False,
@@ -118,8 +118,8 @@ def evaluate(
         bool,
         typer.Option("--replace", help="Drop the results that systems of these names have."),
     ] = False,
-    device: Device = None,
-    skip_bad: SkipBad = False,
+    device: opt.Device = None,
+    skip_bad: opt.SkipBad = False,
     show_list: Annotated[
         bool, typer.Option("--list", help="Show the suites and whether their data is in --data.")
     ] = False,

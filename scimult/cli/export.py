@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_model, check_output_file, only_with
-from scimult.cli.common import Pooling, Similarity
 from scimult.cli.output import echo
 from scimult.errors import ConfigError
 from scimult.files import check_replaceable, folder_bytes
@@ -45,8 +45,8 @@ def export(
         int | None,
         typer.Option(min=0, help="The run's checkpoint of this step, not its final model."),
     ] = None,
-    pooling: Pooling = None,
-    similarity: Similarity = None,
+    pooling: opt.Pooling = None,
+    similarity: opt.Similarity = None,
 ) -> None:
     """Write a model in another form.
 
@@ -68,7 +68,9 @@ def export(
         echo(line)
 
 
-def _open(model: str, step: int | None, pooling: Pooling, similarity: Similarity) -> Pretrained:
+def _open(
+    model: str, step: int | None, pooling: opt.Pooling, similarity: opt.Similarity
+) -> Pretrained:
     if step is not None:
         from scimult.training.folder import load_step
 
@@ -119,8 +121,8 @@ def package(
     ],
     out: Annotated[Path, typer.Option(help="Folder that gets the wheel.")] = Path("dist"),
     package_version: Annotated[str, typer.Option(help="Version of the package.")] = "1.0",
-    pooling: Pooling = None,
-    similarity: Similarity = None,
+    pooling: opt.Pooling = None,
+    similarity: opt.Similarity = None,
 ) -> None:
     """Write a wheel that holds a model: pip install it, then use --model package:NAME."""
     check_model(model)

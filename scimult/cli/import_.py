@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_model, named_values, only_with
 from scimult.cli.output import echo
 from scimult.errors import CheckpointError, ConfigError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def import_(
-    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    out: opt.NewFolder,
     released: Annotated[
         Path | None,
         typer.Option(

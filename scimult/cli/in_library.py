@@ -1,63 +1,16 @@
-"""What ``search``, ``recommend`` and ``tag`` share over a library: their options and answers."""
+"""What ``search``, ``recommend`` and ``tag`` share over a library: checks and answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import typer
+from typing import Any, Literal
 
 from scimult.cli.at_server import ask, rows_of
 from scimult.cli.checks import only_with
 from scimult.cli.common import show_list
 from scimult.cli.output import echo
 from scimult.errors import ConfigError
-
-InLibrary = Annotated[
-    Path | None,
-    typer.Option("--library", help="A library (scimult library create), in place of --papers."),
-]
-AnyModel = Annotated[
-    Path | None,
-    typer.Option(
-        "--model",
-        help="A run, a saved model, a Hugging Face or sentence-transformers folder, or a name on "
-        "the hub; a library knows its own.",
-        show_default=False,
-    ),
-]
-AnyPapers = Annotated[
-    Path | None,
-    typer.Option(
-        "--papers",
-        help="JSON lines or one JSON array (.gz) with id, title and abstract, or a folder with "
-        "papers.jsonl.",
-        show_default=False,
-    ),
-]
-Where = Annotated[
-    str | None,
-    typer.Option(help='With --library: a condition in SQL on its columns, "year >= 2020".'),
-]
-MinScore = Annotated[
-    float | None,
-    typer.Option(help="With --library: everything with this score or more, not the --top."),
-]
-Offset = Annotated[
-    int, typer.Option(min=0, help="With --library: results to pass over, for the next page.")
-]
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option(help="With --library: id of a paper to leave out. Repeat it for several."),
-]
-Exact = Annotated[
-    bool, typer.Option("--exact", help="With --library: leave its approximate index aside.")
-]
-Percentile = Annotated[
-    bool,
-    typer.Option("--percentile", help="With --library: how much of it scores lower, in per cent."),
-]
 
 
 def where_papers_are(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_model
-from scimult.cli.common import Device
 from scimult.cli.output import echo, print_table
 
 
@@ -18,10 +18,7 @@ def interference(
         typer.Option(help="A run, a saved model or a Hugging Face folder.", show_default=False),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the report.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes to the config: dotted.key=value.", show_default=False),
-    ] = None,
+    overrides: opt.Overrides = None,
     config: Annotated[
         Path | None,
         typer.Option(help="YAML of a run: tasks, mixture, loss, batches. Default: the run's own."),
@@ -43,7 +40,7 @@ def interference(
             "model on every task (SciRepEval, Table 11).",
         ),
     ] = 0,
-    device: Device = None,
+    device: opt.Device = None,
 ) -> None:
     """Compare the gradients of tasks block by block, and suggest where experts should be."""
     check_model(model)

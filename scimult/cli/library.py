@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_model, named_values
-from scimult.cli.common import (
-    AsJson,
-    Device,
-    Dtype,
-    Model,
-    Pooling,
-    Similarity,
-    SkipBad,
-    rejecting,
-)
+from scimult.cli.common import rejecting
 from scimult.cli.output import echo, print_records
 from scimult.errors import DataError, StorageError
 
@@ -34,45 +26,14 @@ library = typer.Typer(
     no_args_is_help=True,
 )
 
-Folder = Annotated[Path, typer.Argument(help="Folder of the library.", show_default=False)]
-Files = Annotated[
-    list[str],
-    typer.Option(
-        "--papers",
-        help="Files (.gz too), globs or folders: JSON lines, CSV, Parquet, BibTeX, RIS, Zotero, "
-        "OpenAlex, Semantic Scholar, Crossref, PubMed. Repeat it for several.",
-        show_default=False,
-    ),
-]
-Format = Annotated[
-    str | None, typer.Option("--format", help="Format of the files, if it is not seen.")
-]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--column",
-        help="NAME=FIELD: a field of the files as title, abstract, year, ... or as a column of "
-        "its own to filter by; NAME= leaves a field out. Repeat it for several.",
-    ),
-]
-OtherModel = Annotated[
-    Path | None, typer.Option("--model", help="The library's model, if it was moved.")
-]
-Vectors = Annotated[
-    Path | None,
-    typer.Option(
-        help="What scimult encode wrote with the library's model: texts in it are not encoded."
-    ),
-]
-
 
 @library.command()
 def create(
-    folder: Folder,
-    model: Model,
-    papers: Files,
-    form: Format = None,
-    column: Columns = None,
+    folder: opt.Folder,
+    model: opt.Model,
+    papers: opt.Files,
+    form: opt.Format = None,
+    column: opt.Columns = None,
     task: Annotated[
         list[str] | None,
         typer.Option(help="Task that papers are encoded for; default: all that have papers."),
@@ -80,12 +41,12 @@ def create(
     precision: Annotated[
         Literal["float32", "float16"], typer.Option(help="Type of the vectors on disk.")
     ] = "float32",
-    device: Device = None,
-    dtype: Dtype = "auto",
-    pooling: Pooling = None,
-    similarity: Similarity = None,
-    vectors: Vectors = None,
-    skip_bad: SkipBad = False,
+    device: opt.Device = None,
+    dtype: opt.Dtype = "auto",
+    pooling: opt.Pooling = None,
+    similarity: opt.Similarity = None,
+    vectors: opt.Vectors = None,
+    skip_bad: opt.SkipBad = False,
 ) -> None:
     """Make a library of papers; given again after a kill, sync goes on."""
     from scimult.files import check_replaceable
@@ -116,14 +77,14 @@ def create(
 
 @library.command()
 def add(
-    folder: Folder,
-    papers: Files,
-    form: Format = None,
-    column: Columns = None,
-    model: OtherModel = None,
-    device: Device = None,
-    vectors: Vectors = None,
-    skip_bad: SkipBad = False,
+    folder: opt.Folder,
+    papers: opt.Files,
+    form: opt.Format = None,
+    column: opt.Columns = None,
+    model: opt.OtherModel = None,
+    device: opt.Device = None,
+    vectors: opt.Vectors = None,
+    skip_bad: opt.SkipBad = False,
 ) -> None:
     """Take papers in: new ones, and others of ids that are there."""
     _change("add", folder, incoming(papers, form, column, skip_bad), model, device, vectors)
@@ -131,14 +92,14 @@ def add(
 
 @library.command()
 def sync(
-    folder: Folder,
-    papers: Files,
-    form: Format = None,
-    column: Columns = None,
-    model: OtherModel = None,
-    device: Device = None,
-    vectors: Vectors = None,
-    skip_bad: SkipBad = False,
+    folder: opt.Folder,
+    papers: opt.Files,
+    form: opt.Format = None,
+    column: opt.Columns = None,
+    model: opt.OtherModel = None,
+    device: opt.Device = None,
+    vectors: opt.Vectors = None,
+    skip_bad: opt.SkipBad = False,
 ) -> None:
     """Make the library hold exactly these papers: encode what changed, remove what is gone."""
     _change("sync", folder, incoming(papers, form, column, skip_bad), model, device, vectors)
@@ -163,7 +124,7 @@ def _change(
 
 @library.command()
 def remove(
-    folder: Folder,
+    folder: opt.Folder,
     ids: Annotated[
         list[str] | None, typer.Argument(help="Ids of papers.", show_default=False)
     ] = None,
@@ -186,7 +147,7 @@ def remove(
 
 @library.command()
 def index(
-    folder: Folder,
+    folder: opt.Folder,
     task: Annotated[str, typer.Option(help="Task whose search is to be quicker.")] = "search",
     kind: Annotated[
         Literal["rabitq", "pq", "hnsw"],
@@ -201,8 +162,8 @@ def index(
         str | None,
         typer.Option(help="i/n: fill a part; the process that ends last makes the index."),
     ] = None,
-    model: OtherModel = None,
-    device: Device = None,
+    model: opt.OtherModel = None,
+    device: opt.Device = None,
 ) -> None:
     """Make the approximate index of a task, for libraries of more than 20,000 papers."""
     from scimult.inference.bulk import Part
@@ -223,14 +184,14 @@ def index(
 
 @library.command()
 def tune(
-    folder: Folder,
+    folder: opt.Folder,
     queries: Annotated[
         Path, typer.Option(help="JSON lines with query, and the ids of papers that answer it.")
     ],
-    task: Annotated[str, typer.Option(help="Task of the model.")] = "search",
-    model: OtherModel = None,
-    device: Device = None,
-    skip_bad: SkipBad = False,
+    task: opt.Task = "search",
+    model: opt.OtherModel = None,
+    device: opt.Device = None,
+    skip_bad: opt.SkipBad = False,
 ) -> None:
     """Choose the share of BM25 on queries, for search --words tuned."""
     from scimult.data.lines import read_jsonl
@@ -252,7 +213,7 @@ def tune(
 
 
 @library.command()
-def info(folder: Folder, as_json: AsJson = False) -> None:
+def info(folder: opt.Folder, as_json: opt.AsJson = False) -> None:
     """Say what a library holds and what made it."""
     from scimult.library import Library
 
@@ -265,7 +226,7 @@ def info(folder: Folder, as_json: AsJson = False) -> None:
 
 
 @library.command()
-def check(folder: Folder) -> None:
+def check(folder: opt.Folder) -> None:
     """Read everything and name what is damaged; exit code 1 if something is."""
     from scimult.library import Library
 
@@ -279,7 +240,7 @@ def check(folder: Folder) -> None:
 
 
 @library.command()
-def compact(folder: Folder) -> None:
+def compact(folder: opt.Folder) -> None:
     """Rewrite a library without removed papers, and small segments as one."""
     from scimult.library import Library
 
@@ -290,8 +251,8 @@ def compact(folder: Folder) -> None:
 
 @library.command()
 def migrate(
-    folder: Folder,
-    model: Model,
+    folder: opt.Folder,
+    model: opt.Model,
     adapter: Annotated[
         bool,
         typer.Option(
@@ -302,10 +263,10 @@ def migrate(
     precision: Annotated[
         Literal["float32", "float16"] | None, typer.Option(help="Default: as it is.")
     ] = None,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    pooling: Pooling = None,
-    similarity: Similarity = None,
+    device: opt.Device = None,
+    dtype: opt.Dtype = "auto",
+    pooling: opt.Pooling = None,
+    similarity: opt.Similarity = None,
 ) -> None:
     """Encode a library with another model and switch to it; killed, it goes on."""
     check_model(model)
@@ -327,7 +288,7 @@ def migrate(
 
 @library.command()
 def export(
-    folder: Folder,
+    folder: opt.Folder,
     to: Annotated[
         Literal["qdrant", "milvus", "opensearch", "pgvector"],
         typer.Option(help="Data base that the papers and vectors go to.", show_default=False),

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_model
-from scimult.cli.common import (
-    Device,
-    Dtype,
-    Model,
-    NoCache,
-    Pooling,
-    SkipBad,
-    embed,
-    open_model,
-    rejecting,
-)
+from scimult.cli.common import embed, open_model, rejecting
 from scimult.cli.output import echo, print_table
 from scimult.errors import ConfigError, DataError
 from scimult.files import check_replaceable
@@ -30,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def match_reviewers(
-    model: Model,
-    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    model: opt.Model,
+    out: opt.NewFolder,
     venue: Annotated[
         Path | None,
         typer.Option(
@@ -78,12 +69,12 @@ def match_reviewers(
     top: Annotated[
         int, typer.Option(min=1, help="Scores to write of each submission and each reviewer.")
     ] = 100,
-    task: Annotated[str, typer.Option(help="Task of the model.")] = "link_prediction",
-    device: Device = None,
-    dtype: Dtype = "auto",
-    pooling: Pooling = None,
-    no_cache: NoCache = False,
-    skip_bad: SkipBad = False,
+    task: opt.Task = "link_prediction",
+    device: opt.Device = None,
+    dtype: opt.Dtype = "auto",
+    pooling: opt.Pooling = None,
+    no_cache: opt.NoCache = False,
+    skip_bad: opt.SkipBad = False,
 ) -> None:
     """Score reviewers for submissions by what they wrote, and assign them.
 

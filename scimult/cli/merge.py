@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_model, named_values, only_with
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, SciMultError
@@ -49,7 +50,7 @@ def merge(
     ] = None,
     suite: Annotated[str | None, typer.Option(help="Evaluate the merged model first.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the suite's data sets.")] = None,
-    sets: Annotated[list[str] | None, typer.Option(help="Only this set (repeatable).")] = None,
+    sets: opt.Sets = None,
     not_worse_than: Annotated[
         list[Path] | None,
         typer.Option(help="Write nothing if the merged model is worse than this one on a set."),

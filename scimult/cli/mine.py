@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scimult.cli import options as opt
+
 if TYPE_CHECKING:
     from scimult.preparation.mining.config import DenseConfig
     from scimult.preparation.mining.dense import MiningEncoder
@@ -22,7 +24,7 @@ _RANKS = (
 
 
 def mine(
-    folder: Annotated[Path, typer.Argument(help="Folder that scimult prepare wrote.")],
+    folder: opt.Prepared,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="key=value, such as max_negatives=8.", show_default=False),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_model, named_values
-from scimult.cli.common import AsJson, Device, Dtype, Pooling, Similarity, open_model
+from scimult.cli.common import open_model
 from scimult.cli.output import echo, failure, print_table
 from scimult.errors import ConfigError, SciMultError
 
@@ -51,14 +52,14 @@ def mteb(
         Path | None, typer.Option(help="MTEB's result cache; default: OUT/mteb.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Score what the cache has too.")] = False,
-    pooling: Pooling = None,
-    similarity: Similarity = None,
-    dtype: Dtype = "auto",
-    device: Device = None,
+    pooling: opt.Pooling = None,
+    similarity: opt.Similarity = None,
+    dtype: opt.Dtype = "auto",
+    device: opt.Device = None,
     show_list: Annotated[
         bool, typer.Option("--list", help="Show the scientific tasks, and how each is encoded.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Score a model on tasks of MTEB: its code, its cache and its files, and our table."""
     if show_list:

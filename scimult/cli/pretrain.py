@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.output import echo
 
 
@@ -18,10 +19,7 @@ def pretrain(
             show_default=False,
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes to the config: dotted.key=value.", show_default=False),
-    ] = None,
+    overrides: opt.Overrides = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Refuse a folder that holds a run, do not resume.")
     ] = False,
@@ -32,7 +30,7 @@ def pretrain(
             show_default=False,
         ),
     ] = None,
-    local_rank: Annotated[int, typer.Option("--local_rank", hidden=True)] = 0,
+    local_rank: opt.LocalRank = 0,
 ) -> None:
     """Pre-train an encoder; continues from the newest whole checkpoint of its folder.
 

@@ -6,36 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scimult.cli.at_server import NO_SERVER, OWN_REQUEST, Server
+from scimult.cli import options as opt
+from scimult.cli.at_server import NO_SERVER, OWN_REQUEST
 from scimult.cli.checks import check_use, only_with, real_text
-from scimult.cli.common import (
-    AsJson,
-    Device,
-    Dtype,
-    NoCache,
-    Pooling,
-    Similarity,
-    SkipBad,
-    Top,
-    embed,
-    open_collection,
-    open_model,
-    ranked,
-    show_ranked,
-)
-from scimult.cli.in_library import (
-    AnyModel,
-    AnyPapers,
-    Exact,
-    Exclude,
-    InLibrary,
-    MinScore,
-    Offset,
-    Percentile,
-    Where,
-    show_answer,
-    where_papers_are,
-)
+from scimult.cli.common import embed, open_collection, open_model, ranked, show_ranked
+from scimult.cli.in_library import show_answer, where_papers_are
 from scimult.cli.output import echo
 from scimult.errors import DataError, suggest
 
@@ -45,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def recommend(
-    library: InLibrary = None,
-    server: Server = None,
-    model: AnyModel = None,
-    papers: AnyPapers = None,
+    library: opt.InLibrary = None,
+    server: opt.Server = None,
+    model: opt.AnyModel = None,
+    papers: opt.AnyPapers = None,
     paper: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,21 +44,21 @@ def recommend(
         str,
         typer.Option(callback=real_text, help="Abstract of a new paper, with or without --title."),
     ] = "",
-    top: Top = 10,
-    task: Annotated[str, typer.Option(help="Task of the model.")] = "link_prediction",
-    where: Where = None,
-    min_score: MinScore = None,
-    offset: Offset = 0,
-    exclude: Exclude = None,
-    percentile: Percentile = False,
-    exact: Exact = False,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    pooling: Pooling = None,
-    similarity: Similarity = None,
-    no_cache: NoCache = False,
-    skip_bad: SkipBad = False,
-    as_json: AsJson = False,
+    top: opt.Top = 10,
+    task: opt.Task = "link_prediction",
+    where: opt.Where = None,
+    min_score: opt.MinScore = None,
+    offset: opt.Offset = 0,
+    exclude: opt.Exclude = None,
+    percentile: opt.Percentile = False,
+    exact: opt.Exact = False,
+    device: opt.Device = None,
+    dtype: opt.Dtype = "auto",
+    pooling: opt.Pooling = None,
+    similarity: opt.Similarity = None,
+    no_cache: opt.NoCache = False,
+    skip_bad: opt.SkipBad = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Rank papers by how likely a paper cites them; the paper itself is left out."""
     for name in paper or ():

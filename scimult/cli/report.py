@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import named_values
 from scimult.cli.output import echo, print_table
 from scimult.errors import DataError, StorageError, one_of
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    results: Annotated[
-        list[Path], typer.Argument(help="Folders that scimult evaluate wrote.", show_default=False)
-    ],
+    results: opt.Results,
     out: Annotated[
         Path, typer.Option(help="Folder for report.html, .md, .tex and .json.", show_default=False)
     ],
@@ -47,9 +46,7 @@ def report(
         int, typer.Option(min=100, help="Draws of the bootstrap and of the test.")
     ] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Where all draws start.")] = 0,
-    confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.999, help="Of intervals; tests use 1 minus this.")
-    ] = 0.95,
+    confidence: opt.Confidence = 0.95,
 ) -> None:
     """Leaderboard, tests, curves, examples and costs: one HTML page, Markdown, LaTeX and JSON."""
     _check(results, map_ or [], out)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scimult.cli.common import AsJson
+from scimult.cli import options as opt
 from scimult.cli.output import echo, print_table
 from scimult.files import check_own_file
 from scimult.table import Cell, Table, label, number, texts
@@ -25,7 +25,7 @@ def runs(
     compare: Annotated[
         bool, typer.Option("--compare", help="Only where configurations and metrics differ.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List pre-training runs with state, loss, best dev scores and speed; or compare some."""
     import json

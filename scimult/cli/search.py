@@ -6,51 +6,26 @@ from typing import Annotated, Literal
 
 import typer
 
-from scimult.cli.at_server import NO_SERVER, OWN_REQUEST, Server
+from scimult.cli import options as opt
+from scimult.cli.at_server import NO_SERVER, OWN_REQUEST
 from scimult.cli.checks import check_use, only_with, real_text
-from scimult.cli.common import (
-    AsJson,
-    Device,
-    Dtype,
-    NoCache,
-    Pooling,
-    Similarity,
-    SkipBad,
-    Top,
-    embed,
-    open_collection,
-    open_model,
-    ranked,
-    show_ranked,
-)
-from scimult.cli.in_library import (
-    AnyModel,
-    AnyPapers,
-    Exact,
-    Exclude,
-    InLibrary,
-    MinScore,
-    Offset,
-    Percentile,
-    Where,
-    show_answer,
-    where_papers_are,
-)
+from scimult.cli.common import embed, open_collection, open_model, ranked, show_ranked
+from scimult.cli.in_library import show_answer, where_papers_are
 from scimult.errors import ConfigError
 
 
 def search(
     query: Annotated[str, typer.Argument(callback=real_text, help="What to look for, in words.")],
-    library: InLibrary = None,
-    server: Server = None,
-    model: AnyModel = None,
-    papers: AnyPapers = None,
-    top: Top = 10,
-    task: Annotated[str, typer.Option(help="Task of the model.")] = "search",
-    where: Where = None,
-    min_score: MinScore = None,
-    offset: Offset = 0,
-    exclude: Exclude = None,
+    library: opt.InLibrary = None,
+    server: opt.Server = None,
+    model: opt.AnyModel = None,
+    papers: opt.AnyPapers = None,
+    top: opt.Top = 10,
+    task: opt.Task = "search",
+    where: opt.Where = None,
+    min_score: opt.MinScore = None,
+    offset: opt.Offset = 0,
+    exclude: opt.Exclude = None,
     words: Annotated[
         str | None,
         typer.Option(
@@ -62,15 +37,15 @@ def search(
         str | None,
         typer.Option(help="With --library: a cross-encoder that orders the first 100 anew."),
     ] = None,
-    percentile: Percentile = False,
-    exact: Exact = False,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    pooling: Pooling = None,
-    similarity: Similarity = None,
-    no_cache: NoCache = False,
-    skip_bad: SkipBad = False,
-    as_json: AsJson = False,
+    percentile: opt.Percentile = False,
+    exact: opt.Exact = False,
+    device: opt.Device = None,
+    dtype: opt.Dtype = "auto",
+    pooling: opt.Pooling = None,
+    similarity: opt.Similarity = None,
+    no_cache: opt.NoCache = False,
+    skip_bad: opt.SkipBad = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Rank papers for a query: of a library, a service, or a file that is encoded once."""
     of_library = {

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scimult.cli.common import Device, SkipBad, open_collection
+from scimult.cli import options as opt
+from scimult.cli.common import open_collection
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, DataError
 
@@ -32,21 +33,18 @@ Tagger = Annotated[
         "--tagger", help="In place of labels: a folder of scimult tagger train, for any model."
     ),
 ]
-OtherModel = Annotated[
-    Path | None, typer.Option("--model", help="The library's model, if it was moved.")
-]
 
 
 def serve(
-    library: Annotated[Path, typer.Argument(help="Folder of the library.", show_default=False)],
+    library: opt.Folder,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
     labels: Labels = None,
     tagger: Tagger = None,
-    model: OtherModel = None,
-    device: Device = None,
+    model: opt.OtherModel = None,
+    device: opt.Device = None,
     without_key: Annotated[
         bool,
         typer.Option(
@@ -63,7 +61,7 @@ def serve(
     batch_tokens: Annotated[
         int, typer.Option(min=64, help="Tokens of all waiting texts that are encoded together.")
     ] = 4096,
-    skip_bad: SkipBad = False,
+    skip_bad: opt.SkipBad = False,
 ) -> None:
     """Serve a library: JSON over HTTP, a page to try it, Annif's paths under /v1.
 
@@ -151,12 +149,12 @@ def known_labels(
 
 
 def mcp(
-    library: Annotated[Path, typer.Argument(help="Folder of the library.", show_default=False)],
+    library: opt.Folder,
     labels: Labels = None,
     tagger: Tagger = None,
-    model: OtherModel = None,
-    device: Device = None,
-    skip_bad: SkipBad = False,
+    model: opt.OtherModel = None,
+    device: opt.Device = None,
+    skip_bad: opt.SkipBad = False,
 ) -> None:
     """Serve a library to an agent over stdio, by the Model Context Protocol.
 

@@ -8,24 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_output_file, check_use
-from scimult.cli.common import (
-    AsJson,
-    Device,
-    Dtype,
-    NoCache,
-    Overwrite,
-    Pooling,
-    Similarity,
-    SkipBad,
-    Top,
-    embed,
-    open_collection,
-    open_model,
-    ranked,
-    show_list,
-)
-from scimult.cli.in_library import AnyModel, AnyPapers, InLibrary, Where, where_papers_are
+from scimult.cli.common import embed, open_collection, open_model, ranked, show_list
+from scimult.cli.in_library import where_papers_are
 from scimult.cli.output import echo
 from scimult.data.text_files import check_texts, is_table
 from scimult.errors import StorageError
@@ -41,10 +27,10 @@ def tag(
             show_default=False,
         ),
     ],
-    library: InLibrary = None,
-    model: AnyModel = None,
-    papers: AnyPapers = None,
-    where: Where = None,
+    library: opt.InLibrary = None,
+    model: opt.AnyModel = None,
+    papers: opt.AnyPapers = None,
+    where: opt.Where = None,
     paper: Annotated[
         list[str] | None,
         typer.Option("--id", help="With --library: id of a paper. Repeat it for several."),
@@ -52,16 +38,16 @@ def tag(
     out: Annotated[
         Path | None, typer.Option(help="Write JSON lines here instead of printing.")
     ] = None,
-    overwrite: Overwrite = False,
-    top: Top = 5,
-    task: Annotated[str, typer.Option(help="Task of the model.")] = "classification",
-    device: Device = None,
-    dtype: Dtype = "auto",
-    pooling: Pooling = None,
-    similarity: Similarity = None,
-    no_cache: NoCache = False,
-    skip_bad: SkipBad = False,
-    as_json: AsJson = False,
+    overwrite: opt.Overwrite = False,
+    top: opt.Top = 5,
+    task: opt.Task = "classification",
+    device: opt.Device = None,
+    dtype: opt.Dtype = "auto",
+    pooling: opt.Pooling = None,
+    similarity: opt.Similarity = None,
+    no_cache: opt.NoCache = False,
+    skip_bad: opt.SkipBad = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Rank labels for every paper by the labels' names and definitions."""
     of_library = {"--where": where, "--id": paper}

@@ -9,20 +9,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.checks import check_inputs, check_model, check_output_file
-from scimult.cli.common import (
-    AsJson,
-    Device,
-    Dtype,
-    Model,
-    Overwrite,
-    Pooling,
-    Similarity,
-    SkipBad,
-    rejecting,
-    show_list,
-)
-from scimult.cli.library import Columns, Files, Format, OtherModel, columns_of, incoming
+from scimult.cli.common import rejecting, show_list
+from scimult.cli.library import columns_of, incoming
 from scimult.cli.output import echo, print_table
 
 tagger = typer.Typer(
@@ -47,7 +37,7 @@ def train(
             help="JSON lines, CSV, TSV or SKOS (.rdf, .ttl, .nt); .gz too.", show_default=False
         ),
     ],
-    model: Model,
+    model: opt.Model,
     papers: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,8 +46,8 @@ def train(
             "the field labels. Without any, names and embeddings of the concepts decide.",
         ),
     ] = None,
-    form: Format = None,
-    column: Columns = None,
+    form: opt.Format = None,
+    column: opt.Columns = None,
     field: Annotated[
         list[str] | None,
         typer.Option(help="NAME=FIELD: a field of the vocabulary's file, such as label=subject."),
@@ -70,15 +60,15 @@ def train(
             "learned so, but only the lowest are suggested."
         ),
     ] = "flat",
-    task: Annotated[str, typer.Option(help="Task of the model.")] = "classification",
+    task: opt.Task = "classification",
     drop_unknown: DropUnknown = False,
-    overwrite: Overwrite = False,
-    device: Device = None,
-    dtype: Dtype = "auto",
-    pooling: Pooling = None,
-    similarity: Similarity = None,
+    overwrite: opt.Overwrite = False,
+    device: opt.Device = None,
+    dtype: opt.Dtype = "auto",
+    pooling: opt.Pooling = None,
+    similarity: opt.Similarity = None,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
-    skip_bad: SkipBad = False,
+    skip_bad: opt.SkipBad = False,
 ) -> None:
     """Train a tagger; killed, the same command goes on with the papers that it encoded."""
     check_model(model)
@@ -121,19 +111,19 @@ def train(
 @tagger.command()
 def evaluate(
     folder: Folder,
-    papers: Files,
-    form: Format = None,
-    column: Columns = None,
+    papers: opt.Files,
+    form: opt.Format = None,
+    column: opt.Columns = None,
     precision: Annotated[
         float | None, typer.Option(help="Measure what comes of this wanted precision, too.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the numbers as JSON.")] = None,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
     drop_unknown: DropUnknown = False,
-    model: OtherModel = None,
-    device: Device = None,
-    skip_bad: SkipBad = False,
-    as_json: AsJson = False,
+    model: opt.OtherModel = None,
+    device: opt.Device = None,
+    skip_bad: opt.SkipBad = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Measure a tagger on papers that it did not learn from."""
     check_inputs([Path(file) for file in papers])
@@ -159,13 +149,13 @@ def evaluate(
 @tagger.command()
 def tag(
     folder: Folder,
-    papers: Files,
-    form: Format = None,
-    column: Columns = None,
+    papers: opt.Files,
+    form: opt.Format = None,
+    column: opt.Columns = None,
     out: Annotated[
         Path | None, typer.Option(help="Write .jsonl, .csv or .trec here instead of printing.")
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
     top: Annotated[
         int | None,
         typer.Option(
@@ -188,10 +178,10 @@ def tag(
     evidence: Annotated[
         bool, typer.Option("--evidence", help="Find the sentence that speaks for each tag.")
     ] = False,
-    model: OtherModel = None,
-    device: Device = None,
-    skip_bad: SkipBad = False,
-    as_json: AsJson = False,
+    model: opt.OtherModel = None,
+    device: opt.Device = None,
+    skip_bad: opt.SkipBad = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Tag papers; with --out any number of them, and killed, the same command goes on."""
     check_inputs([Path(file) for file in papers])

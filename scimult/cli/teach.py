@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scimult.cli.common import Device, Overwrite
+from scimult.cli import options as opt
 from scimult.cli.output import echo
 from scimult.errors import ConfigError
 from scimult.files import check_replaceable
@@ -22,8 +22,8 @@ ANY_TASK = "any"
 
 
 def teach(
-    folder: Annotated[Path, typer.Argument(help="Folder that scimult prepare wrote.")],
-    out: Annotated[Path, typer.Option(help="Folder to write.", show_default=False)],
+    folder: opt.Prepared,
+    out: opt.NewFolder,
     model: Annotated[
         str | None,
         typer.Option(help="NAME=FOLDER[,pooling=mean][,dtype=float32]: a model that encode reads."),
@@ -55,8 +55,8 @@ def teach(
             show_default=False,
         ),
     ] = None,
-    device: Device = None,
-    overwrite: Overwrite = False,
+    device: opt.Device = None,
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Write a teacher's vector of every text, which loss.embedding_teacher follows.
 

@@ -171,7 +171,7 @@ def score(
     return growing.result
 
 
-def set_result(found: Mapping[str, Any], entry: MtebSet) -> SetResult:
+def set_result(task_result: Mapping[str, Any], entry: MtebSet) -> SetResult:
     """Make a result of ours of what MTEB writes about a task (its JSON).
 
     A score is the mean over the splits and subsets of ``entry``, as MTEB's own is.
@@ -185,18 +185,18 @@ def set_result(found: Mapping[str, Any], entry: MtebSet) -> SetResult:
         f"{split}/{subset}": scores
         for split in entry.splits
         for subset in entry.subsets
-        for scores in found["scores"].get(split, ())
+        for scores in task_result["scores"].get(split, ())
         if scores["hf_subset"] == subset
     }
     wanted = len(entry.splits) * len(entry.subsets)
     if len(parts) < wanted:
-        problem = f"MTEB's result of {found['task_name']} has {len(parts)} of {wanted} parts"
+        problem = f"MTEB's result of {task_result['task_name']} has {len(parts)} of {wanted} parts"
         raise DataError(problem, value=sorted(parts), fix="score the task again (--again)")
     scores = {entry.main_metric: _mean(parts, "main_score")}
     for name in BESIDE:
         if as_ours(name) not in scores and all(name in part for part in parts.values()):
             scores[as_ours(name)] = _mean(parts, name)
-    details: dict[str, Any] = {"mteb": found["mteb_version"]}
+    details: dict[str, Any] = {"mteb": task_result["mteb_version"]}
     if len(parts) > 1:
         details["by_part"] = {key: part["main_score"] for key, part in parts.items()}
     return SetResult(
@@ -209,7 +209,7 @@ def set_result(found: Mapping[str, Any], entry: MtebSet) -> SetResult:
         left_out={},
         files={entry.source: entry.revision},
         scores=scores,
-        seconds=round(found["evaluation_time"] or 0.0, 3),
+        seconds=round(task_result["evaluation_time"] or 0.0, 3),
         details=details,
         resampled=[],
     )

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
-from scimult.library.exact import ExactSearch, Found, IdsOf, ranked
+from scimult.library.exact import ExactSearch, IdsOf, RowScores, ranked
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity
@@ -102,7 +102,7 @@ class ApproximateSearch:
         self._exact, self._ids_of = exact, ids_of
         self._similarity: Similarity = shards.space.similarity
 
-    def best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[Found]:
+    def best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[RowScores]:
         """Return about the best ``k`` allowed rows of every query, scored exactly.
 
         A filter is asked for every row that is looked at, and the fewer it lets through the more
@@ -193,7 +193,7 @@ class ApproximateSearch:
 def tuned(
     search: ApproximateSearch,
     queries_QD: FloatArray,
-    truth: Sequence[Found],
+    truth: Sequence[RowScores],
     live_N: BoolArray,
     target: float,
 ) -> IndexFacts:
@@ -250,7 +250,7 @@ def parameters(kind: Kind, effort: int, selector: Any, count: int) -> Any:
     return options
 
 
-def _share(hits: Found, truth: Found) -> float:
+def _share(hits: RowScores, truth: RowScores) -> float:
     return len(np.intersect1d(hits[0], truth[0])) / max(1, len(truth[0]))
 
 

@@ -24,7 +24,7 @@ from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity
 
-Found = tuple[IntArray, FloatArray]
+RowScores = tuple[IntArray, FloatArray]
 """Rows of one query and their float32 scores, best first; equal scores by descending id."""
 IdsOf = Callable[[IntArray], list[str]]
 
@@ -52,7 +52,7 @@ class ExactSearch:
         self._similarity: Similarity = shards.space.similarity
         self._longest = 1.0 if self._similarity == "cosine" else longest
 
-    def best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[Found]:
+    def best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[RowScores]:
         """Return the best ``k`` rows of every query among the allowed ones.
 
         Raises
@@ -72,7 +72,7 @@ class ExactSearch:
             for hits in self._best(queries_QD[start : start + _QUERIES], k, allowed_N)
         ]
 
-    def above(self, queries_QD: FloatArray, least: float, allowed_N: BoolArray) -> list[Found]:
+    def above(self, queries_QD: FloatArray, least: float, allowed_N: BoolArray) -> list[RowScores]:
         """Return all allowed rows whose score, in float32, is at least ``least``.
 
         Raises
@@ -94,7 +94,7 @@ class ExactSearch:
             hits.append((rows_P[:reached], scores_P[:reached]))
         return hits
 
-    def ranked(self, query_D: FloatArray, rows_P: IntArray, k: int | None = None) -> Found:
+    def ranked(self, query_D: FloatArray, rows_P: IntArray, k: int | None = None) -> RowScores:
         """Return listed rows, or the best ``k`` of them, with their scores, best first."""
         return ranked(rows_P, self.scores(query_D, rows_P), self._ids_of, k)
 
@@ -161,7 +161,7 @@ class ExactSearch:
             raise DataError("a score is not finite", path=self._shards.path, fix=fix)
         return rows_P
 
-    def _best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[Found]:
+    def _best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[RowScores]:
         import torch
 
         from scimult.retrieval.selection import NO_KEY, ThresholdBest, places_of_keys
@@ -240,7 +240,9 @@ def _products(x_BD: FloatArray, queries_QD: FloatArray) -> FloatArray:
     return products_BQ
 
 
-def ranked(rows_P: IntArray, scores_P: FloatArray, ids_of: IdsOf, k: int | None = None) -> Found:
+def ranked(
+    rows_P: IntArray, scores_P: FloatArray, ids_of: IdsOf, k: int | None = None
+) -> RowScores:
     """Return rows by descending score, equal ones by descending id; all, or the best ``k``."""
     if k is not None and k < len(rows_P):
         least = np.partition(scores_P, len(rows_P) - k)[len(rows_P) - k] if k else np.inf

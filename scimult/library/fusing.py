@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scimult.library.exact import Found, IdsOf, ranked
+from scimult.library.exact import IdsOf, RowScores, ranked
 from scimult.library.manifest import Share
 from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
@@ -17,12 +17,12 @@ from scimult.retrieval.runs import Ranking, id_order, places_of
 from scimult.types import Text
 
 
-def fused(vectors: Found, words: Found, share: Share, ids_of: IdsOf) -> Found:
+def fused(vectors: RowScores, words: RowScores, share: Share, ids_of: IdsOf) -> RowScores:
     """Return the papers of two lists by the weighted sum of their points.
 
     Parameters
     ----------
-    vectors, words : Found
+    vectors, words : RowScores
         The lists.
     share : float or "rank"
         Weight of ``words`` among scores that are scaled from 0 to 1 in each list; or sums of
@@ -44,8 +44,8 @@ def fused(vectors: Found, words: Found, share: Share, ids_of: IdsOf) -> Found:
 
 
 def reranked(
-    found: Found, query: str, texts: Sequence[Text], model: str, device: str, ids_of: IdsOf
-) -> Found:
+    hits: RowScores, query: str, texts: Sequence[Text], model: str, device: str, ids_of: IdsOf
+) -> RowScores:
     """Return listed papers by the scores of a cross-encoder.
 
     Raises
@@ -54,10 +54,10 @@ def reranked(
         See :func:`scimult.retrieval.cross_encoder.load_cross_encoder`.
     """
     if not texts:
-        return found
+        return hits
     scores = load_cross_encoder(model, device)([(query, text.joined) for text in texts])
-    return ranked(found[0], scores, ids_of)
+    return ranked(hits[0], scores, ids_of)
 
 
-def _ranking(hits: Found, rows_U: np.ndarray) -> Ranking:
+def _ranking(hits: RowScores, rows_U: np.ndarray) -> Ranking:
     return Ranking(np.searchsorted(rows_U, hits[0])[None], hits[1][None])

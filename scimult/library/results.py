@@ -69,7 +69,7 @@ class Hits(Sequence[Hit]):
 
     Parameters
     ----------
-    found : sequence of Hit
+    hits : sequence of Hit
         The papers.
     score : str
         What their scores are: a similarity, or how several lists became one.
@@ -77,8 +77,8 @@ class Hits(Sequence[Hit]):
         Whether every paper was looked at, or an approximate index chose which.
     """
 
-    def __init__(self, found: Sequence[Hit], score: str, exact: bool = True) -> None:
-        self._found, self.score, self.exact = list(found), score, exact
+    def __init__(self, hits: Sequence[Hit], score: str, exact: bool = True) -> None:
+        self._hits, self.score, self.exact = list(hits), score, exact
 
     @property
     def ids(self) -> list[str]:
@@ -100,10 +100,10 @@ class Hits(Sequence[Hit]):
         return [hit.as_dict() for hit in self]
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._hits)
 
     def __iter__(self) -> Iterator[Hit]:
-        return iter(self._found)
+        return iter(self._hits)
 
     @overload
     def __getitem__(self, place: int) -> Hit: ...
@@ -113,18 +113,18 @@ class Hits(Sequence[Hit]):
 
     def __getitem__(self, place: int | slice) -> Hit | Hits:
         if isinstance(place, slice):
-            return Hits(self._found[place], self.score, self.exact)
-        return self._found[place]
+            return Hits(self._hits[place], self.score, self.exact)
+        return self._hits[place]
 
     def __repr__(self) -> str:
         how = "" if self.exact else ", approximate"
         head = f"{len(self)} papers by {self.score}{how}"
-        if not self._found:
+        if not self._hits:
             return head
-        width = max(len(visible(hit.id)) for hit in self._found[:_SHOWN])
+        width = max(len(visible(hit.id)) for hit in self._hits[:_SHOWN])
         lines = [
             f"{hit.rank:>4}  {hit.score:>8.4f}  {visible(hit.id):<{width}}  {_cut(hit.title)}"
-            for hit in self._found[:_SHOWN]
+            for hit in self._hits[:_SHOWN]
         ]
         more = [f"      … and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
         return "\n".join([head, *lines, *more])

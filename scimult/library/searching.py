@@ -14,7 +14,7 @@ import numpy as np
 
 from scimult.errors import ConfigError, DataError, one_of, suggest
 from scimult.library.approximate import ApproximateSearch, IndexFacts
-from scimult.library.exact import ExactSearch, Found
+from scimult.library.exact import ExactSearch, RowScores
 from scimult.library.fusing import fused, reranked
 from scimult.library.manifest import INDEXES, Share
 from scimult.library.request import Request
@@ -106,7 +106,7 @@ class Searcher:
 
     def vectors(
         self, queries_QD: FloatArray, k: int, allowed_N: BoolArray, method: str = "auto"
-    ) -> tuple[list[Found], bool]:
+    ) -> tuple[list[RowScores], bool]:
         """Return the best rows of every query, and whether every allowed one was looked at.
 
         Raises
@@ -204,7 +204,7 @@ class Searcher:
         return self._opened.queries(self._task, self._state.papers.texts_of(seeds))
 
     def _hits(
-        self, page: Found, request: Request, query_D: FloatArray, score: str, exact: bool
+        self, page: RowScores, request: Request, query_D: FloatArray, score: str, exact: bool
     ) -> Hits:
         rows, scores = page
         table = self._state.papers.table(rows).to_pylist()

@@ -11,7 +11,7 @@ import numpy as np
 
 from scimult.errors import StorageError
 from scimult.files import FolderKind, atomic_folder
-from scimult.library.exact import Found, ranked
+from scimult.library.exact import RowScores, ranked
 from scimult.library.state import State
 from scimult.progress import note, warn
 from scimult.retrieval.analysis import WORDS
@@ -52,7 +52,7 @@ class WordIndex:
             self._model = bm25s.BM25.load(folder, mmap=True)
         self._rows = rows
 
-    def best(self, query: str, k: int, allowed_N: BoolArray) -> Found:
+    def best(self, query: str, k: int, allowed_N: BoolArray) -> RowScores:
         """Return the best ``k`` allowed rows that share a token with the query."""
         (tokens,) = WORDS([query])
         if not tokens:

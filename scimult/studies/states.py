@@ -114,17 +114,17 @@ def _seconds_a_set(plan: Plan, costs: Mapping[str, Cost]) -> float | None:
     return sum(cost.evaluation_seconds for cost in costs.values()) / scored if scored else None
 
 
-def state_table(plan: Plan, found: Sequence[State]) -> Table:
+def state_table(plan: Plan, states: Sequence[State]) -> Table:
     """Return what is there, what is missing, and how long that may take."""
     rows = []
-    for state in found:
+    for state in states:
         planned = "?" if state.planned is None else str(state.planned)
         steps = f"{state.done}/{planned}" if state.planned != 0 or state.done else ""
         scored = label(f"{state.scored}/{state.asked}")
         left = number(state.hours, "{:.2f}")
         rows.append([*texts(state.key, state.model), label(steps), scored, left])
-    known = [state.hours for state in found if state.hours is not None]
-    unknown = len(found) - len(known)
+    known = [state.hours for state in states if state.hours is not None]
+    unknown = len(states) - len(known)
     note = f"{sum(known):.2f} hours of one rank are left"
     if unknown:
         note += f", beside {unknown} models of which nothing is known yet"

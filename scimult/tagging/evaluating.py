@@ -106,7 +106,7 @@ def evaluate_tagger(
 
 def metrics_of(
     tagger: Tagger,
-    found: Sequence[Sequence[SuggestedTag]],
+    suggestions: Sequence[Sequence[SuggestedTag]],
     gold: Sequence[set[int]],
     members_C: BoolArray,
 ) -> dict[str, float]:
@@ -115,7 +115,7 @@ def metrics_of(
     tagged = [place for place, rows in enumerate(wanted) if rows]
     rows_QK = np.full((len(tagged), _LISTED), -1, dtype=np.int64)
     for place, paper in enumerate(tagged):
-        rows = [tagger.vocabulary.row(tag.id) for tag in found[paper]]
+        rows = [tagger.vocabulary.row(tag.id) for tag in suggestions[paper]]
         rows_QK[place, : len(rows)] = rows
     scores_QK = np.where(rows_QK >= 0, -np.arange(_LISTED), -np.inf).astype(np.float32)
     relevant = Ragged.from_lists(wanted[paper] for paper in tagged)

@@ -22,7 +22,7 @@ from scimult.losses import (
     mean_over_pairs,
     relational_distance,
 )
-from scimult.losses import projection as projection_module
+from scimult.losses import embeddings as embeddings_module
 from tests.ranks import run_ranks
 
 # Both sides compute in float64.
@@ -115,7 +115,7 @@ def test_a_query_has_the_mean_of_its_two_or_three_texts() -> None:
 @pytest.mark.parametrize("texts", [5, 200])  # fewer than dimensions, and more
 def test_the_fitted_map_is_ridge_regression(texts: int) -> None:
     student, teacher = normal(0, texts, 8).numpy(), normal(1, texts, 11).numpy()
-    ridge = projection_module._RIDGE * texts / 8
+    ridge = embeddings_module._RIDGE * texts / 8
     expected = Ridge(alpha=ridge, fit_intercept=False).fit(normalize(student), normalize(teacher))
     found = fitted_projection(5 * student, 3 * teacher)
     assert found.shape == (11, 8)

@@ -72,7 +72,7 @@ def test_what_a_service_refuses_is_told(server: Running, tmp_path: Path) -> None
         return str(result.stderr)
 
     assert "unknown task" in error("search", "x", "--task", "serch", "--server", server.url)
-    assert "--where and --server" in error("search", "x", "--where", "1", "--server", server.url)
+    assert "not with --server" in error("search", "x", "--where", "1", "--server", server.url)
     assert "no address of a service" in error("search", "x", "--server", "localhost:8000")
     assert "no service answers" in error("search", "x", "--server", "http://127.0.0.1:9")
     assert "Not Found" in error("search", "x", "--server", f"{server.url}/v1/nothing")

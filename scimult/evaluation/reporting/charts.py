@@ -82,10 +82,10 @@ def line_chart(curves: RecallCurves, systems: list[str]) -> LineChart:
     )
 
 
-def dots(found: PaperMap) -> list[Dot]:
+def dots(paper_map: PaperMap) -> list[Dot]:
     """Place the papers of a map in the view box."""
     span = WIDTH - 2 * MARGIN
     return [
         Dot(round(MARGIN + span * p.x, 1), round(MARGIN + span * p.y, 1), p.field, p.title)
-        for p in found.points
+        for p in paper_map.points
     ]

@@ -13,15 +13,15 @@ from scimult.table import ABSENT, Cell, Mark, Table, label, number, texts
 Place = tuple[str, str, str]
 
 
-def score_table(found: SuiteFindings) -> Table:
+def score_table(findings: SuiteFindings) -> Table:
     """Return one row per run, and one column per average and set."""
-    level = round(1 - found.confidence, 12)
-    columns = list(dict.fromkeys((row.task, row.name, row.metric) for row in found.scores))
-    scores = {(row.run, row.task, row.name): row for row in found.scores}
-    differences = {(row.run, row.task, row.name): row for row in found.differences}
-    best = {place: _best(found.scores, place) for place in columns}
+    level = round(1 - findings.confidence, 12)
+    columns = list(dict.fromkeys((row.task, row.name, row.metric) for row in findings.scores))
+    scores = {(row.run, row.task, row.name): row for row in findings.scores}
+    differences = {(row.run, row.task, row.name): row for row in findings.differences}
+    best = {place: _best(findings.scores, place) for place in columns}
     rows = []
-    for run, count in found.seeds.items():
+    for run, count in findings.seeds.items():
         cells = []
         for task, name, metric in columns:
             row = scores.get((run, task, name))
@@ -29,8 +29,8 @@ def score_table(found: SuiteFindings) -> Table:
             cells.append(_cell(row, change, best[task, name, metric], level))
         rows.append([label(run), label(ABSENT if count is None else str(count)), *cells])
     headings = ["run", "seeds", *map(_heading, columns)]
-    title = found.suite if found.suite == SUITES else f"Suite {found.suite}"
-    return Table(f"{title}: {found.description}", headings, 1, rows, found.notes)
+    title = findings.suite if findings.suite == SUITES else f"Suite {findings.suite}"
+    return Table(f"{title}: {findings.description}", headings, 1, rows, findings.notes)
 
 
 def _heading(place: Place) -> str:
@@ -61,10 +61,10 @@ def _cell(row: Score | None, change: Difference | None, best: str, level: float)
     return Cell(text, row.mean, bold=mean == best, mark=mark, note=note)
 
 
-def difference_table(found: SuiteFindings) -> Table:
+def difference_table(findings: SuiteFindings) -> Table:
     """Return one row per run and set, averages first."""
     rows = []
-    ordered = [row for run in found.seeds for row in found.differences if row.run == run]
+    ordered = [row for run in findings.seeds for row in findings.differences if row.run == run]
     for row in ordered:
         interval = ABSENT
         if row.low is not None and row.high is not None:
@@ -79,9 +79,9 @@ def difference_table(found: SuiteFindings) -> Table:
             ]
         )
     names = ["run", "task", "set", "metric", "seeds"]
-    numbers = ["difference", f"{100 * found.confidence:g}% interval", "p", "p (Holm)"]
-    title = found.suite if found.suite == SUITES else f"Suite {found.suite}"
-    title = f"{title}: differences to {found.baseline}"
+    numbers = ["difference", f"{100 * findings.confidence:g}% interval", "p", "p (Holm)"]
+    title = findings.suite if findings.suite == SUITES else f"Suite {findings.suite}"
+    title = f"{title}: differences to {findings.baseline}"
     return Table(title, [*names, *numbers], len(names), rows, group=1)
 
 

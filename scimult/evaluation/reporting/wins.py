@@ -104,7 +104,7 @@ def pairwise_wins(scored: ScoredSet, baseline: str, examples: int) -> list[Pairw
     return wins
 
 
-def counts(found: Sequence[PairwiseWins]) -> Table:
+def counts(wins: Sequence[PairwiseWins]) -> Table:
     """Return wins, ties and losses as a table."""
     headings = ["task", "set", "score per query", "system", "wins", "ties", "losses"]
     rows = [
@@ -112,9 +112,9 @@ def counts(found: Sequence[PairwiseWins]) -> Table:
             *map(label, (one.task, one.name, one.metric, one.system)),
             *(Cell(str(n), n) for n in (one.wins, one.ties, one.losses)),
         ]
-        for one in found
+        for one in wins
     ]
-    baseline = found[0].baseline if found else ""
+    baseline = wins[0].baseline if wins else ""
     return Table(f"Queries won and lost against {baseline}", headings, 4, rows)
 
 

@@ -34,13 +34,13 @@ class SuggestedLayout:
         return {"variant": self.variant, **options}
 
 
-def suggest_layout(found: InterferenceMap) -> SuggestedLayout:
+def suggest_layout(interference: InterferenceMap) -> SuggestedLayout:
     """Return experts where tasks conflict; where none do, half of the blocks, most apart first.
 
     A sub-layer of a block counts by the verdict of its worst pair of tasks (`PairCell`). If none
     is in conflict, and none tells two tasks apart from noise, the answer is ``vanilla``.
     """
-    cells = [cell for cell in found.pairs if cell.place.sublayer in SUBLAYERS]
+    cells = [cell for cell in interference.pairs if cell.place.sublayer in SUBLAYERS]
     places = sorted({cell.place for cell in cells if cell.verdict == "conflict"})
     if places:
         kinds = tuple(kind for kind in SUBLAYERS if any(p.sublayer == kind for p in places))
@@ -65,7 +65,7 @@ def suggest_layout(found: InterferenceMap) -> SuggestedLayout:
     )
     return SuggestedLayout(
         _VARIANTS[kind,],
-        sorted(ranked[: max(1, found.num_blocks // 2)]),
+        sorted(ranked[: max(1, interference.num_blocks // 2)]),
         "no sub-layer is in conflict; these are the ones where tasks agree least with each other "
         "beside themselves",
     )

@@ -26,18 +26,18 @@ JSON_FILE, PAGE_FILE, PICTURE_FILE = "interference.json", "interference.md", "in
 _COLUMNS = ("embeddings", "attention", "feed_forward", "norms")
 
 
-def block_name(found: InterferenceMap, place: Place) -> str:
+def block_name(interference: InterferenceMap, place: Place) -> str:
     """Return what a row of the map is called."""
-    names = {WHOLE.block: "encoder", -1: "embeddings", found.num_blocks: "top"}
+    names = {WHOLE.block: "encoder", -1: "embeddings", interference.num_blocks: "top"}
     return names.get(place.block, f"block {place.block}")
 
 
-def interference_table(found: InterferenceMap) -> Table:
+def interference_table(interference: InterferenceMap) -> Table:
     """Return cosine, ceiling and verdict of every place and pair."""
     rows = [
         [
             label(" – ".join(cell.tasks)),
-            label(block_name(found, cell.place)),
+            label(block_name(interference, cell.place)),
             label(cell.place.sublayer),
             _estimate(cell.cosine),
             _plain(cell.ceiling),
@@ -45,10 +45,10 @@ def interference_table(found: InterferenceMap) -> Table:
             _estimate(cell.gap),
             Cell(cell.verdict, bold=cell.verdict == "conflict"),
         ]
-        for cell in sorted(found.pairs, key=lambda cell: (cell.tasks, cell.place))
+        for cell in sorted(interference.pairs, key=lambda cell: (cell.tasks, cell.place))
     ]
     notes = [
-        f"{found.rounds} rounds of two batches of each task; ± is half of a 95 % interval "
+        f"{interference.rounds} rounds of two batches of each task; ± is half of a 95 % interval "
         "(Student's t over rounds).",
         "cosine: between gradients of the two tasks. ceiling: what it would be if both pulled "
         "alike (geometric mean of each task's cosine with itself on other batches). corrected: "
@@ -101,7 +101,7 @@ def affinity_table(rows: Sequence[AffinityRow], steps: int) -> Table:
 def write_report(
     folder: Path,
     facts: dict[str, Any],
-    found: InterferenceMap,
+    interference: InterferenceMap,
     layout: SuggestedLayout,
     drifts: Sequence[Drift],
     affinity: Sequence[AffinityRow],
@@ -114,13 +114,13 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     report = {
         **facts,
-        "tasks": found.tasks,
-        "rounds": found.rounds,
-        "pairs": [_pair(found, cell) for cell in found.pairs],
+        "tasks": interference.tasks,
+        "rounds": interference.rounds,
+        "pairs": [_pair(interference, cell) for cell in interference.pairs],
         "within": [
-            {"block": block_name(found, place), "part": place.sublayer, "task": task}
+            {"block": block_name(interference, place), "part": place.sublayer, "task": task}
             | asdict(estimate)
-            for (place, task), estimate in found.within.items()
+            for (place, task), estimate in interference.within.items()
         ],
         "drift": [asdict(drift) for drift in drifts],
         "affinity": [{"trained_on": row.trained_on, **row.scores} for row in affinity],
@@ -134,7 +134,7 @@ def write_report(
         f"```yaml\n{layout_snippet(layout)}\n```\n",
     ]
     write_text(folder / PAGE_FILE, "# Interference map\n\n" + "\n".join(parts))
-    draw(found, folder / PICTURE_FILE)
+    draw(interference, folder / PICTURE_FILE)
 
 
 def layout_snippet(layout: SuggestedLayout) -> str:
@@ -145,25 +145,25 @@ def layout_snippet(layout: SuggestedLayout) -> str:
     return "\n".join(lines)
 
 
-def draw(found: InterferenceMap, path: Path) -> None:
+def draw(interference: InterferenceMap, path: Path) -> None:
     """Draw a heat map of cosines for each pair of tasks and, below, of each task with itself."""
     from matplotlib.figure import Figure
 
-    pairs = list(dict.fromkeys(cell.tasks for cell in found.pairs))
-    columns = max(len(pairs), len(found.tasks))
-    tall = 1.4 + 0.34 * (found.num_blocks + 2)
+    pairs = list(dict.fromkeys(cell.tasks for cell in interference.pairs))
+    columns = max(len(pairs), len(interference.tasks))
+    tall = 1.4 + 0.34 * (interference.num_blocks + 2)
     figure = Figure(figsize=(1.2 + 3.6 * columns, 2 * tall), layout="constrained")
     grid = figure.subplots(2, columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
     for axes, pair in zip(grid[0], pairs, strict=False):
-        cells = {cell.place: cell for cell in found.pairs if cell.tasks == pair}
+        cells = {cell.place: cell for cell in interference.pairs if cell.tasks == pair}
         estimates = {place: cell.cosine for place, cell in cells.items()}
         conflicts = {place for place, cell in cells.items() if cell.verdict == "conflict"}
-        _panel(axes, found, estimates, " – ".join(pair), conflicts)
-    for axes, task in zip(grid[1], found.tasks, strict=False):
-        estimates = {place: found.within[place, task] for place in found.places}
-        image = _panel(axes, found, estimates, f"{task}, other batches", set())
+        _panel(axes, interference, estimates, " – ".join(pair), conflicts)
+    for axes, task in zip(grid[1], interference.tasks, strict=False):
+        estimates = {place: interference.within[place, task] for place in interference.places}
+        image = _panel(axes, interference, estimates, f"{task}, other batches", set())
     bar = figure.colorbar(image, ax=grid, shrink=0.6, aspect=40)
     bar.set_label("cosine of gradients; a box is a conflict")
     with atomic_file(path) as temporary:
@@ -172,16 +172,18 @@ def draw(found: InterferenceMap, path: Path) -> None:
 
 def _panel(
     axes: Axes,
-    found: InterferenceMap,
+    interference: InterferenceMap,
     estimates: dict[Place, Estimate],
     title: str,
     boxed: set[Place],
 ) -> Any:
     from matplotlib.patches import Rectangle
 
-    blocks = list(dict.fromkeys(place.block for place in found.places if place != WHOLE))[::-1]
-    parts = [name for name in _COLUMNS if any(p.sublayer == name for p in found.places)]
-    parts += sorted({p.sublayer for p in found.places if p != WHOLE} - set(parts))
+    blocks = list(dict.fromkeys(place.block for place in interference.places if place != WHOLE))[
+        ::-1
+    ]
+    parts = [name for name in _COLUMNS if any(p.sublayer == name for p in interference.places)]
+    parts += sorted({p.sublayer for p in interference.places if p != WHOLE} - set(parts))
     means = np.full((len(blocks), len(parts)), np.nan)
     axes.set_axis_on()
     for place, estimate in estimates.items():
@@ -198,7 +200,7 @@ def _panel(
             box = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, linewidth=2)
             axes.add_patch(box)
     image = axes.imshow(means, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
-    names = [block_name(found, Place(block, "")) for block in blocks]
+    names = [block_name(interference, Place(block, "")) for block in blocks]
     axes.set_yticks(range(len(blocks)), names, fontsize=7)
     axes.set_xticks(range(len(parts)), [part.replace("_", "\n") for part in parts], fontsize=7)
     whole = estimates[WHOLE]
@@ -206,10 +208,10 @@ def _panel(
     return image
 
 
-def _pair(found: InterferenceMap, cell: PairCell) -> dict[str, Any]:
+def _pair(interference: InterferenceMap, cell: PairCell) -> dict[str, Any]:
     return {
         "tasks": cell.tasks,
-        "block": block_name(found, cell.place),
+        "block": block_name(interference, cell.place),
         "part": cell.place.sublayer,
         "cosine": asdict(cell.cosine),
         "ceiling": cell.ceiling,
