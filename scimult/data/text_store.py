@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -14,11 +14,13 @@ import pyarrow.compute as pc
 
 from scimult.errors import DataError
 from scimult.files import sha256
+from scimult.progress import bar
 from scimult.types import IntArray, Kind, Text
 
 FILE_NAME = "texts.arrow"
 VERSION = "1"
 ROWS_PER_BATCH = 65536
+TEXTS_PER_CHUNK = 4096
 KINDS: tuple[Kind, ...] = ("paper", "label", "query")
 SCHEMA = pa.schema(
     [
@@ -83,6 +85,14 @@ class TextStore:
         part = self._table.slice(start, stop - start)
         kinds, titles, bodies = (part.column(i).to_pylist() for i in (1, 2, 3))
         return [Text(*fields) for fields in zip(kinds, titles, bodies, strict=True)]
+
+    def chunks(self, label: str) -> Iterator[tuple[int, list[Text]]]:
+        """Yield all texts in order, some at a time, with the row of the first; show a bar."""
+        with bar(label, total=len(self), unit="text") as meter:
+            for start in range(0, len(self), TEXTS_PER_CHUNK):
+                texts = self.slice(start, start + TEXTS_PER_CHUNK)
+                yield start, texts
+                meter.update(len(texts))
 
     @cached_property
     def ids(self) -> list[str]:

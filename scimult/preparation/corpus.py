@@ -17,8 +17,8 @@ from scimult.data.importers.engine import literal
 from scimult.data.lines import Rejects
 from scimult.data.text_store import TextStoreWriter
 from scimult.errors import DataError
-from scimult.preparation.described import write_metadata
 from scimult.preparation.file_rows import FileEngine, FileRows
+from scimult.preparation.metadata import write_metadata
 from scimult.preparation.pair_columns import Columns, selected, unique_pairs
 from scimult.types import Kind
 
@@ -217,7 +217,7 @@ class Corpus:
         return unique_pairs(columns, self._folder)
 
     def write_metadata(self, folder: Path) -> None:
-        """Write ``metadata.arrow``; see ``described.write_metadata``."""
+        """Write ``metadata.arrow``; see ``metadata.write_metadata``."""
         rows = range(self._papers[0].rows.start, self._papers[-1].rows.stop)
         selects, before = [], 0
         for file in self._papers:

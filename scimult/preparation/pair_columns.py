@@ -1,4 +1,4 @@
-"""Columns of pairs, more than memory may take: files without a name, mapped.
+"""Columns of pairs, more than memory may take: files without a name, mapped; and their groups.
 
 Shape legend: P pairs.
 """
@@ -16,7 +16,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from scimult.data.ragged import Ragged
+from scimult.data.ragged import Ragged, rank_in_runs
 from scimult.types import BoolArray, IntArray
 
 Columns = tuple[IntArray, IntArray]
@@ -141,3 +141,48 @@ def group_by_pair(columns: Columns, folder: Path) -> tuple[IntArray, Ragged, Rag
     places = ((np.arange(at.start, at.stop, dtype=np.int64),) for at in blocks(count + 1))
     (offsets,) = mapped(places, folder)
     return columns[0], Ragged(columns[1], offsets), Ragged.empty(count)
+
+
+def group_by_query(
+    queries: IntArray, positives: IntArray, kept: BoolArray
+) -> tuple[IntArray, Ragged, Ragged]:
+    """Make one group per query that keeps a positive.
+
+    Returns
+    -------
+    queries : IntArray
+        Query of each group, ascending.
+    positives : Ragged
+        The kept ones, ascending.
+    unsampled : Ragged
+        The others of the same query.
+    """
+    unique, group = np.unique(queries, return_inverse=True)
+    group = group.astype(np.int64)
+    inside = Ragged.from_pairs(group[kept], positives[kept], len(unique))
+    outside = Ragged.from_pairs(group[~kept], positives[~kept], len(unique))
+    filled = np.flatnonzero(inside.lengths > 0)
+    return unique[filled], inside.take(filled), outside.take(filled)
+
+
+def sample_per_value(values: IntArray, limit: int, seed: int) -> BoolArray:
+    """Choose at most ``limit`` positions of each value, uniformly (SciMult, appendix A.1).
+
+    Parameters
+    ----------
+    values : IntArray
+        For instance the label of each (paper, label) pair.
+    limit : int
+        Largest number of positions to keep per value.
+    seed : int
+        Decides which.
+
+    Returns
+    -------
+    BoolArray
+        True where the position is kept.
+    """
+    order = np.lexsort((np.random.default_rng(seed).random(len(values)), values))
+    mask = np.zeros(len(values), dtype=np.bool_)
+    mask[order] = rank_in_runs(values[order]) < limit
+    return mask

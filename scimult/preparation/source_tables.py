@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from scimult.data.lines import Record
 from scimult.data.tables import read_header, read_table
 from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
+from scimult.preparation.config import SourceConfig
 from scimult.preparation.corpus import Corpus, FileTexts
 from scimult.preparation.file_rows import FileRows
 from scimult.preparation.pair_columns import Columns
@@ -84,14 +84,7 @@ def read_citations(
     return corpus.columns("SELECT citing, cited FROM edges WHERE problem IS NULL"), dropped
 
 
-def read_answers(
-    path: Path,
-    kind: str,
-    source: str,
-    namespace: str,
-    corpus: Corpus,
-    score_threshold: float,
-) -> tuple[Answers, Counter[str]]:
+def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) -> Answers:
     """Return the papers that answer each query, and those that were shown and do not.
 
     For ``links`` the query is a paper itself.
@@ -103,14 +96,13 @@ def read_answers(
     kind : str
         ``positives`` (all are), ``judgments`` and ``links`` (column score, positive from the
         threshold on) or ``clicks`` (column clicked, 0 or 1).
-    source, namespace : str
-        Where the queries and the papers belong.
+    source : SourceConfig
+        Where the queries and the papers belong, and the smallest score of a positive.
     corpus : Corpus
         What has been read so far.
-    score_threshold : float
-        Smallest score of a positive.
     """
-    papers, queries = f"{namespace}:", f"{namespace}:" if kind == "links" else f"{source}/query:"
+    papers = f"{source.space}:"
+    queries = papers if kind == "links" else f"{source.name}/query:"
     spaces = {"query": queries, "paper": papers, "negative": papers}
     known = " ".join(
         f"LEFT JOIN (FROM known WHERE space = {literal(space)}) AS {name} ON {name}.id = s.{name}"
@@ -130,9 +122,9 @@ def read_answers(
         "answers",
         "SELECT line, query.row AS query, paper.row AS paper, negative.row AS negative, positive, "
         f"teacher, {first} FROM ({{rows}}) AS s {known}",
-        answer_rows(path, kind, score_threshold),
+        answer_rows(path, kind, source.score_threshold),
     )
-    fix, below = _unknown_paper(namespace), "give negative-id beside a positive, or leave it empty"
+    fix = _unknown_paper(source.space)
     unknown_query = (
         ("column 'query-id' names an unknown paper", fix)
         if kind == "links"
@@ -145,7 +137,10 @@ def read_answers(
         "paper": ("column 'paper-id' names an unknown paper", fix),
         "query": unknown_query,
         "self": ("paper is linked to itself", "remove this line"),
-        "below": ("column 'negative-id' beside a pair below the threshold", below),
+        "below": (
+            "column 'negative-id' beside a pair below the threshold",
+            "give negative-id beside a positive, or leave it empty",
+        ),
         "negative": ("column 'negative-id' names an unknown paper", fix),
         "own": (
             "hard negative is the query or the answer",
@@ -153,27 +148,15 @@ def read_answers(
         ),
     }
     _reject(corpus, "answers", path, problems)
-    answers = _answers(corpus)
-    counts = {
-        "answers": len(answers.positives[0]),
-        "shown, not answers": len(answers.shown[0]),
-        "hard negatives of one answer": len(answers.triples),
-        "scored by a teacher": len(answers.scores),
-    }
-    return answers, Counter(counts)
-
-
-def _answers(corpus: Corpus) -> Answers:
-    """Return what the engine has of answers."""
     good = "FROM answers WHERE problem IS NULL AND"
     triples = corpus.arrays(f"SELECT query, paper, negative {good} negative IS NOT NULL")
     scored = corpus.arrays(f"SELECT query, paper, teacher {good} teacher IS NOT NULL ORDER BY line")
-    queries, papers, scores = (np.asarray(column) for column in scored.values())
+    scored_queries, scored_papers, scores = (np.asarray(column) for column in scored.values())
     return Answers(
         positives=corpus.columns(f"SELECT query, paper {good} positive"),
         shown=corpus.columns(f"SELECT query, paper {good} NOT positive"),
         triples=np.stack([np.asarray(c, np.int64) for c in triples.values()], axis=1),
-        scored=(queries.astype(np.int64), papers.astype(np.int64)),
+        scored=(scored_queries.astype(np.int64), scored_papers.astype(np.int64)),
         scores=scores,
     )
 
@@ -192,9 +175,9 @@ def reject_unanswered(queries: FileTexts, source: str, corpus: Corpus) -> None:
         corpus.rejects.reject(DataError(problem, path=path, line=line, value=value, fix=fix))
 
 
-def read_targets(reader: TargetReader, namespace: str, corpus: Corpus) -> None:
+def read_targets(reader: TargetReader, corpus: Corpus) -> None:
     """Read the table of targets of one task."""
-    column = reader.config.column
+    column, namespace = reader.config.column, reader.source.space
     values = {
         "paper": ('filled("paper-id")', pa.string()),
         "value": (quoted(column), pa.string()),

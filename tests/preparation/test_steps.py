@@ -21,6 +21,7 @@ from scimult.errors import DataError, StorageError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.steps import Steps
 from scimult.types import Text
+from tests.prepared_folders import citations
 from tests.raw_corpus import PAPERS, raw_config, write_jsonl, write_raw, write_tsv
 
 
@@ -133,7 +134,7 @@ def test_changed_links_and_references_are_read_again(tmp_path: Path) -> None:
         write_tsv(root / "links.tsv", ("query-id", "paper-id", "score"), [("p0", linked, 1)])
         write_tsv(root / "more.tsv", ("citing", "cited"), [("p0", cited)])
         data = build_dataset(config, tmp_path / "out", steps=steps)[0]
-        assert [data.row("toy:p0"), data.row(f"toy:{cited}")] in data.citations().tolist()
+        assert [data.row("toy:p0"), data.row(f"toy:{cited}")] in citations(data).tolist()
         files = [file for split in SPLITS for file in data.pairs(split)]
         (file,) = [file for file in files if file.source == "more" and len(file)]
         assert file.positives[0].tolist() == [data.row(f"toy:{linked}")]

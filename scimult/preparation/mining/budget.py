@@ -45,10 +45,6 @@ class Budget:
             share = min(1.0, limit / max(entry.groups, 1))
             self._shares[entry.task] = min(share, self._shares.get(entry.task, 1.0))
 
-    def share(self, entry: PairEntry) -> float:
-        """Return the share of a file's queries that stay."""
-        return self._shares.get(entry.task, 1.0) if _counts(entry) else 1.0
-
     def below(self, entry: PairEntry) -> int:
         """Return the number that the keys of queries must be below to stay."""
         return round(self._shares.get(entry.task, 1.0) * ALL_KEYS) if _counts(entry) else ALL_KEYS

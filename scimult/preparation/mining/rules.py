@@ -15,17 +15,18 @@ from scimult.data.prepared import PreparedData
 from scimult.preparation.mining import config as configs
 from scimult.preparation.mining import plans
 from scimult.preparation.mining.citation_embedding import citation_embedding
-from scimult.preparation.mining.dense import DenseWindows, OpenEncoder
+from scimult.preparation.mining.dense import (
+    CrossEncoderVeto,
+    DenseWindows,
+    OpenEncoder,
+    content_of_model,
+)
 from scimult.preparation.mining.engine import Engine
 from scimult.preparation.mining.hashing import ALL_KEYS
 from scimult.preparation.mining.indexes import Indexes
 from scimult.preparation.mining.pools import BlockMiner, Groups, Ingredient, Search
 from scimult.preparation.mining.ranked import Index, RankWindow, look_up
 from scimult.preparation.mining.tables import Tables
-from scimult.preparation.mining.veto import (
-    CrossEncoderVeto,
-    content_of_model,
-)
 from scimult.preparation.steps import Steps
 from scimult.retrieval.cross_encoder import PairScorer, load_cross_encoder
 from scimult.types import FloatArray, IntArray

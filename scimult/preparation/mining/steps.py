@@ -30,8 +30,8 @@ from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.mining.budget import Budget, chosen_groups
 from scimult.preparation.mining.config import MiningConfig, NeighbourConfig, RuleConfig
 from scimult.preparation.mining.hashing import ALL_KEYS
-from scimult.preparation.mining.neighbours import neighbour_pairs
 from scimult.preparation.mining.pools import BlockMiner, Pools
+from scimult.preparation.mining.ranked import neighbour_pairs
 from scimult.preparation.mining.rules import RuleBuilder
 from scimult.preparation.steps import Steps
 from scimult.progress import progress

@@ -25,7 +25,7 @@ def read_definitions(path: Path, rejects: Rejects) -> dict[str, Definition]:
     """Return the definitions of a label space by label id.
 
     ``.xml`` is a file of MeSH descriptors (``desc2022.xml``): id, name and the scope note of the
-    preferred concept. Any other kind is read by ``readers.read_rows`` and has ``id`` (or
+    preferred concept. Any other kind is read by ``rows.read_rows`` and has ``id`` (or
     ``label``), ``definition`` (may be empty) and, optionally, ``name``.
 
     Raises

@@ -58,7 +58,7 @@ def _convert(conversion: Conversion, options: MsMarcoOptions) -> None:
                 # Triples of texts need no others.
                 others = () if kind == "texts" else (QUERIES, COLLECTION)
                 texts = [conversion.file(other) for other in others]
-                fill = partial(_write, conversion, options, kind, triples, texts)
+                fill = partial(_write, options, kind, triples, texts)
                 conversion.write("msmarco", [triples, *texts], fill, ["judgments"])
                 return
     names = ", ".join(name for kind in kinds for name in TRIPLES[kind])
@@ -66,7 +66,6 @@ def _convert(conversion: Conversion, options: MsMarcoOptions) -> None:
 
 
 def _write(
-    conversion: Conversion,
     options: MsMarcoOptions,
     kind: str,
     path: Path,
@@ -75,16 +74,16 @@ def _write(
 ) -> None:
     if kind == "texts":
         header = ("query", "positive", "negative")
-        rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
-        triples = conversion.rejects.keep(rows, lambda row: _text_triple(row, raw))
+        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
+        triples = raw.rejects.keep(rows, lambda row: _text_triple(row, raw))
     elif kind == "ids":
         header = ("qid", "pos", "neg")
-        rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
-        triples = conversion.rejects.keep(rows, _id_triple)
+        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
+        triples = raw.rejects.keep(rows, _id_triple)
     else:
-        triples = conversion.rejects.keep(read_jsonl(path, conversion.rejects), _mined_triple)
+        triples = raw.rejects.keep(read_jsonl(path, raw.rejects), _mined_triple)
     _write_triples(triples, raw, options.max_negatives)
-    _write_texts(conversion, texts, raw)
+    _write_texts(texts, raw)
 
 
 def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int) -> None:
@@ -110,7 +109,7 @@ def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int
             raw.judgment(record, query, paper, 0)
 
 
-def _write_texts(conversion: Conversion, texts: Sequence[Path], raw: RawSource) -> None:
+def _write_texts(texts: Sequence[Path], raw: RawSource) -> None:
     """Write queries and passages, all of them: mining and evaluation need the others too."""
 
     def add_query(record: Record) -> None:
@@ -121,8 +120,8 @@ def _write_texts(conversion: Conversion, texts: Sequence[Path], raw: RawSource) 
 
     for path, add in zip(texts, (add_query, add_passage), strict=False):
         header = ("id", "text")
-        rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
-        conversion.each(rows, add)
+        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
+        raw.each(rows, add)
 
 
 def _id_triple(record: Record) -> Triple:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record
 from scimult.preparation.sources.raw import RawSource
 
 ID_FIELDS = ("corpus_id", "doc_id", "paper_id", "sha", "id")
@@ -104,7 +104,7 @@ def write_triple(record: Record, raw: RawSource) -> None:
     raw.link(record, query, positive, 1, negative)
 
 
-def scored_papers(record: Record, raw: RawSource, rejects: Rejects) -> list[tuple[str, float]]:
+def scored_papers(record: Record, raw: RawSource) -> list[tuple[str, float]]:
     """Write the papers of a row's ``candidates``; return their ids and scores.
 
     A candidate without a text or a score is rejected by itself.
@@ -115,10 +115,10 @@ def scored_papers(record: Record, raw: RawSource, rejects: Rejects) -> list[tupl
         If the row has no list of candidates.
     """
     candidates = inner_list(record, "candidates")
-    return list(rejects.keep(candidates, lambda c: (write_paper(c, raw), c.number("score"))))
+    return list(raw.rejects.keep(candidates, lambda c: (write_paper(c, raw), c.number("score"))))
 
 
-def write_candidates(record: Record, raw: RawSource, rejects: Rejects) -> None:
+def write_candidates(record: Record, raw: RawSource) -> None:
     """Write one row ``{query, candidates}``: a paper and papers with a score.
 
     Raises
@@ -128,5 +128,5 @@ def write_candidates(record: Record, raw: RawSource, rejects: Rejects) -> None:
     """
     query = write_paper(inner(record, "query"), raw)
     raw.counts["queries"] += 1
-    for paper, score in scored_papers(record, raw, rejects):
+    for paper, score in scored_papers(record, raw):
         raw.link(record, query, paper, score)

@@ -54,7 +54,7 @@ def test_what_is_the_same_is_found_by_role_and_way(sets: Path, tmp_path: Path) -
     ]
     found = _overlap(tmp_path, sets, texts)
     (report,) = found.sets
-    assert report.name == "deep/cite"
+    assert report.set == "deep/cite"
     assert report.texts == {"query": 2, "answer": 1, "candidate": 1}
     assert report.found == {"query": 2, "answer": 0, "candidate": 1}
     assert report.ways == {"title": 2, "text": 1}
@@ -77,7 +77,7 @@ def test_a_doi_is_enough(sets: Path, tmp_path: Path) -> None:
     papers = [{"id": "1", "title": "Known elsewhere", "abstract": "", "doi": "doi:10.1/AB"}]
     write_jsonl(sets / "fields/papers.jsonl", papers)
     found = _overlap(tmp_path, sets, [Text("paper", "Other", "Text.")], "https://doi.org/10.1/ab")
-    assert {report.name: report.ways for report in found.sets}["fields"] == {"doi": 1}
+    assert {report.set: report.ways for report in found.sets}["fields"] == {"doi": 1}
 
 
 def test_the_sets_of_the_evaluation_are_read(tmp_path: Path) -> None:
