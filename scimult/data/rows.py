@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scimult.data.lines import (
+    CUT_OFF,
     Record,
     Rejects,
     empty_file,
@@ -20,6 +19,7 @@ from scimult.data.lines import (
 from scimult.data.tables import FIELD_LIMIT
 from scimult.errors import DataError
 
+T = TypeVar("T")
 PARQUET_BATCH = 1024
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 
@@ -99,9 +99,7 @@ def read_delimited(
         if len(values) != len(names):
             fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
             text = delimiter.join(values)
-            rejects.reject(
-                DataError("wrong number of values", path=path, line=number, value=text, fix=fix)
-            )
+            rejects.refuse("wrong number of values", path, number, value=text, fix=fix)
             continue
         yield Record(path, number, dict(zip(names, values, strict=True)))
     if not number:
@@ -154,21 +152,16 @@ def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterat
 
     if not path.is_file():
         raise DataError("file does not exist", path=path, fix="check the path")
-    try:
+
+    def rows() -> Iterator[dict[str, Any]]:
         with pq.ParquetFile(path) as file:
             _check_columns(path, file.schema_arrow.names, columns)
-            number = 0
             for batch in file.iter_batches(PARQUET_BATCH):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield Record(path, number, row)
-    except (pa.ArrowException, OSError) as error:
-        fix = "copy or download the file again"
-        problem = "Parquet file is cut off or damaged"
-        rejects.reject(DataError(problem, path=path, value=str(error), fix=fix))
-        return
-    if not number:
-        rejects.reject(empty_file(path))
+                yield from batch.to_pylist()
+
+    errors = (pa.ArrowException, OSError)
+    for number, row in enumerate(_undamaged(rows(), path, rejects, "Parquet file", errors), 1):
+        yield Record(path, number, row)
 
 
 def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
@@ -179,30 +172,41 @@ def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
     DataError
         If the file does not exist; and, through ``rejects``, if it is not such a file.
     """
-    for number, (name, value) in enumerate(_members(path, rejects), start=1):
+    import ijson
+
+    def members() -> Iterator[tuple[str, Any]]:
+        with open_binary(path) as file:
+            yield from ijson.kvitems(file, "", use_float=True)
+
+    errors = (ijson.JSONError, UnicodeDecodeError)
+    read = _undamaged(members(), path, rejects, "JSON file", errors)
+    for number, (name, value) in enumerate(read, start=1):
         if isinstance(value, dict):
             yield name, Record(path, number, value)
         else:
             fix = 'write {"id": {...}, ...}'
-            rejects.reject(
-                DataError("member is not an object", path=path, line=number, value=name, fix=fix)
-            )
+            rejects.refuse("member is not an object", path, number, value=name, fix=fix)
 
 
-def _members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Any]]:
-    """Yield the members of a JSON object, one at a time."""
-    import ijson
-
-    has_members = False
+def _undamaged(
+    records: Iterable[T],
+    path: Path,
+    rejects: Rejects,
+    what: str,
+    errors: tuple[type[Exception], ...],
+) -> Iterator[T]:
+    """Yield what a file holds; reject it where it is cut off or damaged, and if it is empty."""
+    is_empty = True
+    caught: tuple[type[Exception], ...] = (*errors, *CUT_OFF)
     try:
-        with open_binary(path) as file:
-            for member in ijson.kvitems(file, "", use_float=True):
-                has_members = True
-                yield member
-    except (ijson.JSONError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        fix = "copy or download the file again"
-        problem = "JSON file is cut off or damaged"
-        rejects.reject(DataError(problem, path=path, value=str(error), fix=fix))
+        for record in records:
+            is_empty = False
+            yield record
+    except DataError:
+        raise
+    except caught as error:
+        problem, fix = f"{what} is cut off or damaged", "copy or download the file again"
+        rejects.refuse(problem, path, value=str(error), fix=fix)
         return
-    if not has_members:
+    if is_empty:
         rejects.reject(empty_file(path))

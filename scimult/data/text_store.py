@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.files import sha256
 from scimult.progress import bar
@@ -222,6 +223,19 @@ def write_arrow(
     path.parent.mkdir(parents=True, exist_ok=True)
     with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table)
+
+
+def list_array(lists: Ragged, values: pa.Array | None = None) -> pa.LargeListArray:
+    """Return lists as Arrow has them; ``values`` may stand in the place of their own."""
+    own = pa.array(lists.values, pa.int64()) if values is None else values
+    return pa.LargeListArray.from_arrays(pa.array(lists.offsets, pa.int64()), own)
+
+
+def ragged(column: pa.ChunkedArray) -> Ragged:
+    """Return the lists of a column of one chunk, or of none."""
+    if column.num_chunks == 0:
+        return Ragged.empty(0)
+    return Ragged(column.chunk(0).values.to_numpy(), column.chunk(0).offsets.to_numpy())
 
 
 def open_arrow(path: Path, what: str, version: str) -> pa.Table:

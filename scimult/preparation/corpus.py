@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from scimult.data.importers.engine import literal
 from scimult.data.lines import Rejects
 from scimult.data.text_store import TextStoreWriter
-from scimult.errors import DataError
 from scimult.preparation.file_rows import FileEngine, FileRows
 from scimult.preparation.metadata import write_metadata
 from scimult.preparation.pair_columns import Columns, selected, unique_pairs
@@ -136,8 +135,8 @@ class Corpus:
         )
         for line, identifier, first in repeated:
             fix = f"remove one of lines {first} and {line}, or give it another id"
-            problem, value = "id occurs twice in one file", space + identifier
-            self.rejects.reject(DataError(problem, path=path, line=line, value=value, fix=fix))
+            value = space + identifier
+            self.rejects.refuse("id occurs twice in one file", path, line, value=value, fix=fix)
 
     def _write_texts(self, shard: Path, placed: str, space: str, kind: Kind) -> None:
         """Write the new texts of a file in the order of their lines."""
@@ -175,8 +174,8 @@ class Corpus:
         unknown = "SELECT line, id FROM assigned WHERE label IS NULL ORDER BY line, place"
         for line, label in self.rows(unknown):
             fix = f"add it to a labels file of {namespace!r}, remove it, or pass --skip-bad"
-            problem, path = "label that no definition names", papers.path
-            self.rejects.reject(DataError(problem, path=path, line=line, value=label, fix=fix))
+            problem = "label that no definition names"
+            self.rejects.refuse(problem, papers.path, line, value=label, fix=fix)
         pairs = self.columns("SELECT paper, label FROM assigned WHERE label IS NOT NULL")
         self._labels.append(pairs)
         return pairs

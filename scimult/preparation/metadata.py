@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import open_arrow, write_arrow
+from scimult.data.text_store import list_array, open_arrow, write_arrow
 from scimult.preparation.pair_columns import Columns
 from scimult.types import IntArray
 
@@ -53,10 +53,10 @@ def write_metadata(
     labels_of = Ragged.from_pairs(labels[0] - rows.start, labels[1], count)
     columns = {
         "row": pa.array(np.asarray(rows, dtype=np.int64)),
-        "authors": _list_array(of_papers, _named(of_papers.values, authors)),
+        "authors": list_array(of_papers, _named(of_papers.values, authors)),
         "venue": _named(_spread(papers, codes, count), venues),
         "year": pa.array(years, pa.int64(), mask=years == NONE),
-        "labels": _list_array(labels_of, pa.array(labels_of.values, pa.int64())),
+        "labels": list_array(labels_of),
     }
     dois = connection.sql(_first("doi", "doi <> ''")).to_arrow_table()
     if len(dois):
@@ -125,7 +125,3 @@ def _spread(places: IntArray, values: IntArray, count: int) -> IntArray:
 def _named(codes: IntArray, names: pa.Array) -> pa.DictionaryArray:
     indices = pa.array(codes, pa.int32(), mask=codes == NONE)
     return pa.DictionaryArray.from_arrays(indices, names)
-
-
-def _list_array(lists: Ragged, values: pa.Array) -> pa.LargeListArray:
-    return pa.LargeListArray.from_arrays(pa.array(lists.offsets, pa.int64()), values)

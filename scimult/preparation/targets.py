@@ -169,15 +169,9 @@ def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> 
                     place[name] = (path, line)
         for name in (name for name, count in papers.items() if count == 1):
             path, line = place[name]
-            rejects.reject(
-                DataError(
-                    f"only one paper has this class of task {task!r}",
-                    path=path,
-                    line=line,
-                    value=name,
-                    fix="set min_papers of its targets to leave rare classes out, or remove it",
-                )
-            )
+            fix = "set min_papers of its targets to leave rare classes out, or remove it"
+            problem = f"only one paper has this class of task {task!r}"
+            rejects.refuse(problem, path, line, value=name, fix=fix)
 
 
 def moved(raw: RawTargets, new_N: IntArray) -> RawTargets:

@@ -162,7 +162,7 @@ def test_an_interrupted_build_goes_on_and_ends_the_same(
     texts: TextStore, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = TextTokenizer.from_folder(minilm)
-    build_token_store(texts, tokenizer, tmp_path / "whole", 16, show_progress=False)
+    build_token_store(texts, tokenizer, tmp_path / "whole", 16)
 
     starts: list[int] = []
     encode_chunks = token_store.encode_chunks
@@ -177,11 +177,11 @@ def test_an_interrupted_build_goes_on_and_ends_the_same(
     monkeypatch.setattr(token_store, "encode_chunks", interrupted)
     monkeypatch.setattr("scimult.data.token_writer.CHUNKS_PER_MARK", 1)
     with pytest.raises(KeyboardInterrupt):
-        build_token_store(texts, tokenizer, tmp_path / "resumed", 16, show_progress=False)
+        build_token_store(texts, tokenizer, tmp_path / "resumed", 16)
     assert not (tmp_path / "resumed").exists()
     with (tmp_path / ".resumed.unfinished" / "tokens.bin").open("ab") as file:
         file.write(b"half a chunk")
-    build_token_store(texts, tokenizer, tmp_path / "resumed", 16, show_progress=False)
+    build_token_store(texts, tokenizer, tmp_path / "resumed", 16)
     assert starts == [0, 2 * TEXTS_PER_CHUNK]
     assert _content(tmp_path / "whole") == _content(tmp_path / "resumed")
     left = {path.name for path in (tmp_path / "resumed").iterdir()}
@@ -196,7 +196,7 @@ def test_two_processes_write_what_one_writes(
     tokenizer = TextTokenizer.from_folder(minilm)
     for workers in (1, 2):
         folder = tmp_path / str(workers)
-        build_token_store(texts, tokenizer, folder, 16, workers=workers, show_progress=False)
+        build_token_store(texts, tokenizer, folder, 16, workers=workers)
     assert _content(tmp_path / "1") == _content(tmp_path / "2")
 
 

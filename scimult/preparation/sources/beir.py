@@ -88,12 +88,8 @@ def _qrels(conversion: Conversion, split: str) -> Path:
 
 def write_corpus(path: Path, raw: RawSource) -> None:
     """Write the documents of ``corpus.jsonl`` as papers."""
-
-    def add(record: Record) -> None:
-        title, text = record.text("title", ""), record.text("text", "")
-        raw.paper(record, record.identifier("_id"), title, text)
-
-    raw.each(read_jsonl(path, raw.rejects), add)
+    rows = read_jsonl(path, raw.rejects)
+    raw.each(rows, lambda record: raw.titled(record, record.identifier("_id"), "text"))
 
 
 def write_judgment(record: Record, raw: RawSource) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from scimult.data.lines import Record, Rejects, open_binary
+from scimult.data.lines import CUT_OFF, Record, Rejects, open_binary
 from scimult.data.rows import read_rows
-from scimult.errors import DataError
 
 
 class Definition(NamedTuple):
@@ -59,7 +56,7 @@ def _read_descriptors(path: Path, rejects: Rejects) -> Iterator[tuple[str, Defin
                 concept = "ConceptList/Concept[@PreferredConceptYN='Y']/ScopeNote"
                 yield identifier, Definition(name, element.findtext(concept, "").strip())
                 element.clear()
-    except (ElementTree.ParseError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (ElementTree.ParseError, *CUT_OFF) as error:
         fix = "download the file again"
         problem = "XML file is cut off or damaged"
-        rejects.reject(DataError(problem, path=path, value=str(error), fix=fix))
+        rejects.refuse(problem, path, value=str(error), fix=fix)

@@ -20,18 +20,13 @@ from scimult.progress import progress
 PASSAGE_IDS = ("passage_id", "psg_id", "id")
 # Of dpr/data/download_data.py in its repository.
 ADDRESS = "https://dl.fbaipublicfiles.com/dpr/data/retriever"
-RELEASED = (
-    "biencoder-nq-train.json",
-    "biencoder-nq-dev.json",
-    "biencoder-nq-adv-hn-train.json",
-    "biencoder-trivia-train.json",
-    "biencoder-trivia-dev.json",
-    "biencoder-squad1-train.json",
-    "biencoder-squad1-dev.json",
-    "biencoder-webquestions-train.json",
-    "biencoder-webquestions-dev.json",
-    "biencoder-curatedtrec-train.json",
-    "biencoder-curatedtrec-dev.json",
+RELEASED = tuple(
+    f"biencoder-{name}.json"
+    for name in (
+        *("nq-train", "nq-dev", "nq-adv-hn-train", "trivia-train", "trivia-dev", "squad1-train"),
+        *("squad1-dev", "webquestions-train", "webquestions-dev", "curatedtrec-train"),
+        "curatedtrec-dev",
+    )
 )
 
 

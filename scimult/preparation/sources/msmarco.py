@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -136,21 +137,15 @@ def _mined_triple(record: Record) -> Triple:
         fix = 'write "neg": {"system": [ids]}'
         raise record.error("field 'neg' is not an object", value=systems, fix=fix)
     lists = [_ids(record, ids) for ids in systems.values()]
+    in_turn = [one for rank in zip_longest(*lists) for one in rank if one is not None]
     positive = _ids(record, record.fields.get("pos"))
-    return record, record.identifier("qid"), positive, list(_in_turn(lists))
+    return record, record.identifier("qid"), positive, in_turn
 
 
 def _ids(record: Record, values: object) -> list[str]:
     if not isinstance(values, list):
         raise record.error("ids are not a list", value=values, fix="write a list of passage ids")
     return [Record(record.path, record.line, {"id": value}).identifier("id") for value in values]
-
-
-def _in_turn(lists: list[list[str]]) -> Iterator[str]:
-    for rank in range(max((len(ids) for ids in lists), default=0)):
-        for ids in lists:
-            if rank < len(ids):
-                yield ids[rank]
 
 
 def _text_triple(record: Record, raw: RawSource) -> Triple:

@@ -160,6 +160,11 @@ class RawSource:
         paper.update({name: value for name, value in extra.items() if value not in ([], "", None)})
         self._papers.add(record, paper)
 
+    def titled(self, record: Record, identifier: str, body: str = "abstract", **more: Any) -> None:
+        """Write a paper whose texts are ``title`` and ``body`` of its record; see ``paper``."""
+        title, text = record.text("title", ""), record.text(body, "")
+        self.paper(record, identifier, title, text, **more)
+
     def label(self, record: Record, identifier: str, name: str, definition: str = "") -> None:
         """Write a label unless its id is known.
 

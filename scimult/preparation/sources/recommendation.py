@@ -49,18 +49,13 @@ def _convert(conversion: Conversion, options: RecommendationOptions) -> None:
 
     def fill(raw: RawSource) -> None:
         texts = read_rows(papers, raw.rejects, columns=("id", "title"))
-        raw.each(texts, lambda row: _paper(row, raw))
+        raw.each(texts, lambda row: raw.titled(row, row.identifier("id")))
         rows = read_delimited(study, "\t", raw.rejects, columns=COLUMNS, quoted=False)
         raw.each(rows, lambda row: _link(row, raw))
 
     usual: dict[PairTable, Dangling] = {"links": "drop"}
     choices: dict[str, Any] = {"dangling": usual, "score_threshold": options.score_threshold}
     conversion.write("recommendation", [papers, study], fill, ["links"], **choices)
-
-
-def _paper(record: Record, raw: RawSource) -> None:
-    title, abstract = record.text("title", ""), record.text("abstract", "")
-    raw.paper(record, record.identifier("id"), title, abstract)
 
 
 def _link(record: Record, raw: RawSource) -> None:

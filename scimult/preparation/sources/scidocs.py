@@ -123,10 +123,8 @@ def _write_papers(path: Path, raw: RawSource, labels: dict[str, list[str]]) -> N
     """Write the papers that ``labels`` names with theirs, if any."""
 
     def add(identifier: str, record: Record) -> None:
-        if identifier not in labels:
-            return
-        title, abstract = record.text("title", ""), record.text("abstract", "")
-        raw.paper(record, identifier, title, abstract, labels=labels[identifier])
+        if identifier in labels:
+            raw.titled(record, identifier, labels=labels[identifier])
 
     raw.each_member(path, add)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -36,16 +36,7 @@ Config = Literal[
     "high_influence_cite",
     "search",
 ]
-TRAINING_TASKS: list[Config] = [
-    "fos",
-    "mesh_descriptors",
-    "cite_count",
-    "pub_year",
-    "cite_prediction",
-    "same_author",
-    "high_influence_cite",
-    "search",
-]
+TRAINING_TASKS: list[Config] = [one for one in get_args(Config) if one != "cite_prediction_new"]
 LABELLED = ("fos", "mesh_descriptors", "cite_count", "pub_year")
 
 
@@ -179,8 +170,7 @@ def _write_labelled(
     if not names:
         raw.counts["rows without a label"] += 1
         return
-    title, abstract = record.text("title", ""), record.text("abstract", "")
-    raw.paper(record, paper_id(record), title, abstract, labels=names, target=target)
+    raw.titled(record, paper_id(record), labels=names, target=target)
     raw.labels_by_name(record, names)
 
 

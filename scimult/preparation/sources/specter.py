@@ -74,11 +74,6 @@ def _convert_graph(
     raw: RawSource,
 ) -> None:
     """Write every paper of metadata.json and every judged pair of data.json."""
-
-    def add_paper(identifier: str, record: Record) -> None:
-        title, abstract = record.text("title", ""), record.text("abstract", "")
-        raw.paper(record, identifier, title, abstract)
-
     lines = (read_lines(path, raw.rejects) for path in splits)
     wanted = {line.strip() for _, line in chain.from_iterable(lines)}
 
@@ -90,7 +85,7 @@ def _convert_graph(
         raw.counts["queries"] += 1
         _write_links(record, query, options, raw)
 
-    raw.each_member(metadata, add_paper)
+    raw.each_member(metadata, lambda identifier, record: raw.titled(record, identifier))
     raw.each_member(graph, add_query)
     raw.counts[f"queries of the splits that {GRAPH} lacks"] = len(wanted)
 

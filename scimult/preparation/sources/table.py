@@ -162,7 +162,7 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
             return _rows(what, tables[what], paths[what], raw)
 
         if options.labels is not None:
-            raw.each(rows("labels"), lambda row: _label(row, raw))
+            raw.each(rows("labels"), partial(_label, raw=raw))
         imported = _imported(options.papers, paths["papers"], raw)
         papers = imported or rows("papers")
         raw.each(papers, lambda row: _paper(row, options, raw))
@@ -285,11 +285,9 @@ def _paper(record: Record, options: TableOptions, raw: RawSource) -> None:
     separator = options.papers.separator
     identifier = record.identifier("id")
     labels = distinct(_list(record, "labels", separator))
-    raw.paper(
+    raw.titled(
         record,
         identifier,
-        record.text("title", ""),
-        record.text("abstract", ""),
         authors=_list(record, "authors", separator),
         venue=record.text("venue", ""),
         year=year_of(record),

@@ -75,11 +75,9 @@ def write_paper(paper: Record, raw: RawSource) -> str:
     """
     identifier = paper_id(paper)
     has_year, has_authors = (bool(paper.fields.get(name)) for name in ("year", "author_names"))
-    raw.paper(
+    raw.titled(
         paper,
         identifier,
-        paper.text("title", ""),
-        paper.text("abstract", ""),
         authors=[name for name in paper.strings("author_names") if name] if has_authors else (),
         venue=paper.text("venue", ""),
         year=int(paper.number("year")) if has_year else None,
