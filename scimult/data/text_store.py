@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import cast
 
 import numpy as np
@@ -175,14 +174,9 @@ class TextStoreWriter:
     def __enter__(self) -> TextStoreWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         try:
-            if kind is None and self._pending:
+            if exception[0] is None and self._pending:
                 self._flush()
         finally:
             self._writer.close()

@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from scimult.data.ragged import Ragged, rank_in_runs
 from scimult.types import BoolArray, IntArray
@@ -31,13 +32,13 @@ def blocks(count: int) -> Iterator[slice]:
         yield slice(start, min(start + _BLOCK, count))
 
 
-def mapped(parts: Iterable[tuple[IntArray, ...]], folder: Path) -> tuple[IntArray, ...]:
+def mapped(parts: Iterable[tuple[NDArray[Any], ...]], folder: Path) -> tuple[NDArray[Any], ...]:
     """Write columns part by part and map them; what is one part stays in memory.
 
     Parameters
     ----------
-    parts : iterable of tuple of IntArray
-        At least one; int64.
+    parts : iterable of tuple of arrays
+        At least one; a column's type is that of its first part.
     folder : Path
         Takes a file for each column, which is gone when nothing maps it any more.
     """
@@ -46,18 +47,18 @@ def mapped(parts: Iterable[tuple[IntArray, ...]], folder: Path) -> tuple[IntArra
     if not second:
         return first
     with ExitStack() as opened:
-        files = [opened.enter_context(TemporaryFile(dir=folder)) for _ in first]
+        files = [(opened.enter_context(TemporaryFile(dir=folder)), one.dtype) for one in first]
         for part in chain([first], second, coming):
-            for file, column in zip(files, part, strict=True):
-                file.write(np.ascontiguousarray(column, dtype=np.int64).data)
-        return tuple(_map(file) for file in files)
+            for (file, kind), column in zip(files, part, strict=True):
+                file.write(np.ascontiguousarray(column, dtype=kind).data)
+        return tuple(_map(file, kind) for file, kind in files)
 
 
-def _map(file: IO[bytes]) -> IntArray:
+def _map(file: IO[bytes], kind: np.dtype[Any]) -> NDArray[Any]:
     file.flush()
     if not file.tell():
-        return np.empty(0, np.int64)
-    return np.asarray(np.memmap(file, np.int64, "r+"))
+        return np.empty(0, kind)
+    return np.asarray(np.memmap(file, kind, "r+"))
 
 
 def selected(connection: duckdb.DuckDBPyConnection, select: str, folder: Path) -> Columns:

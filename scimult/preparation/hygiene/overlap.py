@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,31 +24,28 @@ ROLES: tuple[EvaluationRole, ...] = ("query", "answer", "candidate")
 WAYS = ("doi", "title", "text", "near")
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """Overlap by set, and the training texts it comes from.
-
-    ``rows`` has for each role the N flags of training texts that equal such a text.
-    """
-
-    sets: list[OverlapEntry]
-    rows: dict[EvaluationRole, BoolArray]
-
-
 def find_overlap(
     store: TextStore, folder: Path, dois: Sequence[str | None], config: HygieneConfig
-) -> Overlap:
+) -> tuple[list[OverlapEntry], dict[EvaluationRole, BoolArray]]:
     """Compare all papers and queries of the store with all texts of the sets below ``folder``.
 
     Two texts are the same if DOI or title key are equal (of titles that are long enough), if
     all their words are, or if they are near-duplicates. Labels are not compared.
+
+    Returns
+    -------
+    reports : list of OverlapEntry
+        What each set shares with the store.
+    rows : dict
+        For each role, which of the N texts equal such a text.
 
     Raises
     ------
     DataError
         If there is no set, or one cannot be read.
     """
-    sets = {name: _distinct(read_set(path)) for name, path in find_sets(folder).items()}
+    # Each text once per role: a query paper is often a candidate too.
+    sets = {name: list(dict.fromkeys(read_set(p))) for name, p in find_sets(folder).items()}
     index = TextIndex([text for texts in sets.values() for text in texts], config)
     rows_of = index.rows_in(store, dois, "overlap with evaluation sets")
     rows = {role: np.zeros(len(store), dtype=np.bool_) for role in ROLES}
@@ -60,7 +56,7 @@ def find_overlap(
         ways = [rows_of.get(number, {}) for number in range(first, first + len(texts))]
         reports.append(_report(name, texts, ways))
         first += len(texts)
-    return Overlap(reports, rows)
+    return reports, rows
 
 
 class TextIndex:
@@ -123,11 +119,6 @@ def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, st
     whole = "".join(text_words(text))
     if whole and (text.kind == "query" or len(whole) >= config.min_title):
         yield "text", whole
-
-
-def _distinct(texts: Iterable[EvaluationText]) -> list[EvaluationText]:
-    """Return each text once per role: a query paper is often a candidate too."""
-    return list(dict.fromkeys(texts))
 
 
 def _report(name: str, texts: list[EvaluationText], ways: list[dict[int, str]]) -> OverlapEntry:

@@ -18,9 +18,10 @@ from scimult.files import atomic_folder, link_or_copy
 from scimult.preparation.mining.budget import FOLDER as WHOLE
 from scimult.preparation.mining.budget import keep_whole, restore_whole
 from scimult.preparation.mining.config import MiningConfig, NeighbourConfig, RuleConfig
-from scimult.preparation.mining.dense import OpenEncoder
+from scimult.preparation.mining.dense import DenseWindows, OpenEncoder
 from scimult.preparation.mining.engine import Engine, Limits, open_duckdb
 from scimult.preparation.mining.hashing import ALL_KEYS
+from scimult.preparation.mining.indexes import Indexes
 from scimult.preparation.mining.memory import within
 from scimult.preparation.mining.rules import RuleBuilder
 from scimult.preparation.mining.steps import MiningSteps, Shard
@@ -80,7 +81,7 @@ def mine(
         mined = [made.mine(entry, _rules(config, entry)) for entry in entries]
         # Only now: known positives are those of whole files.
         data.manifest.pairs = [
-            _put_mined(data, entry, path, counts, made.budget.below(entry) < ALL_KEYS)
+            _put_mined(data, entry, path, counts, made.below(entry) < ALL_KEYS)
             for entry, (path, counts) in zip(entries, mined, strict=True)
         ]
     for entry in data.manifest.pairs:
@@ -171,7 +172,9 @@ def _opened(
         if engine is None:
             engine = opened.enter_context(open_duckdb(Path(scratch), limits))
         embeddings = None if steps is None else steps.folder / "embeddings"
-        builder = RuleBuilder(data, config, engine, Path(scratch), cache, open_encoder, embeddings)
+        indexes = Indexes(data.texts, config.search, cache)
+        dense = DenseWindows(data, Path(scratch), open_encoder, indexes, embeddings)
+        builder = RuleBuilder(data, config, engine, indexes, dense)
         yield MiningSteps(data, config, builder, cache)
 
 
