@@ -35,7 +35,22 @@ STORED_LENGTH = 1 << 20
 
 
 @dataclass(frozen=True)
-class Batch:
+class _Encoded:
+    """What one rank encodes of one source; each distinct text once."""
+
+    source: str
+    task: str
+    rows: list[IntArray]
+    sides: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens that this rank encodes."""
+        return sum(len(row) for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Batch(_Encoded):
     """Pairs of one source: what one rank encodes and compares in one part of a micro-batch.
 
     Each distinct text is encoded once: ``query_B`` and ``candidate_C`` say which encoded
@@ -51,10 +66,6 @@ class Batch:
     negatives that each rank has of the part, where there are several.
     """
 
-    source: str
-    task: str
-    rows: list[IntArray]
-    sides: list[int]
     query_B: Tensor
     candidate_C: Tensor
     query_ids_B: Tensor
@@ -66,32 +77,18 @@ class Batch:
     vectors_UE: Tensor | None = None
     sizes_W: Sequence[tuple[int, int]] = ()
 
-    @property
-    def num_tokens(self) -> int:
-        """Real tokens that this rank encodes."""
-        return sum(len(row) for row in self.rows)
-
 
 @dataclass(frozen=True)
-class TargetBatch:
+class TargetBatch(_Encoded):
     """Papers of one source with targets for a head: a rank's share of a part of a micro-batch.
 
     As in `Batch`, each distinct text is encoded once, and ``text_B`` says which of them stands in
     each row. ``targets_B`` is what `TargetFile.targets` returns.
     """
 
-    source: str
-    task: str
-    rows: list[IntArray]
-    sides: list[int]
     text_B: Tensor
     text_ids_B: Tensor
     targets_B: Tensor
-
-    @property
-    def num_tokens(self) -> int:
-        """Real tokens that this rank encodes."""
-        return sum(len(row) for row in self.rows)
 
 
 Part = Batch | TargetBatch

@@ -27,6 +27,8 @@ from scimult.files import json_problem
 T = TypeVar("T")
 
 EXAMPLES_PER_REASON = 3
+CUT_OFF = (EOFError, zlib.error, gzip.BadGzipFile)
+"""What reading a gzip file raises that is cut off or damaged."""
 
 
 class Rejects:
@@ -69,6 +71,12 @@ class Rejects:
             }
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry, ensure_ascii=True) + "\n")
+
+    def refuse(
+        self, problem: str, path: Path, line: int | None = None, *, value: Any = None, fix: str
+    ) -> None:
+        """Reject what stands at a place of a file; see ``reject``."""
+        self.reject(DataError(problem, path=path, line=line, value=value, fix=fix))
 
     def keep(self, records: Iterable[Record], parse: Callable[[Record], T]) -> Iterator[T]:
         """Yield ``parse(record)`` for the good records; reject those on which it raises."""
@@ -269,17 +277,13 @@ def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> I
             if isinstance(error, json.JSONDecodeError):
                 detail = f"{error.msg}; the file may be cut off"
             fix = f"write one complete JSON object per line ({detail})"
-            rejects.reject(
-                DataError("line is not valid JSON", path=path, line=number, value=line, fix=fix)
-            )
+            rejects.refuse("line is not valid JSON", path, number, value=line, fix=fix)
             continue
         if arrays and isinstance(fields, list):
             fields = {str(i): item for i, item in enumerate(fields)}
         if not isinstance(fields, dict):
             fix = 'write one object per line, such as {"id": "1", "title": "..."}'
-            rejects.reject(
-                DataError("line is not an object", path=path, line=number, value=fields, fix=fix)
-            )
+            rejects.refuse("line is not an object", path, number, value=fields, fix=fix)
             continue
         yield Record(path, number, restore_abstract(fields))
     if not has_lines:
@@ -314,14 +318,14 @@ def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> It
                 if isinstance(value, dict):
                     yield Record(path, number, restore_abstract(value))
                     continue
-                fix, problem = "write an array of objects", "element is not an object"
-                rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix))
-    except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        if isinstance(error, DataError):
-            raise
+                fix = "write an array of objects"
+                rejects.refuse("element is not an object", path, number, value=value, fix=fix)
+    except DataError:
+        raise
+    except (ValueError, RecursionError, *CUT_OFF) as error:
         detail = json_problem(error) if isinstance(error, RecursionError) else str(error)
         problem, fix = "JSON file is cut off or damaged", "copy or download the file again"
-        rejects.reject(DataError(problem, path=path, line=number + 1, value=detail, fix=fix))
+        rejects.refuse(problem, path, number + 1, value=detail, fix=fix)
         return
     if not number:
         rejects.reject(empty_file(path))
@@ -349,19 +353,14 @@ def read_lines(
                 except UnicodeDecodeError as error:
                     fix = f"save the file as UTF-8 ({error.reason} at byte {error.start}), as "
                     fix += "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW does for one of Windows"
-                    rejects.reject(
-                        DataError(
-                            "line is not UTF-8", path=path, line=number, value=raw[:60], fix=fix
-                        )
-                    )
+                    rejects.refuse("line is not UTF-8", path, number, value=raw[:60], fix=fix)
                     continue
                 line = line.rstrip("\r\n")
                 if keep_blank or line.strip():
                     yield number, line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        fix = "copy or download the file again"
-        problem = "gzip file is cut off or damaged"
-        rejects.reject(DataError(problem, path=path, line=number + 1, value=str(error), fix=fix))
+    except CUT_OFF as error:
+        problem, fix = "gzip file is cut off or damaged", "copy or download the file again"
+        rejects.refuse(problem, path, number + 1, value=str(error), fix=fix)
     except OSError as error:
         problem = f"file cannot be read: {error.strerror}"
         raise DataError(problem, path=path, fix="check the disk and its permissions") from error

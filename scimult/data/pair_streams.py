@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -230,20 +230,6 @@ def _stream(file: PairFile | TargetFile, seed: int, per_query: int | None) -> It
     return PairStream(file, seed, per_query)
 
 
-class MicroBatchStream(Protocol):
-    """A source's pairs, cut into micro-batches."""
-
-    def __len__(self) -> int:
-        """Return the pairs of an epoch."""
-
-    @property
-    def micro_batches_per_epoch(self) -> float:
-        """Micro-batches in which every pair comes once."""
-
-    def micro_batch(self, number: int) -> Rows:
-        """Return the rows of the source's micro-batch ``number``."""
-
-
 class FixedMicroBatches:
     """Micro-batches of always as many pairs."""
 
@@ -389,3 +375,6 @@ class TokenMicroBatches:
     def _fits(self, costs_R: IntArray) -> bool:
         sums = (int(costs_R[rank :: self._ranks].sum()) for rank in range(self._ranks))
         return max(sums) <= self._max_tokens
+
+
+MicroBatchStream: TypeAlias = FixedMicroBatches | TokenMicroBatches

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import open_arrow, write_arrow
+from scimult.data.text_store import list_array, open_arrow, ragged, write_arrow
 from scimult.data.views import ViewName
 from scimult.types import IntArray
 
@@ -152,10 +152,9 @@ def write_pairs(path: Path | str, pairs: PairFile) -> None:
     """Write a pair file as Arrow IPC. Call it inside ``files.atomic_file`` or ``atomic_folder``."""
     columns = {"query": pa.array(pairs.queries, pa.int64())}
     for name in RAGGED_COLUMNS:
-        lists: Ragged = getattr(pairs, name)
-        columns[name] = _lists(lists.offsets, pa.array(lists.values, pa.int64()))
+        columns[name] = list_array(getattr(pairs, name))
     if pairs.found_by is not None:
-        columns["found_by"] = _lists(pairs.negatives.offsets, pa.array(pairs.found_by))
+        columns["found_by"] = list_array(pairs.negatives, pa.array(pairs.found_by))
     facts = {
         "source": pairs.source,
         "task": pairs.task,
@@ -182,9 +181,9 @@ def read_pairs(path: Path | str) -> PairFile:
         task=metadata["task"],
         split=metadata["split"],
         queries=table.column("query").to_numpy(),
-        positives=_ragged(table.column("positives")),
-        negatives=_ragged(table.column("negatives")),
-        unsampled=_ragged(table.column("unsampled")),
+        positives=ragged(table.column("positives")),
+        negatives=ragged(table.column("negatives")),
+        unsampled=ragged(table.column("unsampled")),
         view=cast("ViewName | None", metadata.get("view")),
         rules=tuple(json.loads(metadata.get("rules", "[]"))),
         found_by=_flat(table.column("found_by")) if "found_by" in table.column_names else None,
@@ -192,19 +191,8 @@ def read_pairs(path: Path | str) -> PairFile:
     )
 
 
-def _lists(offsets: IntArray, values: pa.Array) -> pa.LargeListArray:
-    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
-
-
 def _flat(column: pa.ChunkedArray) -> RuleBits:
     if column.num_chunks == 0:
         return np.empty(0, np.uint8)
     flat: RuleBits = column.chunk(0).values.to_numpy()
     return flat
-
-
-def _ragged(column: pa.ChunkedArray) -> Ragged:
-    if column.num_chunks == 0:
-        return Ragged.empty(0)
-    lists = column.chunk(0)
-    return Ragged(lists.values.to_numpy(), lists.offsets.to_numpy())

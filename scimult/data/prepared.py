@@ -125,18 +125,6 @@ class PreparedData:
         queries += [file.rows for file in self.targets("dev")]
         return np.unique(np.concatenate([np.empty(0, np.int64), *queries]))
 
-    def citations(self) -> IntArray:
-        """Return all citation edges as rows ``(citing, cited)``, shape ``(M, 2)``."""
-        return _two_columns(self.folder / "citations.arrow", "citations", ("citing", "cited"))
-
-    def shown(self) -> IntArray:
-        """Return ``(query, paper)`` rows of papers shown or judged, but not positive."""
-        return _two_columns(self.folder / "shown.arrow", "shown", ("query", "paper"))
-
-    def triples(self) -> IntArray:
-        """Return ``(query, positive, negative)`` rows: hard negatives given for one pair alone."""
-        return read_triples(self.folder)
-
     def teacher_scores(self) -> TeacherScores | None:
         """Return what a teacher scored; ``None`` if the folder has no such scores."""
         return read_teacher_scores(self.folder)
@@ -175,11 +163,6 @@ def read_triples(folder: Path) -> IntArray:
         return np.empty((0, 3), np.int64)
     table = open_arrow(folder / TRIPLES_FILE, "triples", VERSION)
     return np.stack([column.to_numpy() for column in table.columns], axis=1)
-
-
-def _two_columns(path: Path, what: str, names: tuple[str, str]) -> IntArray:
-    table = open_arrow(path, what, VERSION)
-    return np.stack([table.column(name).to_numpy() for name in names], axis=1)
 
 
 def _is_usable(folder: Path, max_length: int) -> bool:

@@ -1,15 +1,25 @@
-"""Rows of files by their kind: JSON lines, CSV, TSV and Parquet, in bounded memory."""
+"""Rows of files by their kind: JSON lines, CSV, TSV, Parquet, big objects; in bounded memory."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
-from scimult.data.lines import Record, Rejects, empty_file, read_jsonl, read_lines
+from scimult.data.lines import (
+    CUT_OFF,
+    Record,
+    Rejects,
+    empty_file,
+    open_binary,
+    read_jsonl,
+    read_lines,
+)
 from scimult.data.tables import FIELD_LIMIT
 from scimult.errors import DataError
 
+T = TypeVar("T")
 PARQUET_BATCH = 1024
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 
@@ -89,9 +99,7 @@ def read_delimited(
         if len(values) != len(names):
             fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
             text = delimiter.join(values)
-            rejects.reject(
-                DataError("wrong number of values", path=path, line=number, value=text, fix=fix)
-            )
+            rejects.refuse("wrong number of values", path, number, value=text, fix=fix)
             continue
         yield Record(path, number, dict(zip(names, values, strict=True)))
     if not number:
@@ -144,18 +152,61 @@ def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterat
 
     if not path.is_file():
         raise DataError("file does not exist", path=path, fix="check the path")
-    try:
+
+    def rows() -> Iterator[dict[str, Any]]:
         with pq.ParquetFile(path) as file:
             _check_columns(path, file.schema_arrow.names, columns)
-            number = 0
             for batch in file.iter_batches(PARQUET_BATCH):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield Record(path, number, row)
-    except (pa.ArrowException, OSError) as error:
-        fix = "copy or download the file again"
-        problem = "Parquet file is cut off or damaged"
-        rejects.reject(DataError(problem, path=path, value=str(error), fix=fix))
+                yield from batch.to_pylist()
+
+    errors = (pa.ArrowException, OSError)
+    for number, row in enumerate(_undamaged(rows(), path, rejects, "Parquet file", errors), 1):
+        yield Record(path, number, row)
+
+
+def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
+    """Yield name and value of every member of one big JSON object whose values are objects.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist; and, through ``rejects``, if it is not such a file.
+    """
+    import ijson
+
+    def members() -> Iterator[tuple[str, Any]]:
+        with open_binary(path) as file:
+            yield from ijson.kvitems(file, "", use_float=True)
+
+    errors = (ijson.JSONError, UnicodeDecodeError)
+    read = _undamaged(members(), path, rejects, "JSON file", errors)
+    for number, (name, value) in enumerate(read, start=1):
+        if isinstance(value, dict):
+            yield name, Record(path, number, value)
+        else:
+            fix = 'write {"id": {...}, ...}'
+            rejects.refuse("member is not an object", path, number, value=name, fix=fix)
+
+
+def _undamaged(
+    records: Iterable[T],
+    path: Path,
+    rejects: Rejects,
+    what: str,
+    errors: tuple[type[Exception], ...],
+) -> Iterator[T]:
+    """Yield what a file holds; reject it where it is cut off or damaged, and if it is empty."""
+    is_empty = True
+    caught: tuple[type[Exception], ...] = (*errors, *CUT_OFF)
+    try:
+        for record in records:
+            is_empty = False
+            yield record
+    except DataError:
+        raise
+    except caught as error:
+        problem, fix = f"{what} is cut off or damaged", "copy or download the file again"
+        rejects.refuse(problem, path, value=str(error), fix=fix)
         return
-    if not number:
+    if is_empty:
         rejects.reject(empty_file(path))

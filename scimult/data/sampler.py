@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,16 +25,6 @@ class PlannedPart:
 
     source: int
     rows: Rows
-
-
-class Sampler(Protocol):
-    """Plans the micro-batches of a run."""
-
-    def __len__(self) -> int:
-        """Return the number of micro-batches."""
-
-    def plan(self, micro_batch: int) -> list[PlannedPart]:
-        """Return the parts of a micro-batch: the same sources in the same order on every rank."""
 
 
 class AlternatingSampler:
@@ -181,6 +171,10 @@ class BalancedSampler:
                 loads[rank] += tokens_R[row]
         bounds = np.cumsum([0, *map(len, dealt)]).tolist()
         return rows.take(np.concatenate([np.array(part, dtype=np.int64) for part in dealt]), bounds)
+
+
+Sampler: TypeAlias = AlternatingSampler | MixingSampler | BalancedSampler
+"""Plans the micro-batches of a run: the same sources in the same order on every rank."""
 
 
 def epoch_micro_batches(streams: Sequence[MicroBatchStream], rates: RateArray) -> float:

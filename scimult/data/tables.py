@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
-from scimult.errors import DataError
 
 FIELD_LIMIT = 1 << 24
 """Longest value, in characters. The csv module has one limit for the whole process, too low."""
@@ -45,15 +44,13 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
         except csv.Error as error:
             fix = "quote it, or make it shorter"
             problem = f"line is not CSV: {error}"
-            rejects.reject(DataError(problem, path=path, line=number, value=line, fix=fix))
+            rejects.refuse(problem, path, number, value=line, fix=fix)
             continue
         if number <= first:
             continue
         if len(values) != len(names):
             fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
-            rejects.reject(
-                DataError("wrong number of values", path=path, line=number, value=line, fix=fix)
-            )
+            rejects.refuse("wrong number of values", path, number, value=line, fix=fix)
             continue
         yield Record(path, number, dict(zip(names, values, strict=True)))
     if header is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import open_arrow, write_arrow
+from scimult.data.text_store import list_array, open_arrow, ragged, write_arrow
 from scimult.types import IntArray
 
 VERSION = "1"
@@ -111,10 +111,7 @@ def write_targets(path: Path | str, targets: TargetFile) -> None:
     if targets.kind == "regression":
         columns["value"] = pa.array(targets.numbers, pa.float64())
     else:
-        columns["classes"] = pa.LargeListArray.from_arrays(
-            pa.array(targets.labels.offsets, pa.int64()),
-            pa.array(targets.labels.values, pa.int64()),
-        )
+        columns["classes"] = list_array(targets.labels)
     facts = {
         "source": targets.source,
         "task": targets.task,
@@ -135,21 +132,17 @@ def read_targets(path: Path | str) -> TargetFile:
     """
     table = open_arrow(Path(path), "targets", VERSION).combine_chunks()
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
-    rows = table.column("row").to_numpy()
-    values = {}
+    values: dict[str, Any] = {}
     if "value" in table.column_names:
         values["numbers"] = table.column("value").to_numpy()
-    lists = Ragged.empty(0)
-    if "classes" in table.column_names and len(rows):
-        column = table.column("classes").chunk(0)
-        lists = Ragged(column.values.to_numpy(), column.offsets.to_numpy())
+    else:
+        values["labels"] = ragged(table.column("classes"))
     return TargetFile(
         metadata["source"],
         metadata["task"],
         metadata["split"],
         cast("TargetKind", metadata["kind"]),
-        rows,
-        labels=lists,
+        table.column("row").to_numpy(),
         classes=tuple(json.loads(metadata["class names"])),
         **values,
     )

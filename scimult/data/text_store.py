@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.files import sha256
+from scimult.progress import bar
 from scimult.types import IntArray, Kind, Text
 
 FILE_NAME = "texts.arrow"
 VERSION = "1"
 ROWS_PER_BATCH = 65536
+TEXTS_PER_CHUNK = 4096
 KINDS: tuple[Kind, ...] = ("paper", "label", "query")
 SCHEMA = pa.schema(
     [
@@ -83,6 +85,14 @@ class TextStore:
         part = self._table.slice(start, stop - start)
         kinds, titles, bodies = (part.column(i).to_pylist() for i in (1, 2, 3))
         return [Text(*fields) for fields in zip(kinds, titles, bodies, strict=True)]
+
+    def chunks(self, label: str) -> Iterator[tuple[int, list[Text]]]:
+        """Yield all texts in order, some at a time, with the row of the first; show a bar."""
+        with bar(label, total=len(self), unit="text") as meter:
+            for start in range(0, len(self), TEXTS_PER_CHUNK):
+                texts = self.slice(start, start + TEXTS_PER_CHUNK)
+                yield start, texts
+                meter.update(len(texts))
 
     @cached_property
     def ids(self) -> list[str]:
@@ -164,14 +174,9 @@ class TextStoreWriter:
     def __enter__(self) -> TextStoreWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         try:
-            if kind is None and self._pending:
+            if exception[0] is None and self._pending:
                 self._flush()
         finally:
             self._writer.close()
@@ -212,6 +217,19 @@ def write_arrow(
     path.parent.mkdir(parents=True, exist_ok=True)
     with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table)
+
+
+def list_array(lists: Ragged, values: pa.Array | None = None) -> pa.LargeListArray:
+    """Return lists as Arrow has them; ``values`` may stand in the place of their own."""
+    own = pa.array(lists.values, pa.int64()) if values is None else values
+    return pa.LargeListArray.from_arrays(pa.array(lists.offsets, pa.int64()), own)
+
+
+def ragged(column: pa.ChunkedArray) -> Ragged:
+    """Return the lists of a column of one chunk, or of none."""
+    if column.num_chunks == 0:
+        return Ragged.empty(0)
+    return Ragged(column.chunk(0).values.to_numpy(), column.chunk(0).offsets.to_numpy())
 
 
 def open_arrow(path: Path, what: str, version: str) -> pa.Table:

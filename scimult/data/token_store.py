@@ -113,7 +113,6 @@ def build_token_store(
     max_length: int = 512,
     *,
     workers: int = 1,
-    show_progress: bool = True,
 ) -> TokenStore:
     """Tokenise every text and write the store; the folder appears only when complete.
 
@@ -132,8 +131,6 @@ def build_token_store(
         Longest text, in tokens.
     workers : int
         Processes that tokenise; the result does not depend on it.
-    show_progress : bool
-        Show a bar.
 
     Raises
     ------
@@ -155,13 +152,8 @@ def build_token_store(
     try:
         with TokenWriter(unfinished, meta) as writer:
             chunks = encode_chunks(texts, tokenizer, max_length, writer.texts, workers)
-            with bar(
-                "tokenise",
-                total=len(texts),
-                unit="text",
-                initial=writer.texts,
-                show=show_progress,
-            ) as meter:
+            done = writer.texts
+            with bar("tokenise", total=len(texts), unit="text", initial=done) as meter:
                 for lengths, tokens_T in chunks:
                     writer.append(lengths, tokens_T)
                     meter.update(len(lengths))

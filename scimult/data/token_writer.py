@@ -12,7 +12,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -65,14 +64,9 @@ class TokenWriter:
         if self._since_mark == CHUNKS_PER_MARK:
             self._mark()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         try:
-            if kind is None:
+            if exception[0] is None:
                 self._finish()
         finally:
             self._token_file.close()

@@ -19,7 +19,7 @@ from scimult.preparation.collected import (
     RawPairs,
     unique_rows,
 )
-from scimult.preparation.config import ANSWERS, CitationTable, PrepareConfig, SourceConfig
+from scimult.preparation.config import ANSWERS, CitationTable, Part, PrepareConfig, SourceConfig
 from scimult.preparation.corpus import Corpus
 from scimult.preparation.mining.engine import Limits
 from scimult.preparation.pair_columns import Columns
@@ -86,7 +86,15 @@ def collect(
     ):
         with TextStoreWriter(folder) as texts:
             corpus = Corpus(Path(rows), texts, rejects, connection)
-            targets = _target_readers(config, rejects)
+            targets = {
+                source.name: [
+                    TargetReader(
+                        target, source, config.resolve(target.file or source.papers or ""), rejects
+                    )
+                    for target in source.targets
+                ]
+                for source in config.sources
+            }
             parts, edges, answers = _read_all(config, corpus, counts, targets)
             found = _read_targets(targets, corpus, counts)
         corpus.write_metadata(folder)
@@ -106,23 +114,6 @@ def collect(
     collected.save(folder)
 
 
-def _target_readers(config: PrepareConfig, rejects: Rejects) -> dict[str, list[TargetReader]]:
-    """Return what reads the targets of each source, by the name of the source."""
-    return {
-        source.name: [
-            TargetReader(
-                target,
-                source.name,
-                source.space,
-                config.resolve(target.file or source.papers or ""),
-                rejects,
-            )
-            for target in source.targets
-        ]
-        for source in config.sources
-    }
-
-
 def _read_targets(
     targets: Mapping[str, Sequence[TargetReader]],
     corpus: Corpus,
@@ -131,7 +122,7 @@ def _read_targets(
     """Read the tables of targets, and take what the papers' fields gave."""
     readers = [reader for of_source in targets.values() for reader in of_source]
     for reader in (reader for reader in readers if reader.config.file is not None):
-        read_targets(reader, reader.namespace, corpus)
+        read_targets(reader, corpus)
     refuse_lonely_classes(readers, corpus.rejects)
     raw = [reader.finish() for reader in readers]
     for one in raw:
@@ -172,19 +163,13 @@ def _read_all(
     answers: list[Answers] = []
     for source in progress(config.sources, "pairs", unit="source"):
         raw.extend(_read_citations(config, source, corpus, counts[source.name], edges))
-        raw.extend(_read_links(config, source, corpus, counts[source.name], answers))
-        raw.extend(_read_search(config, source, corpus, counts[source.name], answers))
+        raw.extend(_read_answers(config, source, corpus, counts[source.name], answers))
     for part in raw:
-        _check_pairs(part, config, corpus.rejects)
+        if not len(part.positives):  # whoever named its file expected some
+            path = config.resolve(getattr(part.source, part.part))
+            problem = f"no pair of {part.part} is left{corpus.rejects.because()}"
+            raise DataError(problem, path=path, fix=NOTHING_LEFT)
     return raw, edges, answers
-
-
-def _check_pairs(part: RawPairs, config: PrepareConfig, rejects: Rejects) -> None:
-    """Refuse a part without any pair: whoever named its file expected some."""
-    if not len(part.positives):
-        path = config.resolve(getattr(part.source, part.part))
-        problem = f"no pair of {part.part} is left{rejects.because()}"
-        raise DataError(problem, path=path, fix=NOTHING_LEFT)
 
 
 def _read_citations(
@@ -212,52 +197,37 @@ def _read_citations(
             yield RawPairs(source, "citations", *pairs)
 
 
-def _read_links(
+def _read_answers(
     config: PrepareConfig,
     source: SourceConfig,
     corpus: Corpus,
     counts: dict[str, int],
     all_answers: list[Answers],
 ) -> Iterator[RawPairs]:
-    if source.links is None:
-        return
-    path, threshold = config.resolve(source.links), source.score_threshold
-    answers, _ = read_answers(path, "links", source.name, source.space, corpus, threshold)
-    pairs, count = corpus.unique_pairs([answers.positives]), len(answers.positives[0])
-    counts["links"] = count
-    counts["judged, not links"] = len(answers.shown[0])
-    counts["hard negatives of one link"] = len(answers.triples)
-    counts["repeated links"] = count - len(pairs[0])
-    all_answers.append(answers)
-    yield RawPairs(source, "links", *pairs, has_triples=len(answers.triples) > 0)
-
-
-def _read_search(
-    config: PrepareConfig,
-    source: SourceConfig,
-    corpus: Corpus,
-    counts: dict[str, int],
-    all_answers: list[Answers],
-) -> Iterator[RawPairs]:
-    if source.queries is None:
-        return
-    path = config.resolve(source.queries)
-    queries, found = read_queries(path, source.name, corpus)
-    counts.update(found)
-    kind = next(name for name in ANSWERS if getattr(source, name) is not None)
-    answers, found = read_answers(
-        config.resolve(getattr(source, kind)),
-        kind,
-        source.name,
-        source.space,
-        corpus,
-        source.score_threshold,
-    )
-    reject_unanswered(queries, source.name, corpus)
-    pairs = corpus.unique_pairs([answers.positives])
-    counts.update(found, **{"repeated answers": len(answers.positives[0]) - len(pairs[0])})
-    all_answers.append(answers)
-    yield RawPairs(source, "queries", *pairs, has_triples=len(answers.triples) > 0)
+    """Add links, and answers of queries, to ``all_answers``; yield the pairs of each."""
+    for kind in ("links", *ANSWERS):
+        if getattr(source, kind) is None:
+            continue
+        queries = None
+        if kind != "links":
+            assert source.queries is not None
+            queries, found = read_queries(config.resolve(source.queries), source.name, corpus)
+            counts.update(found)
+        path = config.resolve(getattr(source, kind))
+        answers = read_answers(path, kind, source, corpus)
+        if queries is not None:
+            reject_unanswered(queries, source.name, corpus)
+        pairs, count = corpus.unique_pairs([answers.positives]), len(answers.positives[0])
+        one = "link" if queries is None else "answer"
+        shown = "judged, not links" if queries is None else "shown, not answers"
+        counts |= {f"{one}s": count, shown: len(answers.shown[0])}
+        counts[f"hard negatives of one {one}"] = len(answers.triples)
+        if queries is not None:
+            counts["scored by a teacher"] = len(answers.scores)
+        counts[f"repeated {one}s"] = count - len(pairs[0])
+        all_answers.append(answers)
+        part: Part = "links" if queries is None else "queries"
+        yield RawPairs(source, part, *pairs, has_triples=len(answers.triples) > 0)
 
 
 def _teacher_scores(answers: Sequence[Answers]) -> TeacherScores | None:

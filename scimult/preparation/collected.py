@@ -80,18 +80,19 @@ class Collected:
 
     def save(self, folder: Path) -> None:
         """Write pairs as Arrow files and the rest as JSON into ``folder``."""
-        write_columns(folder / "citations.arrow", "citations", ("citing", "cited"), self.citations)
-        write_columns(folder / "shown.arrow", "shown", ("query", "paper"), self.shown)
+        _write_pairs(folder / "citations.arrow", "citations", ("citing", "cited"), self.citations)
+        _write_pairs(folder / "shown.arrow", "shown", ("query", "paper"), self.shown)
         if len(self.triples):
             names = ("query", "positive", "negative")
-            write_columns(folder / TRIPLES_FILE, "triples", names, tuple(self.triples.T))
+            columns = dict(zip(names, self.triples.T, strict=True))
+            write_arrow(folder / TRIPLES_FILE, "triples", VERSION, columns)
         if self.teacher is not None:
             self.teacher.write(folder)
         parts = []
         for number, part in enumerate(self.parts):
             name = f"raw-{number}.arrow"
-            columns = (part.queries, part.positives)
-            write_columns(folder / name, "raw pairs", ("query", "positive"), columns)
+            pairs = (part.queries, part.positives)
+            _write_pairs(folder / name, "raw pairs", ("query", "positive"), pairs)
             entry = {"file": name, "source": part.source.name, "part": part.part}
             parts.append({**entry, "has_triples": part.has_triples})
         for number, one in enumerate(self.targets):
@@ -155,11 +156,8 @@ def unique_rows(tables: Sequence[IntArray]) -> IntArray:
     return rows[np.any(np.diff(rows, axis=0, prepend=-1), axis=1)]
 
 
-def write_columns(
-    path: Path, what: str, names: tuple[str, ...], columns: tuple[IntArray, ...]
-) -> None:
-    """Write integer columns as one Arrow file."""
-    write_arrow(path, what, VERSION, dict(zip(names, columns, strict=True)))
+def _write_pairs(path: Path, what: str, names: tuple[str, str], pairs: Columns) -> None:
+    write_arrow(path, what, VERSION, dict(zip(names, pairs, strict=True)))
 
 
 def _read_columns(path: Path, what: str) -> Columns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError
-from scimult.preparation.hygiene.config import HygieneConfig, SplitConfig
+from scimult.preparation.hygiene.config import HygieneConfig, SplitConfig, expanded
 from scimult.preparation.target_config import AnyTargetConfig, check_targets, target_task
 from scimult.tasks import Task, TaskSet, default_tasks
 
@@ -129,10 +128,6 @@ class SourceConfig(StrictConfig):
             )
         if not (self.papers or self.parts or self.targets):
             raise ValueError("a source needs papers, citations, links, queries or targets")
-        return self
-
-    @model_validator(mode="after")
-    def _targets_have_papers(self) -> SourceConfig:
         if self.papers is None and any(target.field for target in self.targets):
             raise ValueError("targets in a field need papers; name the papers file")
         return self
@@ -279,8 +274,5 @@ class PrepareConfig(StrictConfig):
         ConfigError
             If ``root`` names an environment variable that is not set.
         """
-        root = os.path.expandvars(os.path.expanduser(self.root))
-        if "$" in root:
-            fix = "set the environment variable or pass --root"
-            raise ConfigError("root names an unset environment variable", value=root, fix=fix)
-        return Path(root) / name
+        fix = "set the environment variable or pass --root"
+        return Path(expanded(self.root, "root", fix)) / name

@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 from scimult.data.importers.engine import literal
 from scimult.data.lines import Rejects
 from scimult.data.text_store import TextStoreWriter
-from scimult.errors import DataError
-from scimult.preparation.described import write_metadata
 from scimult.preparation.file_rows import FileEngine, FileRows
+from scimult.preparation.metadata import write_metadata
 from scimult.preparation.pair_columns import Columns, selected, unique_pairs
 from scimult.types import Kind
 
@@ -136,8 +135,8 @@ class Corpus:
         )
         for line, identifier, first in repeated:
             fix = f"remove one of lines {first} and {line}, or give it another id"
-            problem, value = "id occurs twice in one file", space + identifier
-            self.rejects.reject(DataError(problem, path=path, line=line, value=value, fix=fix))
+            value = space + identifier
+            self.rejects.refuse("id occurs twice in one file", path, line, value=value, fix=fix)
 
     def _write_texts(self, shard: Path, placed: str, space: str, kind: Kind) -> None:
         """Write the new texts of a file in the order of their lines."""
@@ -175,8 +174,8 @@ class Corpus:
         unknown = "SELECT line, id FROM assigned WHERE label IS NULL ORDER BY line, place"
         for line, label in self.rows(unknown):
             fix = f"add it to a labels file of {namespace!r}, remove it, or pass --skip-bad"
-            problem, path = "label that no definition names", papers.path
-            self.rejects.reject(DataError(problem, path=path, line=line, value=label, fix=fix))
+            problem = "label that no definition names"
+            self.rejects.refuse(problem, papers.path, line, value=label, fix=fix)
         pairs = self.columns("SELECT paper, label FROM assigned WHERE label IS NOT NULL")
         self._labels.append(pairs)
         return pairs
@@ -217,7 +216,7 @@ class Corpus:
         return unique_pairs(columns, self._folder)
 
     def write_metadata(self, folder: Path) -> None:
-        """Write ``metadata.arrow``; see ``described.write_metadata``."""
+        """Write ``metadata.arrow``; see ``metadata.write_metadata``."""
         rows = range(self._papers[0].rows.start, self._papers[-1].rows.stop)
         selects, before = [], 0
         for file in self._papers:

@@ -1,4 +1,4 @@
-"""Columns of pairs, more than memory may take: files without a name, mapped.
+"""Columns of pairs, more than memory may take: files without a name, mapped; and their groups.
 
 Shape legend: P pairs.
 """
@@ -10,13 +10,14 @@ from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from scimult.data.ragged import Ragged
+from scimult.data.ragged import Ragged, rank_in_runs
 from scimult.types import BoolArray, IntArray
 
 Columns = tuple[IntArray, IntArray]
@@ -31,13 +32,13 @@ def blocks(count: int) -> Iterator[slice]:
         yield slice(start, min(start + _BLOCK, count))
 
 
-def mapped(parts: Iterable[tuple[IntArray, ...]], folder: Path) -> tuple[IntArray, ...]:
+def mapped(parts: Iterable[tuple[NDArray[Any], ...]], folder: Path) -> tuple[NDArray[Any], ...]:
     """Write columns part by part and map them; what is one part stays in memory.
 
     Parameters
     ----------
-    parts : iterable of tuple of IntArray
-        At least one; int64.
+    parts : iterable of tuple of arrays
+        At least one; a column's type is that of its first part.
     folder : Path
         Takes a file for each column, which is gone when nothing maps it any more.
     """
@@ -46,18 +47,18 @@ def mapped(parts: Iterable[tuple[IntArray, ...]], folder: Path) -> tuple[IntArra
     if not second:
         return first
     with ExitStack() as opened:
-        files = [opened.enter_context(TemporaryFile(dir=folder)) for _ in first]
+        files = [(opened.enter_context(TemporaryFile(dir=folder)), one.dtype) for one in first]
         for part in chain([first], second, coming):
-            for file, column in zip(files, part, strict=True):
-                file.write(np.ascontiguousarray(column, dtype=np.int64).data)
-        return tuple(_map(file) for file in files)
+            for (file, kind), column in zip(files, part, strict=True):
+                file.write(np.ascontiguousarray(column, dtype=kind).data)
+        return tuple(_map(file, kind) for file, kind in files)
 
 
-def _map(file: IO[bytes]) -> IntArray:
+def _map(file: IO[bytes], kind: np.dtype[Any]) -> NDArray[Any]:
     file.flush()
     if not file.tell():
-        return np.empty(0, np.int64)
-    return np.asarray(np.memmap(file, np.int64, "r+"))
+        return np.empty(0, kind)
+    return np.asarray(np.memmap(file, kind, "r+"))
 
 
 def selected(connection: duckdb.DuckDBPyConnection, select: str, folder: Path) -> Columns:
@@ -141,3 +142,48 @@ def group_by_pair(columns: Columns, folder: Path) -> tuple[IntArray, Ragged, Rag
     places = ((np.arange(at.start, at.stop, dtype=np.int64),) for at in blocks(count + 1))
     (offsets,) = mapped(places, folder)
     return columns[0], Ragged(columns[1], offsets), Ragged.empty(count)
+
+
+def group_by_query(
+    queries: IntArray, positives: IntArray, kept: BoolArray
+) -> tuple[IntArray, Ragged, Ragged]:
+    """Make one group per query that keeps a positive.
+
+    Returns
+    -------
+    queries : IntArray
+        Query of each group, ascending.
+    positives : Ragged
+        The kept ones, ascending.
+    unsampled : Ragged
+        The others of the same query.
+    """
+    unique, group = np.unique(queries, return_inverse=True)
+    group = group.astype(np.int64)
+    inside = Ragged.from_pairs(group[kept], positives[kept], len(unique))
+    outside = Ragged.from_pairs(group[~kept], positives[~kept], len(unique))
+    filled = np.flatnonzero(inside.lengths > 0)
+    return unique[filled], inside.take(filled), outside.take(filled)
+
+
+def sample_per_value(values: IntArray, limit: int, seed: int) -> BoolArray:
+    """Choose at most ``limit`` positions of each value, uniformly (SciMult, appendix A.1).
+
+    Parameters
+    ----------
+    values : IntArray
+        For instance the label of each (paper, label) pair.
+    limit : int
+        Largest number of positions to keep per value.
+    seed : int
+        Decides which.
+
+    Returns
+    -------
+    BoolArray
+        True where the position is kept.
+    """
+    order = np.lexsort((np.random.default_rng(seed).random(len(values)), values))
+    mask = np.zeros(len(values), dtype=np.bool_)
+    mask[order] = rank_in_runs(values[order]) < limit
+    return mask

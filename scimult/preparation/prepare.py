@@ -26,8 +26,7 @@ from scimult.files import link_or_copy, read_json
 from scimult.preparation.collect import collect, source_files
 from scimult.preparation.collected import REJECTS_FILE, Collected, RawPairs
 from scimult.preparation.collected import VERSION as COLLECTED_VERSION
-from scimult.preparation.config import PrepareConfig, SourceConfig
-from scimult.preparation.grouping import group_by_query, sample_per_value
+from scimult.preparation.config import PrepareConfig
 from scimult.preparation.hygiene.clean import REPORT_FILE, clean
 from scimult.preparation.hygiene.clean import VERSION as CLEAN_VERSION
 from scimult.preparation.hygiene.evaluation_sets import find_sets, set_files
@@ -36,10 +35,15 @@ from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import read_years
 from scimult.preparation.mining.engine import Limits
 from scimult.preparation.mining.memory import within
-from scimult.preparation.pair_columns import group_by_pair, taken
+from scimult.preparation.pair_columns import (
+    group_by_pair,
+    group_by_query,
+    sample_per_value,
+    taken,
+)
 from scimult.preparation.steps import Steps
 from scimult.preparation.targets import SplitTargets, split_targets
-from scimult.types import BoolArray, IntArray
+from scimult.types import BoolArray
 
 # What the folder takes from the last step as it is; some are not always there.
 COLLECTED_FILES = (
@@ -119,24 +123,36 @@ def _write(
 ) -> None:
     """Divide what was collected into pair files, and write these and the manifest."""
     store = TextStore.open(folder)
-    dev_N = _dev_texts(collected, store, config)
+    dev_N = dev_texts(
+        collected.parts,
+        store,
+        read_years(folder, len(store)),
+        config.split,
+        config.dev_fraction,
+        config.seed,
+        [targets.read.rows for targets in collected.targets],
+    )
     masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
     if config.split.by != "query":
-        _write_held_out(folder, np.flatnonzero(dev_N))
+        # The texts that are in no training pair, for whoever makes more pairs.
+        write_arrow(folder / HELD_OUT_FILE, "held out", "1", {"row": np.flatnonzero(dev_N)})
     kept = cap_labels(collected.parts, [mask["train"] for mask in masks], config)
     _count_left_out(collected, kept)
-    entries = [
-        _write_pair_file(folder, pairs)
-        for part, part_masks, kept_P in zip(collected.parts, masks, kept, strict=True)
-        for pairs in _split_pairs(part, part_masks, kept_P, folder)
-    ]
+    entries = []
+    for part, part_masks, kept_P in zip(collected.parts, masks, kept, strict=True):
+        for pairs in _split_pairs(part, part_masks, kept_P, folder):
+            entries.append(PairEntry.of(pairs))
+            write_pairs(folder / entries[-1].file, pairs)
     tasks = [config.task_set()[name] for name in dict.fromkeys(p.task for p in collected.parts)]
     manifest = Manifest(
         config=config.model_dump(mode="json"),
         tasks=[*tasks, *config.target_tasks()],
         texts=len(store),
         label_rows={name: (r.start, r.stop) for name, r in collected.label_rows.items()},
-        sources=[_describe(source, collected) for source in config.sources],
+        sources=[
+            SourceEntry(name=s.name, namespace=s.space, counts=collected.counts[s.name])
+            for s in config.sources
+        ],
         pairs=entries,
         in_neither_split=_in_neither_split(collected.parts, masks),
         hygiene=report,
@@ -160,8 +176,12 @@ def _collect(
     read = steps.run("read", inputs, make)
     if config.hygiene.does_nothing:
         return read.folder
-    inputs = _clean_inputs(config, read.fingerprint, steps)
-    return steps.run("clean", inputs, partial(_clean, config, skip_bad, read.folder)).folder
+
+    def make_clean(folder: Path) -> None:
+        collected = Collected.load(read.folder, config.sources, Rejects(skip_bad))
+        clean(read.folder, folder, collected, config.hygiene)
+
+    return steps.run("clean", _clean_inputs(config, read.fingerprint, steps), make_clean).folder
 
 
 def _read_inputs(
@@ -188,30 +208,6 @@ def _clean_inputs(config: PrepareConfig, read: str, steps: Steps) -> dict[str, A
         "hygiene": config.hygiene.model_dump(mode="json"),
         "files": files,
     }
-
-
-def _clean(config: PrepareConfig, skip_bad: bool, read: Path, folder: Path) -> None:
-    """Clean what the reading step left in ``read``."""
-    collected = Collected.load(read, config.sources, Rejects(skip_bad))
-    clean(read, folder, collected, config.hygiene)
-
-
-def _dev_texts(collected: Collected, store: TextStore, config: PrepareConfig) -> BoolArray:
-    """Return which texts belong to the dev split."""
-    return dev_texts(
-        collected.parts,
-        store,
-        read_years(store.folder, len(store)),
-        config.split,
-        config.dev_fraction,
-        config.seed,
-        [targets.read.rows for targets in collected.targets],
-    )
-
-
-def _write_held_out(folder: Path, rows: IntArray) -> None:
-    """Name the texts that are in no training pair, for whoever makes more pairs."""
-    write_arrow(folder / HELD_OUT_FILE, "held out", "1", {"row": rows})
 
 
 def cap_labels(
@@ -288,11 +284,6 @@ def _in_neither_split(parts: Sequence[RawPairs], masks: Sequence[Masks]) -> dict
     return {name: count for name, count in counts.items() if count}
 
 
-def _describe(source: SourceConfig, collected: Collected) -> SourceEntry:
-    counts = collected.counts[source.name]
-    return SourceEntry(name=source.name, namespace=source.space, counts=counts)
-
-
 def _write_targets(folder: Path, tasks: Sequence[SplitTargets]) -> list[TargetEntry]:
     """Write the files of targets and return their entries in the manifest."""
     entries = []
@@ -301,10 +292,3 @@ def _write_targets(folder: Path, tasks: Sequence[SplitTargets]) -> list[TargetEn
             entries.append(TargetEntry.of(file, task.factor, task.offset))
             write_targets(folder / entries[-1].file, file)
     return entries
-
-
-def _write_pair_file(folder: Path, pairs: PairFile) -> PairEntry:
-    """Write one pair file and return its entry in the manifest."""
-    entry = PairEntry.of(pairs)
-    write_pairs(folder / entry.file, pairs)
-    return entry

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from scimult.data.lines import Record
 from scimult.data.tables import read_header, read_table
 from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
+from scimult.preparation.config import SourceConfig
 from scimult.preparation.corpus import Corpus, FileTexts
 from scimult.preparation.file_rows import FileRows
 from scimult.preparation.pair_columns import Columns
@@ -43,6 +43,15 @@ class Answers:
     scores: NDArray[np.float64]
 
 
+class _Problem(NamedTuple):
+    """What may be wrong with a row: the condition and the value in SQL, what it is, what to do."""
+
+    condition: str
+    value: str
+    what: str
+    fix: str
+
+
 def read_citations(
     path: Path, namespace: str, corpus: Corpus, *, drop_dangling: bool = False
 ) -> tuple[Columns, int]:
@@ -52,29 +61,20 @@ def read_citations(
     dropped and counted.
     """
     known = f"known WHERE space = {literal(f'{namespace}:')}"
-    corpus.read(
-        "edges",
-        f"""
-        SELECT line, a.row AS citing, b.row AS cited, {
-            _first(
-                {
-                    "citing": ("a.row IS NULL", "s.citing"),
-                    "cited": ("b.row IS NULL", "s.cited"),
-                    "self": ("a.row = b.row", "s.citing"),
-                }
-            )
-        }
-        FROM ({{rows}}) AS s LEFT JOIN (FROM {known}) AS a ON a.id = s.citing
-        LEFT JOIN (FROM {known}) AS b ON b.id = s.cited
-        """,
-        edge_rows(path),
-    )
+    unknown = "column '{}' names an unknown paper".format
     fix = _unknown_paper(namespace)
     problems = {
-        "citing": ("column 'citing' names an unknown paper", fix),
-        "cited": ("column 'cited' names an unknown paper", fix),
-        "self": ("paper cites itself", "remove this line"),
+        "citing": _Problem("a.row IS NULL", "s.citing", unknown("citing"), fix),
+        "cited": _Problem("b.row IS NULL", "s.cited", unknown("cited"), fix),
+        "self": _Problem("a.row = b.row", "s.citing", "paper cites itself", "remove this line"),
     }
+    corpus.read(
+        "edges",
+        f"SELECT line, a.row AS citing, b.row AS cited, {_first(problems)} FROM ({{rows}}) AS s "
+        f"LEFT JOIN (FROM {known}) AS a ON a.id = s.citing "
+        f"LEFT JOIN (FROM {known}) AS b ON b.id = s.cited",
+        edge_rows(path),
+    )
     dropped = 0
     if drop_dangling:
         row = corpus.one("SELECT count(*) AS n FROM edges WHERE problem IN ('citing', 'cited')")
@@ -84,14 +84,7 @@ def read_citations(
     return corpus.columns("SELECT citing, cited FROM edges WHERE problem IS NULL"), dropped
 
 
-def read_answers(
-    path: Path,
-    kind: str,
-    source: str,
-    namespace: str,
-    corpus: Corpus,
-    score_threshold: float,
-) -> tuple[Answers, Counter[str]]:
+def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) -> Answers:
     """Return the papers that answer each query, and those that were shown and do not.
 
     For ``links`` the query is a paper itself.
@@ -103,77 +96,66 @@ def read_answers(
     kind : str
         ``positives`` (all are), ``judgments`` and ``links`` (column score, positive from the
         threshold on) or ``clicks`` (column clicked, 0 or 1).
-    source, namespace : str
-        Where the queries and the papers belong.
+    source : SourceConfig
+        Where the queries and the papers belong, and the smallest score of a positive.
     corpus : Corpus
         What has been read so far.
-    score_threshold : float
-        Smallest score of a positive.
     """
-    papers, queries = f"{namespace}:", f"{namespace}:" if kind == "links" else f"{source}/query:"
+    papers = f"{source.space}:"
+    queries = papers if kind == "links" else f"{source.name}/query:"
     spaces = {"query": queries, "paper": papers, "negative": papers}
     known = " ".join(
         f"LEFT JOIN (FROM known WHERE space = {literal(space)}) AS {name} ON {name}.id = s.{name}"
         for name, space in spaces.items()
     )
-    first = _first(
-        {
-            "paper": ("paper.row IS NULL", "s.paper"),
-            "query": ("query.row IS NULL", "s.query"),
-            "self": ("query.row = paper.row", "s.query"),
-            "below": ("s.negative <> '' AND NOT positive", "s.negative"),
-            "negative": ("s.negative <> '' AND negative.row IS NULL", "s.negative"),
-            "own": ("negative.row IN (query.row, paper.row)", "s.negative"),
-        }
-    )
-    corpus.read(
-        "answers",
-        "SELECT line, query.row AS query, paper.row AS paper, negative.row AS negative, positive, "
-        f"teacher, {first} FROM ({{rows}}) AS s {known}",
-        answer_rows(path, kind, score_threshold),
-    )
-    fix, below = _unknown_paper(namespace), "give negative-id beside a positive, or leave it empty"
-    unknown_query = (
-        ("column 'query-id' names an unknown paper", fix)
-        if kind == "links"
-        else (
-            "column 'query-id' names an unknown query",
-            "add the query, remove this line, or pass --skip-bad",
-        )
-    )
+    fix = _unknown_paper(source.space)
+    asked = "paper" if kind == "links" else "query"
+    unknown = fix if kind == "links" else "add the query, remove this line, or pass --skip-bad"
     problems = {
-        "paper": ("column 'paper-id' names an unknown paper", fix),
-        "query": unknown_query,
-        "self": ("paper is linked to itself", "remove this line"),
-        "below": ("column 'negative-id' beside a pair below the threshold", below),
-        "negative": ("column 'negative-id' names an unknown paper", fix),
-        "own": (
+        "paper": _Problem(
+            "paper.row IS NULL", "s.paper", "column 'paper-id' names an unknown paper", fix
+        ),
+        "query": _Problem(
+            "query.row IS NULL", "s.query", f"column 'query-id' names an unknown {asked}", unknown
+        ),
+        "self": _Problem(
+            "query.row = paper.row", "s.query", "paper is linked to itself", "remove this line"
+        ),
+        "below": _Problem(
+            "s.negative <> '' AND NOT positive",
+            "s.negative",
+            "column 'negative-id' beside a pair below the threshold",
+            "give negative-id beside a positive, or leave it empty",
+        ),
+        "negative": _Problem(
+            "s.negative <> '' AND negative.row IS NULL",
+            "s.negative",
+            "column 'negative-id' names an unknown paper",
+            fix,
+        ),
+        "own": _Problem(
+            "negative.row IN (query.row, paper.row)",
+            "s.negative",
             "hard negative is the query or the answer",
             "name another paper or leave it empty",
         ),
     }
+    corpus.read(
+        "answers",
+        "SELECT line, query.row AS query, paper.row AS paper, negative.row AS negative, positive, "
+        f"teacher, {_first(problems)} FROM ({{rows}}) AS s {known}",
+        answer_rows(path, kind, source.score_threshold),
+    )
     _reject(corpus, "answers", path, problems)
-    answers = _answers(corpus)
-    counts = {
-        "answers": len(answers.positives[0]),
-        "shown, not answers": len(answers.shown[0]),
-        "hard negatives of one answer": len(answers.triples),
-        "scored by a teacher": len(answers.scores),
-    }
-    return answers, Counter(counts)
-
-
-def _answers(corpus: Corpus) -> Answers:
-    """Return what the engine has of answers."""
     good = "FROM answers WHERE problem IS NULL AND"
     triples = corpus.arrays(f"SELECT query, paper, negative {good} negative IS NOT NULL")
     scored = corpus.arrays(f"SELECT query, paper, teacher {good} teacher IS NOT NULL ORDER BY line")
-    queries, papers, scores = (np.asarray(column) for column in scored.values())
+    scored_queries, scored_papers, scores = (np.asarray(column) for column in scored.values())
     return Answers(
         positives=corpus.columns(f"SELECT query, paper {good} positive"),
         shown=corpus.columns(f"SELECT query, paper {good} NOT positive"),
         triples=np.stack([np.asarray(c, np.int64) for c in triples.values()], axis=1),
-        scored=(queries.astype(np.int64), papers.astype(np.int64)),
+        scored=(scored_queries.astype(np.int64), scored_papers.astype(np.int64)),
         scores=scores,
     )
 
@@ -188,13 +170,13 @@ def reject_unanswered(queries: FileTexts, source: str, corpus: Corpus) -> None:
     for line, identifier in unanswered:
         fix = "give it a positive, remove it, or pass --skip-bad"
         value = f"{source}/query:{identifier}"
-        problem, path = "query without a positive", queries.path
-        corpus.rejects.reject(DataError(problem, path=path, line=line, value=value, fix=fix))
+        problem = "query without a positive"
+        corpus.rejects.refuse(problem, queries.path, line, value=value, fix=fix)
 
 
-def read_targets(reader: TargetReader, namespace: str, corpus: Corpus) -> None:
+def read_targets(reader: TargetReader, corpus: Corpus) -> None:
     """Read the table of targets of one task."""
-    column = reader.config.column
+    column, namespace = reader.config.column, reader.source.space
     values = {
         "paper": ('filled("paper-id")', pa.string()),
         "value": (quoted(column), pa.string()),
@@ -328,21 +310,14 @@ def _is_positive(record: Record, kind: str, score_threshold: float) -> bool:
     return clicked == "1"
 
 
-def _first(problems: Mapping[str, tuple[str, str]]) -> str:
+def _first(problems: Mapping[str, _Problem]) -> str:
     """Return the columns ``problem``, the first whose condition is met, and its ``value``."""
-    cases = [
-        " ".join(f"WHEN {condition} THEN {result}" for condition, result in branches)
-        for branches in (
-            [(condition, literal(name)) for name, (condition, _) in problems.items()],
-            list(problems.values()),
-        )
-    ]
-    return f"CASE {cases[0]} END AS problem, CASE {cases[1]} END AS value"
+    names = " ".join(f"WHEN {p.condition} THEN {literal(name)}" for name, p in problems.items())
+    values = " ".join(f"WHEN {p.condition} THEN {p.value}" for p in problems.values())
+    return f"CASE {names} END AS problem, CASE {values} END AS value"
 
 
-def _reject(
-    corpus: Corpus, table: str, path: Path, problems: Mapping[str, tuple[str, str]]
-) -> None:
+def _reject(corpus: Corpus, table: str, path: Path, problems: Mapping[str, _Problem]) -> None:
     """Reject the rows of a table that have one of the problems, in the order of their lines."""
     names = ", ".join(literal(name) for name in problems)
     bad = f"FROM {table} WHERE problem IN ({names})"
@@ -354,9 +329,8 @@ def _reject(
             following = " and ".join(lines[1:])
             more = f" ({count:,} more such lines, the next {following})"
     for line, problem, value in corpus.rows(f"SELECT line, problem, value {bad} ORDER BY line"):
-        what, fix = problems[problem]
-        error = DataError(what, path=path, line=line, value=value, fix=fix + more)
-        corpus.rejects.reject(error)
+        met = problems[problem]
+        corpus.rejects.refuse(met.what, path, line, value=value, fix=met.fix + more)
 
 
 def _unknown_paper(namespace: str) -> str:

@@ -99,7 +99,7 @@ class Steps:
         return step
 
     def _is_intact(self, step: Step) -> bool:
-        described = _described(step.folder)
+        described = _read(step.folder / FILE_NAME)
         if described.get("fingerprint") != step.fingerprint:
             return False
         try:
@@ -134,11 +134,6 @@ def _look(file: Path) -> list[int]:
     """Return what changes when a file is written: its size, and when that was."""
     status = file.stat()
     return [status.st_size, status.st_mtime_ns]
-
-
-def _described(folder: Path) -> dict[str, Any]:
-    """Return what a finished step says of itself; nothing if there is none."""
-    return _read(folder / FILE_NAME)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from scimult.data.lines import Record, Rejects
 from scimult.data.ragged import Ragged
 from scimult.data.targets import TargetFile
 from scimult.errors import DataError
+from scimult.preparation.config import SourceConfig
 from scimult.preparation.target_config import (
     ClassTargetConfig,
     RegressionTargetConfig,
@@ -43,7 +44,7 @@ class TargetReader:
     ----------
     config : TargetConfig
         What to read.
-    source, namespace : str
+    source : SourceConfig
         Where it comes from, and whose papers these are.
     path : path
         The papers or the table.
@@ -52,15 +53,9 @@ class TargetReader:
     """
 
     def __init__(
-        self,
-        config: TargetOptions,
-        source: str,
-        namespace: str,
-        path: Path,
-        rejects: Rejects,
+        self, config: TargetOptions, source: SourceConfig, path: Path, rejects: Rejects
     ) -> None:
-        self.config, self.path = config, path
-        self._source, self.namespace, self._rejects = source, namespace, rejects
+        self.config, self.source, self.path, self._rejects = config, source, path, rejects
         self._rows, self._values = array("q"), array("d")
         self._lines: dict[int, int] = {}
         self._numbers: dict[str, int] = {}
@@ -143,7 +138,7 @@ class TargetReader:
                 fix="correct the name of the field or column, or leave these targets out",
             )
         rows_T, values_T = np.array(self._rows, dtype=np.int64), np.array(self._values)
-        described = (self._source, self.config.task, "", self.config.kind)
+        described = (self.source.name, self.config.task, "", self.config.kind)
         if self.config.kind == "regression":
             order = np.argsort(rows_T)
             read = TargetFile(*described, rows_T[order], numbers=values_T[order])
@@ -152,7 +147,7 @@ class TargetReader:
             labels = Ragged.from_pairs(owners, values_T.astype(np.int64), len(distinct))
             classes = tuple(self._numbers)
             read = TargetFile(*described, distinct, labels=labels, classes=classes)
-        return RawTargets(self.config, replace(read, namespace=self.namespace))
+        return RawTargets(self.config, replace(read, namespace=self.source.space))
 
 
 def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> None:
@@ -174,15 +169,9 @@ def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> 
                     place[name] = (path, line)
         for name in (name for name, count in papers.items() if count == 1):
             path, line = place[name]
-            rejects.reject(
-                DataError(
-                    f"only one paper has this class of task {task!r}",
-                    path=path,
-                    line=line,
-                    value=name,
-                    fix="set min_papers of its targets to leave rare classes out, or remove it",
-                )
-            )
+            fix = "set min_papers of its targets to leave rare classes out, or remove it"
+            problem = f"only one paper has this class of task {task!r}"
+            rejects.refuse(problem, path, line, value=name, fix=fix)
 
 
 def moved(raw: RawTargets, new_N: IntArray) -> RawTargets:

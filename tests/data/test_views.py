@@ -25,8 +25,8 @@ from scimult.data.views import VIEWS, ViewName, view_pair
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.hygiene.config import SplitBy
-from scimult.preparation.metadata import Metadata
 from scimult.types import IntArray
+from tests.prepared_folders import Metadata
 from tests.raw_corpus import PAPERS, raw_config, write_raw
 from tests.tiny import tiny_tokenizer
 

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.preparation.grouping import dev_mask, group_by_query, sample_per_value
+from scimult.preparation.hygiene.splits import dev_mask
+from scimult.preparation.pair_columns import group_by_query, sample_per_value
 
 PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), unique=True, max_size=30)
 

@@ -19,8 +19,8 @@ from scimult.files import read_json, write_json
 from scimult.preparation.collect import source_files
 from scimult.preparation.config import SourceConfig
 from scimult.preparation.dataset import DatasetConfig, build_dataset
-from scimult.preparation.metadata import Metadata
 from scimult.types import Text
+from tests.prepared_folders import Metadata, citations
 from tests.raw_corpus import (
     CITATIONS,
     CLICKS,
@@ -391,4 +391,4 @@ def test_judged_links_and_references(root: Path, tmp_path: Path) -> None:
     (pool,) = ([data.texts.ids[row] for row in rows] for rows in file.negatives)
     assert pool == ["judged:p3", "judged:p4"]
     # References reach mining, and make no pairs.
-    assert len(data.citations()) == len(CITATIONS)
+    assert len(citations(data)) == len(CITATIONS)

@@ -21,6 +21,7 @@ from scimult.errors import DataError, StorageError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.steps import Steps
 from scimult.types import Text
+from tests.prepared_folders import citations
 from tests.raw_corpus import PAPERS, raw_config, write_jsonl, write_raw, write_tsv
 
 
@@ -133,7 +134,7 @@ def test_changed_links_and_references_are_read_again(tmp_path: Path) -> None:
         write_tsv(root / "links.tsv", ("query-id", "paper-id", "score"), [("p0", linked, 1)])
         write_tsv(root / "more.tsv", ("citing", "cited"), [("p0", cited)])
         data = build_dataset(config, tmp_path / "out", steps=steps)[0]
-        assert [data.row("toy:p0"), data.row(f"toy:{cited}")] in data.citations().tolist()
+        assert [data.row("toy:p0"), data.row(f"toy:{cited}")] in citations(data).tolist()
         files = [file for split in SPLITS for file in data.pairs(split)]
         (file,) = [file for file in files if file.source == "more" and len(file)]
         assert file.positives[0].tolist() == [data.row(f"toy:{linked}")]
@@ -161,7 +162,7 @@ def test_an_interrupted_build_goes_on_and_ends_the_same(
     texts: TextStore, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = TextTokenizer.from_folder(minilm)
-    build_token_store(texts, tokenizer, tmp_path / "whole", 16, show_progress=False)
+    build_token_store(texts, tokenizer, tmp_path / "whole", 16)
 
     starts: list[int] = []
     encode_chunks = token_store.encode_chunks
@@ -176,11 +177,11 @@ def test_an_interrupted_build_goes_on_and_ends_the_same(
     monkeypatch.setattr(token_store, "encode_chunks", interrupted)
     monkeypatch.setattr("scimult.data.token_writer.CHUNKS_PER_MARK", 1)
     with pytest.raises(KeyboardInterrupt):
-        build_token_store(texts, tokenizer, tmp_path / "resumed", 16, show_progress=False)
+        build_token_store(texts, tokenizer, tmp_path / "resumed", 16)
     assert not (tmp_path / "resumed").exists()
     with (tmp_path / ".resumed.unfinished" / "tokens.bin").open("ab") as file:
         file.write(b"half a chunk")
-    build_token_store(texts, tokenizer, tmp_path / "resumed", 16, show_progress=False)
+    build_token_store(texts, tokenizer, tmp_path / "resumed", 16)
     assert starts == [0, 2 * TEXTS_PER_CHUNK]
     assert _content(tmp_path / "whole") == _content(tmp_path / "resumed")
     left = {path.name for path in (tmp_path / "resumed").iterdir()}
@@ -195,7 +196,7 @@ def test_two_processes_write_what_one_writes(
     tokenizer = TextTokenizer.from_folder(minilm)
     for workers in (1, 2):
         folder = tmp_path / str(workers)
-        build_token_store(texts, tokenizer, folder, 16, workers=workers, show_progress=False)
+        build_token_store(texts, tokenizer, folder, 16, workers=workers)
     assert _content(tmp_path / "1") == _content(tmp_path / "2")
 
 

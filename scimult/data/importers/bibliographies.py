@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import logging
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from scimult.data.importers.paper import first, plain_text, year_in
-from scimult.data.lines import Record, Rejects, empty_file, open_binary, read_lines
+from scimult.data.lines import CUT_OFF, Record, Rejects, empty_file, open_binary, read_lines
 from scimult.errors import DataError
 
 _LATEX = re.compile(r"[\\~$]|--|``|''")
@@ -51,7 +49,7 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
                 problem, fix = "entry is not valid BibTeX", "close its braces and put the commas"
                 error = getattr(block, "error", None)
                 value = getattr(error, "abort_reason", str(error))
-            rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix))
+            rejects.refuse(problem, path, number, value=value, fix=fix)
     has_entries = False
     for entry in library.entries:
         has_entries = True
@@ -182,13 +180,13 @@ def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
                 number += 1
                 yield Record(path, number, _pubmed_paper(element))
                 element.clear()
-    except (ElementTree.ParseError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (ElementTree.ParseError, *CUT_OFF) as error:
         problem, fix = "XML file is cut off or damaged", "download the file again"
-        rejects.reject(DataError(problem, path=path, line=number + 1, value=str(error), fix=fix))
+        rejects.refuse(problem, path, number + 1, value=str(error), fix=fix)
         return
     if not number:
         fix = "use PubMed's XML, whose articles are <PubmedArticle>"
-        rejects.reject(DataError("XML file has no article of PubMed", path=path, fix=fix))
+        rejects.refuse("XML file has no article of PubMed", path, fix=fix)
 
 
 def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:

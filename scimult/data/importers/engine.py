@@ -57,22 +57,24 @@ def select(
 
 def column_names(files: Sequence[Path], container: str) -> list[str]:
     """Return the names of the columns of all files together."""
+    with connected() as engine:
+        return [str(name) for name, *_ in _described(engine, files, container)]
+
+
+def _described(
+    engine: duckdb.DuckDBPyConnection, files: Sequence[Path], container: str
+) -> Iterator[tuple[Any, ...]]:
+    """Yield name and type of the columns of all files together."""
     named = ", ".join(literal(str(file)) for file in files)
     reader = _READERS[container].format(files=f"[{named}]", more=", union_by_name=true")
-    with connected() as engine:
-        described = run(engine, f"DESCRIBE SELECT * FROM {reader}", files[0])
-        return [str(name) for name, *_ in rows_of(described, files[0])]
+    return rows_of(run(engine, f"DESCRIBE SELECT * FROM {reader}", files[0]), files[0])
 
 
 def _json_types(engine: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> str:
     """Return the columns of all files together: one file may lack a field that another has."""
-    reader = _READERS["json"].format(
-        files=f"[{', '.join(literal(str(file)) for file in files)}]", more=", union_by_name=true"
-    )
-    described = rows_of(run(engine, f"DESCRIBE SELECT * FROM {reader}", files[0]), files[0])
     columns = (
         f"{literal(name)}: {literal(_TEMPORAL.sub('VARCHAR', kind))}"
-        for name, kind, *_ in described
+        for name, kind, *_ in _described(engine, files, "json")
     )
     return f", columns={{{', '.join(columns)}}}"
 
@@ -93,25 +95,38 @@ def connected(
     OSError
         If the disk is full.
     """
-    with tempfile.TemporaryDirectory(prefix="scimult-", dir=place) as folder:
-        settings: dict[str, Any] = {"memory_limit": memory or MEMORY, "temp_directory": folder}
-        if threads is not None:
-            settings["threads"] = threads
+    with (
+        tempfile.TemporaryDirectory(prefix="scimult-", dir=place) as folder,
+        closing(opened(memory or MEMORY, threads, temp_directory=folder)) as engine,
+    ):
         try:
-            engine = duckdb.connect(config=settings)
-        except (duckdb.ParserException, duckdb.InvalidInputException) as error:
-            problem, fix = f"not a limit of memory: {error}", "write it as 4GB"
-            raise ConfigError(problem, value=memory, fix=fix) from None
-        with closing(engine):
-            try:
-                yield engine
-            except duckdb.OutOfMemoryException as error:
-                problem, fix = str(error).splitlines()[0], "raise --memory, or leave it out"
-                raise ConfigError(problem, value=memory or MEMORY, fix=fix) from None
-            except duckdb.IOException as error:
-                if "No space left" in str(error):
-                    raise OSError(errno.ENOSPC, "No space left on device") from error
-                raise
+            yield engine
+        except duckdb.OutOfMemoryException as error:
+            problem, fix = str(error).splitlines()[0], "raise --memory, or leave it out"
+            raise ConfigError(problem, value=memory or MEMORY, fix=fix) from None
+        except duckdb.IOException as error:
+            if "No space left" in str(error):
+                raise OSError(errno.ENOSPC, "No space left on device") from error
+            raise
+
+
+def opened(
+    memory: str | None, threads: int | None, database: str = ":memory:", **settings: str
+) -> duckdb.DuckDBPyConnection:
+    """Open an engine within limits; DuckDB's own where there are none.
+
+    Raises
+    ------
+    ConfigError
+        If it does not understand the limit of memory.
+    """
+    limits = {"memory_limit": memory, "threads": threads}
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    try:
+        return duckdb.connect(database, config={**settings, **given})
+    except (duckdb.ParserException, duckdb.InvalidInputException) as error:
+        problem, fix = f"not a limit of memory: {error}", "write it as 4GB"
+        raise ConfigError(problem, value=memory, fix=fix) from None
 
 
 def run(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from scimult.data.lines import Record
-from scimult.data.members import read_members
+from scimult.data.rows import read_members
 from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark

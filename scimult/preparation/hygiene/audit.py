@@ -15,11 +15,9 @@ import numpy as np
 from scimult.data.prepared import PreparedData
 from scimult.data.text_store import TextStore
 from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
-from scimult.preparation.hygiene.duplicates import TEXTS_PER_CHUNK
 from scimult.preparation.hygiene.evaluation_sets import EvaluationText
 from scimult.preparation.hygiene.normal_forms import title_key
 from scimult.preparation.hygiene.overlap import ROLES, WAYS, TextIndex, surest
-from scimult.progress import bar
 from scimult.types import IntArray, Text
 
 Rows = Mapping[Text, Mapping[int, str]]
@@ -92,16 +90,8 @@ def _distinct(sets: Iterable[AuditedSet], *, labels: bool = False) -> list[Text]
 
 def _equal_texts(store: TextStore, texts: list[Text], config: HygieneConfig) -> Rows:
     index = TextIndex([EvaluationText("query", text, "") for text in texts], config)
-    rows_of: dict[Text, dict[int, str]] = defaultdict(dict)
-    with bar("evaluation sets in training data", total=len(store), unit="text") as meter:
-        for start in range(0, len(store), TEXTS_PER_CHUNK):
-            chunk = store.slice(start, min(start + TEXTS_PER_CHUNK, len(store)))
-            for position, number, way in index.matches(chunk, [None] * len(chunk)):
-                ways = rows_of[texts[number]]
-                before = ways.get(start + position, way)
-                ways[start + position] = surest((before, way))
-            meter.update(len(chunk))
-    return rows_of
+    found = index.rows_in(store, [None] * len(store), "evaluation sets in training data")
+    return {texts[number]: rows for number, rows in found.items()}
 
 
 def _equal_labels(store: TextStore, labels: list[Text]) -> Rows:

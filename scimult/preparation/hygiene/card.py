@@ -13,7 +13,7 @@ from scimult.data.prepared import PreparedData
 from scimult.data.text_store import KINDS
 from scimult.files import write_text
 from scimult.preparation.hygiene.card_plots import plot_labels, plot_lengths, plot_years
-from scimult.preparation.hygiene.examples import Example, draw_examples
+from scimult.preparation.hygiene.examples import draw_examples
 from scimult.preparation.hygiene.statistics import (
     MIN_WORDS_FOR_LANGUAGE,
     TextStatistics,
@@ -255,15 +255,11 @@ def _negatives(data: PreparedData, count: int, seed: int) -> str:
     columns = ("source", "task", "query", "positive", "hard negative")
     for rule, examples in by_rule.items():
         rows = [
-            [_plain(example.source), example.task, *map(_title, _texts_of(example))]
-            for example in examples
+            [_plain(e.source), e.task, _title(e.query), _title(e.positive), _title(e.negative)]
+            for e in examples
         ]
         parts.append(f"### {_plain(rule)}\n\n{table(columns, rows) if rows else 'None.'}")
     return "\n\n".join(parts)
-
-
-def _texts_of(example: Example) -> tuple[Text, Text, Text]:
-    return example.query, example.positive, example.negative
 
 
 def _title(text: Text) -> str:

@@ -62,18 +62,17 @@ def clean(source: Path, target: Path, collected: Collected, config: HygieneConfi
     removed_N = np.zeros(len(store), dtype=np.bool_)
     if config.duplicates != "ignore":
         keys = compute_keys(store, config, sketch="near" in config.keys)
-        duplicates = find_duplicates(store, keys, dois, config)
+        keeper_N, found = find_duplicates(store, keys, dois, config)
         del keys
-        report["duplicates"] = dict(duplicates.counts)
-        keeper_N = duplicates.keeper_N
+        report["duplicates"] = dict(found)
         if config.duplicates == "refuse":
             removed_N |= _refused(store, keeper_N, collected)
             keeper_N = np.arange(len(store), dtype=np.int64)
     if config.evaluation_folder is not None:
-        overlap = find_overlap(store, config.evaluation_folder, dois, config)
-        report["overlap"] = [entry.as_json() for entry in overlap.sets]
+        overlap, rows_of = find_overlap(store, config.evaluation_folder, dois, config)
+        report["overlap"] = [entry.model_dump() for entry in overlap]
         for role in config.decontaminate:
-            removed_N |= overlap.rows[role]
+            removed_N |= rows_of[role]
     rows = RowMap(keeper_N, removed_N)
     report["texts"] = {"read": len(store), "kept": int(rows.kept_N.sum())}
     compact_texts(source, target, rows)

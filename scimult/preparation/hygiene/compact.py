@@ -15,7 +15,7 @@ import pyarrow as pa
 from scimult.data.prepared import ALIASES_FILE
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
-from scimult.data.text_store import SCHEMA, VERSION, TextStore, open_arrow, write_arrow
+from scimult.data.text_store import SCHEMA, VERSION, TextStore, list_array, open_arrow, write_arrow
 from scimult.preparation.collected import Collected, unique_rows
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import VERSION as METADATA_VERSION
@@ -159,23 +159,18 @@ def _united(labels: pa.LargeListArray, positions: IntArray, count: int) -> pa.La
     """Return the labels of each group; labels come first in the store and keep their rows."""
     lists = Ragged(labels.values.to_numpy(), labels.offsets.to_numpy())
     owners = positions[lists.owners]
-    united = Ragged.from_pairs(owners[owners >= 0], lists.values[owners >= 0], count)
-    return pa.LargeListArray.from_arrays(
-        pa.array(united.offsets, pa.int64()), pa.array(united.values, pa.int64())
-    )
+    return list_array(Ragged.from_pairs(owners[owners >= 0], lists.values[owners >= 0], count))
 
 
 def _first_filled(column: pa.Array, positions: IntArray, kept: BoolArray, count: int) -> IntArray:
     """Return for each group the member whose value it takes: its keeper's, else the first one."""
-    lists = isinstance(column, (pa.ListArray, pa.LargeListArray))
-    filled = np.diff(column.offsets.to_numpy()) > 0 if lists else ~_nulls(column)
+    if isinstance(column, (pa.ListArray, pa.LargeListArray)):
+        filled = np.diff(column.offsets.to_numpy()) > 0
+    else:
+        filled = column.is_valid().to_numpy(zero_copy_only=False)
     # Sorted by group; in a group filled values first, of those the keeper's, then the earliest.
     order = np.lexsort((np.arange(len(positions)), ~kept, ~filled, positions))
     order = order[positions[order] >= 0]
     starts = np.r_[True, np.diff(positions[order]) != 0][: len(order)]
     assert int(starts.sum()) == count, "every group has its keeper"
     return np.asarray(order[starts], dtype=np.int64)
-
-
-def _nulls(column: pa.Array) -> BoolArray:
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -17,6 +17,20 @@ ALL_KEYS: tuple[DuplicateKey, ...] = ("doi", "title", "near")
 SplitBy = Literal["query", "paper", "year", "component"]
 
 
+def expanded(path: str, key: str, fix: str) -> str:
+    """Return a path with ``~`` and environment variables resolved.
+
+    Raises
+    ------
+    ConfigError
+        If it names an environment variable that is not set.
+    """
+    resolved = os.path.expandvars(os.path.expanduser(path))
+    if "$" in resolved:
+        raise ConfigError(f"{key} names an unset environment variable", value=resolved, fix=fix)
+    return resolved
+
+
 class NearConfig(StrictConfig):
     """When two texts are near-duplicates: the Jaccard similarity of their word shingles.
 
@@ -93,11 +107,9 @@ class HygieneConfig(StrictConfig):
         """
         if self.evaluation is None:
             return None
-        folder = os.path.expandvars(os.path.expanduser(self.evaluation))
-        if "$" in folder:
-            problem = "hygiene.evaluation names an unset environment variable"
-            raise ConfigError(problem, value=folder, fix="set it or give the folder itself")
-        return Path(folder)
+        return Path(
+            expanded(self.evaluation, "hygiene.evaluation", "set it or give the folder itself")
+        )
 
     @property
     def does_nothing(self) -> bool:

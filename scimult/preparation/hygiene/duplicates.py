@@ -27,7 +27,6 @@ from scimult.preparation.hygiene.normal_forms import doi_key, hash64, title_key
 from scimult.progress import bar
 from scimult.types import IntArray, Text
 
-TEXTS_PER_CHUNK = 4096
 # Two papers of one title are one paper unless both abstracts are there and this far apart.
 SAME_ABSTRACT = 0.2
 Pair = tuple[int, int]
@@ -52,22 +51,6 @@ class Keys:
     sketches: Sketches
 
 
-@dataclass(frozen=True)
-class Duplicates:
-    """Groups of texts that are the same.
-
-    Parameters
-    ----------
-    keeper_N : IntArray
-        For each text the one that stands for its group; its own row where there is none.
-    counts : Counter
-        Texts that have another keeper, by what showed it first, and what was kept apart.
-    """
-
-    keeper_N: IntArray
-    counts: Counter[str]
-
-
 def compute_keys(store: TextStore, config: HygieneConfig, *, sketch: bool) -> Keys:
     """Read all texts once, in order."""
     count = len(store)
@@ -76,21 +59,18 @@ def compute_keys(store: TextStore, config: HygieneConfig, *, sketch: bool) -> Ke
         np.zeros(count, np.bool_),
         Sketches.empty(count if sketch else 0, config.near),
     )
-    with bar("fingerprints of texts", total=count, unit="text") as meter:
-        for start in range(0, count, TEXTS_PER_CHUNK):
-            texts = store.slice(start, min(start + TEXTS_PER_CHUNK, count))
-            stop = start + len(texts)
-            keys.titles_N[start:stop] = [_text_hash(text, config.min_title) for text in texts]
-            keys.has_body_N[start:stop] = [bool(text.body.strip()) for text in texts]
-            if sketch:
-                keys.sketches.fill(start, texts, config.near)
-            meter.update(len(texts))
+    for start, texts in store.chunks("fingerprints of texts"):
+        stop = start + len(texts)
+        keys.titles_N[start:stop] = [_text_hash(text, config.min_title) for text in texts]
+        keys.has_body_N[start:stop] = [bool(text.body.strip()) for text in texts]
+        if sketch:
+            keys.sketches.fill(start, texts, config.near)
     return keys
 
 
 def find_duplicates(
     store: TextStore, keys: Keys, dois: Sequence[str | None], config: HygieneConfig
-) -> Duplicates:
+) -> tuple[IntArray, Counter[str]]:
     """Group what is the same: papers by the configured keys, queries by their words.
 
     Groups are connected components: if a text equals two others, all three are one group.
@@ -106,6 +86,13 @@ def find_duplicates(
         DOI of each text, as written.
     config : HygieneConfig
         Which keys to use.
+
+    Returns
+    -------
+    keeper_N : IntArray
+        For each text the one that stands for its group; its own row where there is none.
+    counts : Counter
+        Texts that have another keeper, by what showed it first, and what was kept apart.
     """
     counts: Counter[str] = Counter()
     finders = {
@@ -124,7 +111,7 @@ def find_duplicates(
         now = int((keeper_N != np.arange(len(store))).sum())
         counts[f"duplicates by {name}"] += now - merged
         merged = now
-    return Duplicates(keeper_N, counts)
+    return keeper_N, counts
 
 
 def _text_hash(text: Text, min_title: int) -> int:

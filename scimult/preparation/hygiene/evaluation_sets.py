@@ -13,6 +13,7 @@ from pathlib import Path
 from scimult.data.judgments import PAPER, SCORE, read_judgments
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.tables import read_table
+from scimult.data.text_files import plain_or_packed
 from scimult.errors import DataError
 from scimult.preparation.hygiene.config import EvaluationRole
 from scimult.types import Text
@@ -45,7 +46,7 @@ def find_sets(folder: Path) -> dict[str, Path]:
         raise DataError("folder of evaluation sets does not exist", path=folder, fix="correct it")
     sets = {}
     for path in sorted([folder, *(p for p in folder.rglob("*") if p.is_dir())]):
-        has = {name for name in NAMES if _file(path, name) is not None}
+        has = {name for name in NAMES if plain_or_packed(path, name) is not None}
         if {"corpus.jsonl", "queries.jsonl"} <= has or "papers.jsonl" in has:
             sets[path.relative_to(folder).as_posix() if path != folder else path.name] = path
     if not sets:
@@ -56,7 +57,7 @@ def find_sets(folder: Path) -> dict[str, Path]:
 
 def set_files(folder: Path) -> list[Path]:
     """Return the files of a set that are read."""
-    files = [path for name in NAMES if (path := _file(folder, name)) is not None]
+    files = [path for name in NAMES if (path := plain_or_packed(folder, name)) is not None]
     return files + sorted((folder / "qrels").glob("*.tsv*"))
 
 
@@ -69,7 +70,10 @@ def read_set(folder: Path) -> Iterator[EvaluationText]:
         At the first line that cannot be read.
     """
     strict = Rejects()
-    corpus, queries = _file(folder, "corpus.jsonl"), _file(folder, "queries.jsonl")
+    corpus, queries = (
+        plain_or_packed(folder, "corpus.jsonl"),
+        plain_or_packed(folder, "queries.jsonl"),
+    )
     if corpus is not None and queries is not None:
         answers = _answers(folder, strict)
         for record in read_jsonl(corpus, strict):
@@ -77,17 +81,12 @@ def read_set(folder: Path) -> Iterator[EvaluationText]:
             yield _evaluation_text(record, "answer" if known else "candidate", "text")
         for record in read_jsonl(queries, strict):
             yield _query(record)
-    papers, split = _file(folder, "papers.jsonl"), _file(folder, "split.csv")
+    papers, split = plain_or_packed(folder, "papers.jsonl"), plain_or_packed(folder, "split.csv")
     if papers is not None:
         test = None if split is None else _test_papers(split, strict)
         for record in read_jsonl(papers, strict):
             scored = test is None or record.identifier("id") in test
             yield _evaluation_text(record, "query" if scored else "candidate", "abstract")
-
-
-def _file(folder: Path, name: str) -> Path | None:
-    paths = (folder / name, folder / f"{name}.gz")
-    return next((path for path in paths if path.is_file()), None)
 
 
 def _answers(folder: Path, rejects: Rejects) -> set[str]:

@@ -60,7 +60,7 @@ def _draw(
     data: PreparedData, files: list[tuple[PairFile, int]], count: int, rng: np.random.Generator
 ) -> list[Example]:
     """Draw from the negatives of one rule, which stand in several files."""
-    counts = [_count(file.found_by, bit) for file, bit in files]
+    counts = [sum(len(at) for _, at in _places(file.found_by, bit)) for file, bit in files]
     ordinals = np.sort(rng.choice(sum(counts), min(count, sum(counts)), replace=False))
     examples, before = [], 0
     for (file, bit), own in zip(files, counts, strict=True):
@@ -77,10 +77,6 @@ def _example(data: PreparedData, file: PairFile, place: int, rng: np.random.Gene
     rows = (file.queries[group], positive, file.negatives.values[place])
     query, answer, negative = (data.texts.text(int(row)) for row in rows)
     return Example(file.source, file.task, query, answer, negative)
-
-
-def _count(found_by: RuleBits | None, bit: int) -> int:
-    return sum(len(places) for _, places in _places(found_by, bit))
 
 
 def _at(found_by: RuleBits | None, bit: int, ordinals: IntArray) -> list[int]:

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from scimult.data.text_store import TextStore
+from scimult.data.manifest import OverlapEntry
+from scimult.data.text_store import TEXTS_PER_CHUNK, TextStore
 from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
-from scimult.preparation.hygiene.duplicates import TEXTS_PER_CHUNK
 from scimult.preparation.hygiene.evaluation_sets import EvaluationText, find_sets, read_set
 from scimult.preparation.hygiene.minhash import Sketches, cross_candidates, jaccard, text_shingles
 from scimult.preparation.hygiene.normal_forms import doi_key, hash64, text_words, title_key
-from scimult.progress import bar
 from scimult.types import BoolArray, Text
 
 ROLES: tuple[EvaluationRole, ...] = ("query", "answer", "candidate")
@@ -27,61 +24,30 @@ ROLES: tuple[EvaluationRole, ...] = ("query", "answer", "candidate")
 WAYS = ("doi", "title", "text", "near")
 
 
-@dataclass(frozen=True)
-class SetOverlap:
-    """How much of an evaluation set the training texts hold.
-
-    Parameters
-    ----------
-    texts, found : dict
-        Distinct texts by role, and how many of them are also training texts.
-    ways : dict
-        What showed it: the same ``doi``, ``title``, whole ``text``, or ``near``-duplicates.
-    """
-
-    name: str
-    texts: dict[str, int]
-    found: dict[str, int]
-    ways: dict[str, int]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the entry of the manifest."""
-        return {"set": self.name, "texts": self.texts, "found": self.found, "ways": self.ways}
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Overlap by set, and the training texts it comes from.
-
-    ``rows`` has for each role the N flags of training texts that equal such a text.
-    """
-
-    sets: list[SetOverlap]
-    rows: dict[EvaluationRole, BoolArray]
-
-
 def find_overlap(
     store: TextStore, folder: Path, dois: Sequence[str | None], config: HygieneConfig
-) -> Overlap:
+) -> tuple[list[OverlapEntry], dict[EvaluationRole, BoolArray]]:
     """Compare all papers and queries of the store with all texts of the sets below ``folder``.
 
     Two texts are the same if DOI or title key are equal (of titles that are long enough), if
     all their words are, or if they are near-duplicates. Labels are not compared.
+
+    Returns
+    -------
+    reports : list of OverlapEntry
+        What each set shares with the store.
+    rows : dict
+        For each role, which of the N texts equal such a text.
 
     Raises
     ------
     DataError
         If there is no set, or one cannot be read.
     """
-    sets = {name: _distinct(read_set(path)) for name, path in find_sets(folder).items()}
+    # Each text once per role: a query paper is often a candidate too.
+    sets = {name: list(dict.fromkeys(read_set(p))) for name, p in find_sets(folder).items()}
     index = TextIndex([text for texts in sets.values() for text in texts], config)
-    rows_of: dict[int, dict[int, str]] = defaultdict(dict)
-    with bar("overlap with evaluation sets", total=len(store), unit="text") as meter:
-        for start in range(0, len(store), TEXTS_PER_CHUNK):
-            chunk = store.slice(start, min(start + TEXTS_PER_CHUNK, len(store)))
-            for position, number, way in index.matches(chunk, dois[start : start + len(chunk)]):
-                rows_of[number].setdefault(start + position, way)
-            meter.update(len(chunk))
+    rows_of = index.rows_in(store, dois, "overlap with evaluation sets")
     rows = {role: np.zeros(len(store), dtype=np.bool_) for role in ROLES}
     for number, hits in rows_of.items():
         rows[index.texts[number].role][list(hits)] = True
@@ -90,7 +56,7 @@ def find_overlap(
         ways = [rows_of.get(number, {}) for number in range(first, first + len(texts))]
         reports.append(_report(name, texts, ways))
         first += len(texts)
-    return Overlap(reports, rows)
+    return reports, rows
 
 
 class TextIndex:
@@ -108,7 +74,18 @@ class TextIndex:
             chunk = [entry.text for entry in texts[start : start + TEXTS_PER_CHUNK]]
             self._sketches.fill(start, chunk, config.near)
 
-    def matches(
+    def rows_in(
+        self, store: TextStore, dois: Sequence[str | None], label: str
+    ) -> dict[int, dict[int, str]]:
+        """Return, for each evaluation text, the rows of texts that equal it, and what shows it."""
+        rows_of: dict[int, dict[int, str]] = defaultdict(dict)
+        for start, texts in store.chunks(label):
+            # Of several ways the surest comes first.
+            for position, number, way in self._matches(texts, dois[start : start + len(texts)]):
+                rows_of[number].setdefault(start + position, way)
+        return rows_of
+
+    def _matches(
         self, texts: Sequence[Text], dois: Sequence[str | None]
     ) -> Iterator[tuple[int, int, str]]:
         """Yield (position of a training text, number of an evaluation text, what shows it)."""
@@ -144,18 +121,13 @@ def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, st
         yield "text", whole
 
 
-def _distinct(texts: Iterable[EvaluationText]) -> list[EvaluationText]:
-    """Return each text once per role: a query paper is often a candidate too."""
-    return list(dict.fromkeys(texts))
-
-
-def _report(name: str, texts: list[EvaluationText], ways: list[dict[int, str]]) -> SetOverlap:
+def _report(name: str, texts: list[EvaluationText], ways: list[dict[int, str]]) -> OverlapEntry:
     total = Counter(text.role for text in texts)
     hits = Counter(text.role for text, way in zip(texts, ways, strict=True) if way)
     best = Counter(surest(way.values()) for way in ways if way)
-    return SetOverlap(
-        name,
-        {role: total[role] for role in ROLES},
-        {role: hits[role] for role in ROLES},
-        {way: best[way] for way in WAYS if best[way]},
+    return OverlapEntry(
+        set=name,
+        texts={role: total[role] for role in ROLES},
+        found={role: hits[role] for role in ROLES},
+        ways={way: best[way] for way in WAYS if best[way]},
     )

@@ -5,7 +5,8 @@ Shape legend: N texts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -14,7 +15,6 @@ from scipy.sparse.csgraph import connected_components
 from scimult.data.pairs import Split
 from scimult.data.text_store import TextStore
 from scimult.preparation.collected import RawPairs
-from scimult.preparation.grouping import dev_mask
 from scimult.preparation.hygiene.config import SplitConfig
 from scimult.preparation.metadata import NONE
 from scimult.types import BoolArray, IntArray
@@ -76,6 +76,20 @@ def split_masks(part: RawPairs, dev_N: BoolArray, config: SplitConfig) -> dict[S
     if config.by != "query":
         in_train &= ~dev_N[part.positives]
     return {"train": in_train, "dev": in_dev}
+
+
+def dev_mask(identifiers: Iterable[str], fraction: float, seed: int) -> BoolArray:
+    """Return which queries belong to the dev split.
+
+    The choice hangs on the seed and the query's id alone: adding sources or papers never
+    moves a query, and a paper that two sources query is in the same split of both.
+    """
+    limit = int(fraction * 2**64)
+    draws = (
+        hashlib.blake2b(f"{seed}:{identifier}".encode(), digest_size=8).digest()
+        for identifier in identifiers
+    )
+    return np.array([int.from_bytes(draw, "big") < limit for draw in draws], dtype=np.bool_)
 
 
 def _used_texts(

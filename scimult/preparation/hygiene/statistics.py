@@ -12,10 +12,8 @@ import numpy as np
 
 from scimult.data.prepared import PreparedData
 from scimult.data.text_store import KINDS, TextStore, open_arrow
-from scimult.preparation.hygiene.duplicates import TEXTS_PER_CHUNK
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import VERSION as METADATA_VERSION
-from scimult.progress import bar
 from scimult.types import IntArray, Kind
 
 QUANTILES = (0.05, 0.5, 0.95, 1.0)
@@ -58,14 +56,11 @@ def text_statistics(store: TextStore, sample: int, seed: int = 0) -> TextStatist
     lengths_N = np.zeros(len(store), dtype=np.int64)
     kinds_N = np.zeros(len(store), dtype=np.int8)
     without: Counter[Kind] = Counter()
-    with bar("lengths of texts", total=len(store), unit="text") as meter:
-        for start in range(0, len(store), TEXTS_PER_CHUNK):
-            texts = store.slice(start, min(start + TEXTS_PER_CHUNK, len(store)))
-            stop = start + len(texts)
-            lengths_N[start:stop] = [len(t.title.split()) + len(t.body.split()) for t in texts]
-            kinds_N[start:stop] = [KINDS.index(text.kind) for text in texts]
-            without.update(text.kind for text in texts if not text.body.strip())
-            meter.update(len(texts))
+    for start, texts in store.chunks("lengths of texts"):
+        stop = start + len(texts)
+        lengths_N[start:stop] = [len(t.title.split()) + len(t.body.split()) for t in texts]
+        kinds_N[start:stop] = [KINDS.index(text.kind) for text in texts]
+        without.update(text.kind for text in texts if not text.body.strip())
     long_papers = np.flatnonzero((kinds_N == 0) & (lengths_N >= MIN_WORDS_FOR_LANGUAGE))
     rng = np.random.default_rng(seed)
     papers = rng.choice(long_papers, min(sample, len(long_papers)), replace=False)

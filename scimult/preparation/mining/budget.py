@@ -26,32 +26,24 @@ _BLOCK = 1 << 20
 _PARTS = ("citations", "links", "labels", "queries")
 
 
-class Budget:
-    """Chooses queries of training files.
+def keys_below(entries: Sequence[PairEntry], limit: int | None) -> dict[str, int]:
+    """Return, by file, the number that the keys of queries must be below to stay.
 
     Parameters
     ----------
     entries : sequence of PairEntry
-        All pair files.
+        All pair files; those that are not named in the result stay whole.
     limit : int, optional
         Groups, more or less, that stay of the largest training file of a task; of its other
         files the same share. All stay by default.
     """
-
-    def __init__(self, entries: Sequence[PairEntry], limit: int | None) -> None:
-        self._shares: dict[str, float] = {}
-        for entry in filter(_counts, entries if limit is not None else ()):
-            assert limit is not None
-            share = min(1.0, limit / max(entry.groups, 1))
-            self._shares[entry.task] = min(share, self._shares.get(entry.task, 1.0))
-
-    def share(self, entry: PairEntry) -> float:
-        """Return the share of a file's queries that stay."""
-        return self._shares.get(entry.task, 1.0) if _counts(entry) else 1.0
-
-    def below(self, entry: PairEntry) -> int:
-        """Return the number that the keys of queries must be below to stay."""
-        return round(self._shares.get(entry.task, 1.0) * ALL_KEYS) if _counts(entry) else ALL_KEYS
+    if limit is None:
+        return {}
+    cut = [entry for entry in entries if entry.split == "train" and entry.part in _PARTS]
+    largest: dict[str, int] = {}
+    for entry in cut:
+        largest[entry.task] = max(largest.get(entry.task, 1), entry.groups)
+    return {entry.file: round(min(1.0, limit / largest[entry.task]) * ALL_KEYS) for entry in cut}
 
 
 def chosen_groups(pairs: PairFile, seed: int, below: int) -> PairFile:
@@ -92,7 +84,3 @@ def restore_whole(data: PreparedData) -> None:
 def whole_file(data: PreparedData, entry: PairEntry) -> Path:
     """Return where a pair file is kept of which the folder has a part."""
     return data.folder / FOLDER / Path(entry.file).name
-
-
-def _counts(entry: PairEntry) -> bool:
-    return entry.split == "train" and entry.part in _PARTS

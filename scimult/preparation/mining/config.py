@@ -11,7 +11,15 @@ from scimult.preparation.config import Part
 from scimult.types import Similarity
 
 Positive = Annotated[int, Field(ge=1)]
-Band = tuple[Annotated[int, Field(ge=0)], Positive]
+
+
+def _not_empty(band: tuple[int, int]) -> tuple[int, int]:
+    if band[0] >= band[1]:
+        raise ValueError(f"{list(band)} is empty; give first and last-plus-one, as [20, 25]")
+    return band
+
+
+Band = Annotated[tuple[Annotated[int, Field(ge=0)], Positive], AfterValidator(_not_empty)]
 
 
 class VetoConfig(StrictConfig):
@@ -99,11 +107,6 @@ class RankedConfig(RuleConfig):
     ranks: Band = (0, 100)
     margin: float | None = None
 
-    @model_validator(mode="after")
-    def _window(self) -> RankedConfig:
-        check_band("ranks", self.ranks)
-        return self
-
 
 class BM25Config(RankedConfig):
     """A window of the BM25 ranking."""
@@ -173,22 +176,6 @@ LabelRules = Annotated[list[LabelRule], AfterValidator(_all_or_none)]
 QueryRules = Annotated[list[QueryRule], AfterValidator(_all_or_none)]
 
 
-def _cited_by_cited() -> list[PaperRule]:
-    return [CitedByCitedConfig(rule="cited_by_cited")]
-
-
-def _labels_of_neighbours() -> list[LabelRule]:
-    return [NeighbourLabelConfig(rule=rule) for rule in ("cited", "author", "venue")]
-
-
-def _shown() -> list[Any]:
-    return [ShownConfig(rule="shown")]
-
-
-def _citation_band() -> list[PaperRule]:
-    return [CitationBandConfig(rule="citation_band")]
-
-
 class SourceRules(StrictConfig):
     """Rules of one source, where they differ from those of all."""
 
@@ -215,12 +202,7 @@ class NeighbourConfig(StrictConfig):
 
     source: str
     ranks: Band = (20, 25)
-    negatives: PaperRules = Field(default_factory=_citation_band)
-
-    @model_validator(mode="after")
-    def _window(self) -> NeighbourConfig:
-        check_band("ranks", self.ranks)
-        return self
+    negatives: PaperRules = [CitationBandConfig(rule="citation_band")]
 
 
 class EmbeddingConfig(StrictConfig):
@@ -324,12 +306,12 @@ class MiningConfig(StrictConfig):
         Decides what is kept of larger pools and neighbourhoods, and what is drawn.
     """
 
-    citations: PaperRules = Field(default_factory=_cited_by_cited)
-    links: LinkRules = Field(default_factory=_shown)
-    labels: LabelRules = Field(default_factory=_labels_of_neighbours)
-    queries: QueryRules = Field(default_factory=_shown)
-    sources: dict[str, SourceRules] = Field(default_factory=dict)
-    neighbours: list[NeighbourConfig] = Field(default_factory=list)
+    citations: PaperRules = [CitedByCitedConfig(rule="cited_by_cited")]
+    links: LinkRules = [ShownConfig(rule="shown")]
+    labels: LabelRules = [NeighbourLabelConfig(rule=rule) for rule in ("cited", "author", "venue")]
+    queries: QueryRules = [ShownConfig(rule="shown")]
+    sources: dict[str, SourceRules] = {}
+    neighbours: list[NeighbourConfig] = []
     embedding: EmbeddingConfig = EmbeddingConfig()
     search: SearchConfig = SearchConfig()
     max_negatives: Positive = 32
@@ -348,9 +330,3 @@ class MiningConfig(StrictConfig):
         """Return the rules of one part of a source."""
         own = getattr(self.sources.get(source), part, None)
         return list(getattr(self, part) if own is None else own)
-
-
-def check_band(name: str, band: Band) -> None:
-    """Refuse an empty window."""
-    if band[0] >= band[1]:
-        raise ValueError(f"{name} {list(band)} is empty; give first and last-plus-one, as [20, 25]")

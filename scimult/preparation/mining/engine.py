@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
-from scimult.errors import ConfigError
+from scimult.data.importers.engine import opened
 from scimult.preparation.mining.hashing import SQL_FUNCTIONS
 from scimult.types import IntArray
 
@@ -96,21 +96,12 @@ def open_duckdb(folder: Path, limits: Limits | None = None) -> Iterator[DuckDBEn
         If DuckDB does not understand a limit.
     """
     limits = limits or Limits()
-    config: dict[str, Any] = {
-        "temp_directory": str(folder / "spilled"),
-        "preserve_insertion_order": "false",
-    }
-    if limits.threads is not None:
-        config["threads"] = limits.threads
-    if limits.memory is not None:
-        config["memory_limit"] = limits.memory
-    try:
-        connection = duckdb.connect(str(folder / _FILE_NAME), config=config)
-    except (duckdb.ParserException, duckdb.InvalidInputException) as error:
-        raise ConfigError(
-            f"not a limit of memory: {error}", value=limits.memory, fix="write it as 4GB"
-        ) from None
-    try:
+    connection = opened(
+        limits.memory,
+        limits.threads,
+        str(folder / _FILE_NAME),
+        temp_directory=str(folder / "spilled"),
+        preserve_insertion_order="false",
+    )
+    with closing(connection):
         yield DuckDBEngine(connection)
-    finally:
-        connection.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +18,10 @@ from scimult.files import atomic_folder, link_or_copy
 from scimult.preparation.mining.budget import FOLDER as WHOLE
 from scimult.preparation.mining.budget import keep_whole, restore_whole
 from scimult.preparation.mining.config import MiningConfig, NeighbourConfig, RuleConfig
-from scimult.preparation.mining.dense import OpenEncoder
+from scimult.preparation.mining.dense import DenseWindows, OpenEncoder
 from scimult.preparation.mining.engine import Engine, Limits, open_duckdb
 from scimult.preparation.mining.hashing import ALL_KEYS
+from scimult.preparation.mining.indexes import Indexes
 from scimult.preparation.mining.memory import within
 from scimult.preparation.mining.rules import RuleBuilder
 from scimult.preparation.mining.steps import MiningSteps, Shard
@@ -72,15 +73,7 @@ def mine(
     restore_whole(data)
     _drop_neighbours(data)
     _check_sources(config, data)
-    with TemporaryDirectory(prefix=".mining.", dir=folder) as scratch, ExitStack() as opened:
-        cache = Steps(Path(scratch) / "steps") if steps is None else steps
-        folders = [data.folder, Path(scratch), cache.folder]
-        limits = opened.enter_context(within(limits, folders))
-        if engine is None:
-            engine = opened.enter_context(open_duckdb(Path(scratch), limits))
-        embeddings = None if steps is None else steps.folder / "embeddings"
-        builder = RuleBuilder(data, config, engine, Path(scratch), cache, open_encoder, embeddings)
-        made = MiningSteps(data, config, builder, cache)
+    with _opened(data, config, folder, steps, open_encoder, limits, engine) as made:
         for neighbours in config.neighbours:
             _add_neighbours(data, neighbours, made)
         # The builder asks for known positives from here on: neighbours are among them.
@@ -88,7 +81,7 @@ def mine(
         mined = [made.mine(entry, _rules(config, entry)) for entry in entries]
         # Only now: known positives are those of whole files.
         data.manifest.pairs = [
-            _put_mined(data, entry, path, counts, made.budget.below(entry) < ALL_KEYS)
+            _put_mined(data, entry, path, counts, made.below(entry) < ALL_KEYS)
             for entry, (path, counts) in zip(entries, mined, strict=True)
         ]
     for entry in data.manifest.pairs:
@@ -156,14 +149,33 @@ def mine_shard(
     data.manifest.pairs = entries
     _check_sources(config, data)
     steps.folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".mining.", dir=steps.folder) as scratch, ExitStack() as opened:
-        limits = opened.enter_context(within(limits, [data.folder, steps.folder]))
-        engine = opened.enter_context(open_duckdb(Path(scratch), limits))
-        embeddings = steps.folder / "embeddings"
-        builder = RuleBuilder(data, config, engine, Path(scratch), steps, open_encoder, embeddings)
-        made = MiningSteps(data, config, builder, steps)
+    with _opened(data, config, steps.folder, steps, open_encoder, limits) as made:
         for entry in entries:
             made.mine_shard(entry, _rules(config, entry), shard)
+
+
+@contextmanager
+def _opened(
+    data: PreparedData,
+    config: MiningConfig,
+    place: Path,
+    steps: Steps | None,
+    open_encoder: OpenEncoder | None,
+    limits: Limits | None,
+    engine: Engine | None = None,
+) -> Iterator[MiningSteps]:
+    """Open what mining takes; what it needs only meanwhile stands in ``place``."""
+    with TemporaryDirectory(prefix=".mining.", dir=place) as scratch, ExitStack() as opened:
+        cache = Steps(Path(scratch) / "steps") if steps is None else steps
+        folders = [data.folder, Path(scratch), cache.folder]
+        limits = opened.enter_context(within(limits, folders))
+        if engine is None:
+            engine = opened.enter_context(open_duckdb(Path(scratch), limits))
+        embeddings = None if steps is None else steps.folder / "embeddings"
+        indexes = Indexes(data.texts, config.search, cache)
+        dense = DenseWindows(data, Path(scratch), open_encoder, indexes, embeddings)
+        builder = RuleBuilder(data, config, engine, indexes, dense)
+        yield MiningSteps(data, config, builder, cache)
 
 
 def _put_mined(

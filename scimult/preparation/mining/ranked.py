@@ -1,4 +1,4 @@
-"""Hard negatives by rank: what a search puts between two ranks.
+"""Hard negatives by rank, and neighbours: what a search puts between two ranks.
 
 The search may be BM25, the embeddings of a text encoder or those of the citation graph; all
 are a ``RankWindow`` over another index.
@@ -15,10 +15,11 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from scimult.data.pairs import PairFile
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import TextStore
 from scimult.preparation.mining.pools import Groups
-from scimult.progress import bar
+from scimult.progress import bar, progress
 from scimult.retrieval.embeddings import encode
 from scimult.retrieval.runs import Ranking
 from scimult.types import BoolArray, FloatArray, IntArray, Role, TextEncoder
@@ -26,6 +27,8 @@ from scimult.types import BoolArray, FloatArray, IntArray, Role, TextEncoder
 Queries = TypeVar("Queries")
 _Asked = TypeVar("_Asked", contravariant=True)
 TEXTS_PER_BLOCK = 4096
+NEIGHBOURS_SUFFIX = "-neighbours"
+GROUPS_PER_CHUNK = 1 << 12
 
 
 class Index(Protocol[_Asked]):
@@ -103,6 +106,42 @@ class RankWindow(Generic[Queries]):
         lowest_G: FloatArray = scores.min(axis=1, initial=np.inf)
         # Without a positive among the candidates there is nothing to keep a margin to.
         return np.where(np.isinf(lowest_G), -np.inf, lowest_G).astype(np.float32)
+
+
+def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> PairFile:
+    """Return one group per citing paper whose positives are a window of its neighbours.
+
+    Parameters
+    ----------
+    citations : PairFile
+        Names the queries; its positives play no part, and may be among the neighbours.
+    window : RankWindow
+        Over the citation embedding.
+
+    Returns
+    -------
+    PairFile
+        Source ``<source>-neighbours``, same task and split, no negatives yet. Queries without a
+        neighbour in the window are left out.
+    """
+    queries = np.unique(citations.queries)
+    parts = []
+    for start in progress(range(0, len(queries), GROUPS_PER_CHUNK), "neighbours", unit="chunk"):
+        asked = queries[start : start + GROUPS_PER_CHUNK]
+        nothing = Ragged.empty(len(asked))
+        parts.append(window.candidates(Groups(asked, nothing)))
+    positives = Ragged.concatenate(parts)
+    filled = np.flatnonzero(positives.lengths)
+    return PairFile(
+        citations.source + NEIGHBOURS_SUFFIX,
+        citations.task,
+        citations.split,
+        queries[filled],
+        positives.take(filled),
+        Ragged.empty(len(filled)),
+        namespace=citations.namespace,
+        part="neighbours",
+    )
 
 
 def look_up(rows_N: IntArray, vectors_ND: FloatArray) -> Callable[[IntArray], FloatArray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,19 +15,18 @@ from scimult.data.prepared import PreparedData
 from scimult.preparation.mining import config as configs
 from scimult.preparation.mining import plans
 from scimult.preparation.mining.citation_embedding import citation_embedding
-from scimult.preparation.mining.dense import DenseWindows, OpenEncoder
+from scimult.preparation.mining.dense import (
+    CrossEncoderVeto,
+    DenseWindows,
+    content_of_model,
+)
 from scimult.preparation.mining.engine import Engine
 from scimult.preparation.mining.hashing import ALL_KEYS
 from scimult.preparation.mining.indexes import Indexes
 from scimult.preparation.mining.pools import BlockMiner, Groups, Ingredient, Search
 from scimult.preparation.mining.ranked import Index, RankWindow, look_up
 from scimult.preparation.mining.tables import Tables
-from scimult.preparation.mining.veto import (
-    CrossEncoderVeto,
-    content_of_model,
-)
-from scimult.preparation.steps import Steps
-from scimult.retrieval.cross_encoder import PairScorer, load_cross_encoder
+from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.types import FloatArray, IntArray
 
 
@@ -42,14 +41,10 @@ class RuleBuilder:
         Limits, seed and sizes.
     engine : Engine
         Runs plans.
-    scratch : Path
-        Takes embeddings while the folder is mined.
-    steps : Steps
-        Keeps indexes of candidates for a later run.
-    open_encoder : callable, optional
-        Opens the model of a ``dense`` rule.
-    embeddings : Path, optional
-        Keeps what such a model has encoded for a later run.
+    indexes : Indexes
+        Makes indexes of candidates.
+    dense : DenseWindows
+        Makes the windows of ``dense`` rules.
     """
 
     def __init__(
@@ -57,19 +52,16 @@ class RuleBuilder:
         data: PreparedData,
         config: configs.MiningConfig,
         engine: Engine,
-        scratch: Path,
-        steps: Steps,
-        open_encoder: OpenEncoder | None = None,
-        embeddings: Path | None = None,
+        indexes: Indexes,
+        dense: DenseWindows,
     ) -> None:
         self._data, self._config, self._engine = data, config, engine
         self._tables = Tables(data, engine)
-        self._indexes = Indexes(data.texts, config.search, steps)
-        self._dense = DenseWindows(data, scratch, open_encoder, self._indexes, embeddings)
+        self._indexes, self._dense = indexes, dense
         self._bm25: dict[tuple[str, bool], Index[Sequence[str]]] = {}
         self._embeddings: dict[str, tuple[Index[FloatArray], IntArray, FloatArray]] = {}
-        self._vetoes: dict[str, PairScorer] = {}
-        self._contents: dict[str, str | dict[str, str]] = {}
+        self._cross_encoder = cache(load_cross_encoder)
+        self._content = cache(content_of_model)
 
     def miner(
         self, pairs: PairFile, rules: Sequence[configs.RuleConfig], below: int = ALL_KEYS
@@ -264,17 +256,10 @@ class RuleBuilder:
             rule.margin,
         )
 
-    def _content(self, model: str) -> str | dict[str, str]:
-        if model not in self._contents:
-            self._contents[model] = content_of_model(model)
-        return self._contents[model]
-
     def _veto(self, veto: configs.VetoConfig | None) -> CrossEncoderVeto | None:
         if veto is None:
             return None
-        if veto.model not in self._vetoes:
-            self._vetoes[veto.model] = load_cross_encoder(veto.model)
-        return CrossEncoderVeto(self._vetoes[veto.model], self._data.texts, veto.margin)
+        return CrossEncoderVeto(self._cross_encoder(veto.model), self._data.texts, veto.margin)
 
     def _candidates(self, pairs: PairFile | PairEntry) -> IntArray:
         """Return the rows that a query of this pair file chooses from."""

@@ -27,12 +27,13 @@ from scimult.data.ragged import Ragged, offsets_of
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.files import read_json, write_json
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
-from scimult.preparation.mining.budget import Budget, chosen_groups
+from scimult.preparation.mining.budget import chosen_groups, keys_below
 from scimult.preparation.mining.config import MiningConfig, NeighbourConfig, RuleConfig
 from scimult.preparation.mining.hashing import ALL_KEYS
-from scimult.preparation.mining.neighbours import neighbour_pairs
 from scimult.preparation.mining.pools import BlockMiner, Pools
+from scimult.preparation.mining.ranked import neighbour_pairs
 from scimult.preparation.mining.rules import RuleBuilder
+from scimult.preparation.pair_columns import mapped
 from scimult.preparation.steps import Steps
 from scimult.progress import progress
 
@@ -76,8 +77,12 @@ class MiningSteps:
     ) -> None:
         self._data, self._config = data, config
         self._builder, self._steps = builder, steps
-        self.budget = Budget(data.manifest.pairs, config.max_groups)
+        self._below = keys_below(data.manifest.pairs, config.max_groups)
         self._inputs = {"version": VERSION, "data": data_state(data), "seed": config.seed}
+
+    def below(self, entry: PairEntry) -> int:
+        """Return the number that the keys of a file's queries must be below to be mined."""
+        return self._below.get(entry.file, ALL_KEYS)
 
     def neighbours(self, entry: PairEntry, chosen: NeighbourConfig) -> Path:
         """Return a pair file with the neighbours of the queries of another (SciNCL).
@@ -124,8 +129,8 @@ class MiningSteps:
         _mine_blocks(self._miner(entry, rules), blocks, self._inputs_of(entry, rules), shard)
 
     def _miner(self, entry: PairEntry, rules: Sequence[RuleConfig]) -> _FileMiner:
-        pairs, below = self._data.open_pairs(entry), self.budget.below(entry)
-        return _FileMiner(pairs, rules, self._builder, self._config.seed, below)
+        pairs = self._data.open_pairs(entry)
+        return _FileMiner(pairs, rules, self._builder, self._config.seed, self.below(entry))
 
     def _blocks(self, entry: PairEntry) -> tuple[str, Steps]:
         """Return the name of the step of a pair file, and its blocks, compared by content."""
@@ -138,7 +143,7 @@ class MiningSteps:
             **self._inputs,
             "of": entry.file,
             "rules": [self._builder.identity(rule, entry) for rule in rules],
-            "below": self.budget.below(entry),
+            "below": self.below(entry),
             "max_negatives": config.max_negatives,
             "max_neighbours": config.max_neighbours,
             "neighbours": [self._embedding(neighbours) for neighbours in config.neighbours],
@@ -208,26 +213,14 @@ def _merged(folders: Sequence[Path], groups: int, scratch: Path) -> Pools:
     lengths = np.concatenate([np.load(folder / "lengths.npy") for folder in folders])
     assert len(lengths) == groups, "blocks are of other groups"
     offsets = offsets_of(lengths)
-    values, found_by = (_joined(folders, name, int(offsets[-1]), scratch) for name in FLAT)
+    arrays = (
+        tuple(np.load(folder / f"{name}.npy", mmap_mode="r") for name in FLAT) for folder in folders
+    )
+    values, found_by = mapped(arrays, scratch)
+    assert len(values) == offsets[-1], "a block is not as long as its groups"
     counts = [read_json(folder / COUNTS_FILE) for folder in folders]
     finds = {name: sum(count[name] for count in counts) for name in counts[0]}
     return Pools(Ragged(values, offsets), found_by, finds)
-
-
-def _joined(folders: Sequence[Path], name: str, count: int, scratch: Path) -> Any:
-    """Return an array of all blocks, one after the other, mapped from a file."""
-    parts = [np.load(folder / f"{name}.npy", mmap_mode="r") for folder in folders]
-    assert sum(map(len, parts)) == count, "a block is not as long as its groups"
-    if not count:
-        return parts[0]
-    path = scratch / f"{name}.npy"
-    joined = np.lib.format.open_memmap(path, "w+", parts[0].dtype, (count,))
-    start = 0
-    for part in parts:
-        joined[start : start + len(part)] = part
-        start += len(part)
-    path.unlink(missing_ok=True)
-    return joined
 
 
 def _write_mined(folder: Path, miner: _FileMiner, pools: Pools, shares: Sequence[float]) -> None:

@@ -13,9 +13,8 @@ from scimult.downloads import Archive, Remote, address
 from scimult.errors import ConfigError
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
-from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.conversion import Conversion, named_files
 from scimult.preparation.sources.raw import RawSource
-from scimult.preparation.sources.readers import named_files
 
 # The table of its README, which has MD5 alone.
 ADDRESS = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets"
@@ -58,15 +57,13 @@ def _convert(conversion: Conversion, options: BeirOptions) -> None:
     queries, corpus = conversion.file("queries.jsonl"), conversion.file("corpus.jsonl")
 
     def fill(raw: RawSource) -> None:
-        rejects = conversion.rejects
-
         def query(record: Record) -> None:
             raw.query(record, record.identifier("_id"), record.text("text"))
 
-        conversion.each(read_jsonl(queries, rejects), query)
-        write_corpus(conversion, corpus, raw)
+        raw.each(read_jsonl(queries, raw.rejects), query)
+        write_corpus(corpus, raw)
         for path in qrels:
-            conversion.each(read_judgments(path, rejects), lambda row: write_judgment(row, raw))
+            raw.each(read_judgments(path, raw.rejects), lambda row: write_judgment(row, raw))
 
     reads, threshold = [*qrels, queries, corpus], options.score_threshold
     conversion.write(options.name, reads, fill, ["judgments"], score_threshold=threshold)
@@ -89,14 +86,10 @@ def _qrels(conversion: Conversion, split: str) -> Path:
     return conversion.file(name, fix)
 
 
-def write_corpus(conversion: Conversion, path: Path, raw: RawSource) -> None:
+def write_corpus(path: Path, raw: RawSource) -> None:
     """Write the documents of ``corpus.jsonl`` as papers."""
-
-    def add(record: Record) -> None:
-        title, text = record.text("title", ""), record.text("text", "")
-        raw.paper(record, record.identifier("_id"), title, text)
-
-    conversion.each(read_jsonl(path, conversion.rejects), add)
+    rows = read_jsonl(path, raw.rejects)
+    raw.each(rows, lambda record: raw.titled(record, record.identifier("_id"), "text"))
 
 
 def write_judgment(record: Record, raw: RawSource) -> None:

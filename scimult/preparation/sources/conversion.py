@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from scimult.data.lines import EXAMPLES_PER_REASON, Record, Rejects
-from scimult.data.members import read_members
+from scimult.data.lines import EXAMPLES_PER_REASON, Rejects
+from scimult.data.rows import KINDS
+from scimult.data.text_files import plain_or_packed
 from scimult.errors import DataError
 from scimult.files import read_json, write_json
 from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.preparation.sources.raw import Makes, RawSource
 from scimult.preparation.steps import Steps
-from scimult.progress import progress
 
 REJECTS_FILE = "rejects.jsonl"
 RESULT_FILE = "result.json"
@@ -43,7 +43,7 @@ class Conversion:
     Attributes
     ----------
     rejects : Rejects
-        Takes the bad records of the source that is being written.
+        The bad records of the sources that were written.
     configs : list of SourceConfig
         The sources that were written, as prepare reads them.
     counts : dict
@@ -102,8 +102,7 @@ class Conversion:
 
     def optional_file(self, name: str) -> Path | None:
         """Return the path of a file below the source if it is there, as it is or gzipped."""
-        paths = (self.source / there for there in (name, f"{name}.gz"))
-        return next((path for path in paths if path.is_file()), None)
+        return plain_or_packed(self.source, name)
 
     def matching(self, names: Sequence[str], fix: str = "") -> list[Path]:
         """Return the files below the source that paths and globs name, in order.
@@ -159,25 +158,21 @@ class Conversion:
         """
         if name in self.counts:
             return
-        rejects = self.rejects
 
         def make(folder: Path) -> None:
-            self.rejects = Rejects(rejects.skip_bad, folder / REJECTS_FILE)
+            rejects = Rejects(self.rejects.skip_bad, folder / REJECTS_FILE)
             policy = {**(dangling or {}), **self._dangling}
-            with RawSource(folder, name, self.rejects, policy) as raw:
+            with RawSource(folder, name, rejects, policy) as raw:
                 fill(raw)
                 config = raw.finish(makes, **choices)
-            left_out = {"counts": self.rejects.counts, "examples": self.rejects.examples}
+            left_out = {"counts": rejects.counts, "examples": rejects.examples}
             described = config.model_dump(mode="json", exclude_unset=True)
             result = {"config": described, "counts": raw.counts, "notes": raw.notes}
             write_json(folder / RESULT_FILE, {**result, "rejects": left_out})
 
         once = {} if reads is not None else {"once": uuid4().hex}
         read = self._steps.checksums({self._named(path): path for path in reads or ()})
-        try:
-            step = self._steps.run(name, {**self._inputs, **once, "read": read}, make)
-        finally:
-            self.rejects = rejects
+        step = self._steps.run(name, {**self._inputs, **once, "read": read}, make)
         self.read.update(read)
         self._take(name, step.folder)
 
@@ -198,16 +193,17 @@ class Conversion:
             known = self.rejects.examples.setdefault(reason, [])
             known.extend(examples[: EXAMPLES_PER_REASON - len(known)])
 
-    def each(self, records: Iterable[Record], handle: Callable[[Record], object]) -> None:
-        """Handle every record, showing progress; one on which it raises is rejected."""
-        for _ in progress(self.rejects.keep(records, handle), "rows", unit="row"):
-            pass
 
-    def each_member(self, path: Path, handle: Callable[[str, Record], object]) -> None:
-        """Handle every member of a big JSON object by name and value, as ``each`` does."""
-        members = read_members(path, self.rejects)
-        for name, record in progress(members, path.name, unit="row"):
-            try:
-                handle(name, record)
-            except DataError as error:
-                self.rejects.reject(error)
+def named_files(folder: Path, stem: str) -> list[Path]:
+    """Return the files of a hub-like folder that hold ``stem``, of any kind, in order.
+
+    For ``train``: ``train.jsonl``, ``train.json.gz``, ``train-00000-of-00006.parquet``, or the
+    files of a sub-folder ``train/``.
+    """
+    inner = folder / stem
+    paths = inner.iterdir() if inner.is_dir() else folder.glob(f"{stem}[-.]*")
+    return sorted(
+        path
+        for path in paths
+        if path.is_file() and Path(path.name.removesuffix(".gz")).suffix in KINDS
+    )

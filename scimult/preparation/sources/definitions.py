@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from scimult.data.lines import Record, Rejects, open_binary
+from scimult.data.lines import CUT_OFF, Record, Rejects, open_binary
 from scimult.data.rows import read_rows
-from scimult.errors import DataError
 
 
 class Definition(NamedTuple):
@@ -25,7 +22,7 @@ def read_definitions(path: Path, rejects: Rejects) -> dict[str, Definition]:
     """Return the definitions of a label space by label id.
 
     ``.xml`` is a file of MeSH descriptors (``desc2022.xml``): id, name and the scope note of the
-    preferred concept. Any other kind is read by ``readers.read_rows`` and has ``id`` (or
+    preferred concept. Any other kind is read by ``rows.read_rows`` and has ``id`` (or
     ``label``), ``definition`` (may be empty) and, optionally, ``name``.
 
     Raises
@@ -59,7 +56,7 @@ def _read_descriptors(path: Path, rejects: Rejects) -> Iterator[tuple[str, Defin
                 concept = "ConceptList/Concept[@PreferredConceptYN='Y']/ScopeNote"
                 yield identifier, Definition(name, element.findtext(concept, "").strip())
                 element.clear()
-    except (ElementTree.ParseError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (ElementTree.ParseError, *CUT_OFF) as error:
         fix = "download the file again"
         problem = "XML file is cut off or damaged"
-        rejects.reject(DataError(problem, path=path, value=str(error), fix=fix))
+        rejects.refuse(problem, path, value=str(error), fix=fix)

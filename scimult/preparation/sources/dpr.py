@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record
 from scimult.data.rows import read_rows
 from scimult.downloads import Remote, address
 from scimult.errors import ConfigError
@@ -20,18 +20,13 @@ from scimult.progress import progress
 PASSAGE_IDS = ("passage_id", "psg_id", "id")
 # Of dpr/data/download_data.py in its repository.
 ADDRESS = "https://dl.fbaipublicfiles.com/dpr/data/retriever"
-RELEASED = (
-    "biencoder-nq-train.json",
-    "biencoder-nq-dev.json",
-    "biencoder-nq-adv-hn-train.json",
-    "biencoder-trivia-train.json",
-    "biencoder-trivia-dev.json",
-    "biencoder-squad1-train.json",
-    "biencoder-squad1-dev.json",
-    "biencoder-webquestions-train.json",
-    "biencoder-webquestions-dev.json",
-    "biencoder-curatedtrec-train.json",
-    "biencoder-curatedtrec-dev.json",
+RELEASED = tuple(
+    f"biencoder-{name}.json"
+    for name in (
+        *("nq-train", "nq-dev", "nq-adv-hn-train", "trivia-train", "trivia-dev", "squad1-train"),
+        *("squad1-dev", "webquestions-train", "webquestions-dev", "curatedtrec-train"),
+        "curatedtrec-dev",
+    )
 )
 
 
@@ -58,16 +53,16 @@ def _convert(conversion: Conversion, options: DprOptions) -> None:
 
     def fill(raw: RawSource) -> None:
         for path in progress(paths, "DPR", unit="file"):
-            rows = read_rows(path, conversion.rejects)
-            conversion.each(rows, lambda row: _write(row, options, raw, conversion.rejects))
+            rows = read_rows(path, raw.rejects)
+            raw.each(rows, lambda row: _write(row, options, raw))
 
     conversion.write(options.name, paths, fill, ["judgments"])
 
 
-def _write(record: Record, options: DprOptions, raw: RawSource, rejects: Rejects) -> None:
+def _write(record: Record, options: DprOptions, raw: RawSource) -> None:
     """Write one question; one without a positive passage is counted and left out."""
     raw.counts["questions"] += 1
-    positives = _passages(record, "positive_ctxs", raw, rejects)
+    positives = _passages(record, "positive_ctxs", raw)
     if not positives:
         raw.counts["questions without a positive"] += 1
         return
@@ -75,15 +70,15 @@ def _write(record: Record, options: DprOptions, raw: RawSource, rejects: Rejects
     for passage in positives:
         raw.judgment(record, query, passage, 1)
     for name in options.negatives:
-        for passage in _passages(record, name, raw, rejects):
+        for passage in _passages(record, name, raw):
             raw.judgment(record, query, passage, 0)
 
 
-def _passages(record: Record, name: str, raw: RawSource, rejects: Rejects) -> list[str]:
+def _passages(record: Record, name: str, raw: RawSource) -> list[str]:
     """Write the passages of a list; return their ids. A list that is not there is empty."""
     if name != "positive_ctxs" and record.fields.get(name) is None:
         return []
-    return list(rejects.keep(inner_list(record, name), lambda passage: _passage(passage, raw)))
+    return list(raw.rejects.keep(inner_list(record, name), lambda passage: _passage(passage, raw)))
 
 
 def _passage(record: Record, raw: RawSource) -> str:

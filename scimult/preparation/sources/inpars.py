@@ -52,27 +52,25 @@ def _convert(conversion: Conversion, options: InParsOptions) -> None:
 
     def fill(raw: RawSource) -> None:
         for path in corpus:
-            write_corpus(conversion, path, raw)
-        rows = _rows(conversion, paths, raw)
+            write_corpus(path, raw)
+        rows = _rows(paths, raw)
         if options.keep_top is not None:
-            rows = _best(conversion, rows, options.keep_top, raw)
-        conversion.each(rows, lambda row: _write(row, options, raw))
+            rows = _best(rows, options.keep_top, raw)
+        raw.each(rows, lambda row: _write(row, options, raw))
 
     conversion.write(options.name, [*corpus, *paths], fill, ["judgments"])
 
 
-def _rows(conversion: Conversion, paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
+def _rows(paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
     for path in progress(paths, "InPars", unit="file"):
-        for record in read_rows(path, conversion.rejects):
+        for record in read_rows(path, raw.rejects):
             raw.counts["rows"] += 1
             yield record
 
 
-def _best(
-    conversion: Conversion, rows: Iterator[Record], count: int, raw: RawSource
-) -> Iterator[Record]:
+def _best(rows: Iterator[Record], count: int, raw: RawSource) -> Iterator[Record]:
     """Yield the rows whose queries the language model found most likely, in their order."""
-    scored = conversion.rejects.keep(rows, lambda row: (_mean_log_probability(row), row))
+    scored = raw.rejects.keep(rows, lambda row: (_mean_log_probability(row), row))
     best = heapq.nlargest(count, scored, key=lambda pair: pair[0])
     raw.counts["rows below keep_top"] = raw.counts["rows"] - len(best)
     yield from sorted((row for _, row in best), key=lambda row: (str(row.path), row.line))

@@ -125,12 +125,12 @@ def _convert_fine(
     """Write papers with their labels, and references for mining."""
     definitions: dict[str, Definition] = {}
     for path in defined_in:
-        definitions = read_definitions(path, conversion.rejects)
+        definitions = read_definitions(path, raw.rejects)
     adopted = options.label_space == "definitions"
     for folder in folders:
         _write_labels(conversion, raw, folder, definitions, adopted)
     for folder in progress(folders, raw.name, unit="folder"):
-        venues = _names(conversion, f"{folder}/venues.txt", ("id", "name", "original"))
+        venues = _names(conversion.file(f"{folder}/venues.txt"), raw, ("id", "name", "original"))
 
         def add(record: Record, folder: str = folder, venues: dict[str, str] = venues) -> None:
             raw.counts[f"papers in {folder}"] += 1
@@ -138,7 +138,7 @@ def _convert_fine(
             known = [label for label in distinct(labels) if raw.has_label(label)]
             for label in distinct(labels) if len(known) < len(labels) else ():
                 if not raw.has_label(label):
-                    _leave_out(conversion, raw, record, label, adopted)
+                    _leave_out(raw, record, label, adopted)
             if not known:
                 raw.counts["papers without a label of the space"] += 1
                 return
@@ -147,20 +147,16 @@ def _convert_fine(
                 raw.reference(record, record.identifier("paper"), reference)
 
         path = conversion.file(f"{folder}/papers.json")
-        conversion.each(read_jsonl(path, conversion.rejects), add)
+        raw.each(read_jsonl(path, raw.rejects), add)
 
 
-def _leave_out(
-    conversion: Conversion, raw: RawSource, record: Record, label: str, adopted: bool
-) -> None:
+def _leave_out(raw: RawSource, record: Record, label: str, adopted: bool) -> None:
     """Count a label outside the adopted space; one that its own folder does not list is bad."""
     if adopted:
         raw.counts["labels outside the adopted space"] += 1
         return
     fix = "download the folder again, or leave the label out with --skip-bad"
-    conversion.rejects.reject(
-        record.error("label that labels.txt does not list", value=label, fix=fix)
-    )
+    raw.rejects.reject(record.error("label that labels.txt does not list", value=label, fix=fix))
 
 
 def _write_labels(
@@ -173,7 +169,7 @@ def _write_labels(
     """Write the labels of a folder, or those of the definitions' file, each with its definition."""
     columns = ("id", "name") if folder.endswith(MESH_SUFFIX) else ("id", "name", "depth")
     path = conversion.file(f"{folder}/labels.txt")
-    names = _names(conversion, f"{folder}/labels.txt", columns)
+    names = _names(path, raw, columns)
     raw.counts[f"labels in {folder}"] = len(names)
     place = Record(path, 1, {})
     space = definitions if adopted else names
@@ -204,7 +200,7 @@ def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSourc
                 slim = {name: value for name, value in record.fields.items() if name != "author"}
                 _write_paper(Record(record.path, record.line, slim), raw, options, [field], {})
 
-        conversion.each(read_jsonl(path, conversion.rejects), add)
+        raw.each(read_jsonl(path, raw.rejects), add)
 
 
 def _draw(conversion: Conversion, field: str, options: MapleOptions) -> set[str]:
@@ -242,17 +238,16 @@ def _write_paper(
     )
 
 
-def _names(conversion: Conversion, file: str, columns: Sequence[str]) -> dict[str, str]:
+def _names(path: Path, raw: RawSource, columns: Sequence[str]) -> dict[str, str]:
     """Return id to name of a headerless table; of several columns, the last that names it."""
-    path = conversion.file(file)
     name = "original" if "original" in columns else "name"
     names: dict[str, str] = {}
 
     def add(record: Record) -> None:
         names[record.identifier("id")] = record.text(name)
 
-    rows = read_delimited(path, "\t", conversion.rejects, header=columns, quoted=False)
-    conversion.each(rows, add)
+    rows = read_delimited(path, "\t", raw.rejects, header=columns, quoted=False)
+    raw.each(rows, add)
     return names
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -58,7 +59,7 @@ def _convert(conversion: Conversion, options: MsMarcoOptions) -> None:
                 # Triples of texts need no others.
                 others = () if kind == "texts" else (QUERIES, COLLECTION)
                 texts = [conversion.file(other) for other in others]
-                fill = partial(_write, conversion, options, kind, triples, texts)
+                fill = partial(_write, options, kind, triples, texts)
                 conversion.write("msmarco", [triples, *texts], fill, ["judgments"])
                 return
     names = ", ".join(name for kind in kinds for name in TRIPLES[kind])
@@ -66,7 +67,6 @@ def _convert(conversion: Conversion, options: MsMarcoOptions) -> None:
 
 
 def _write(
-    conversion: Conversion,
     options: MsMarcoOptions,
     kind: str,
     path: Path,
@@ -75,16 +75,16 @@ def _write(
 ) -> None:
     if kind == "texts":
         header = ("query", "positive", "negative")
-        rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
-        triples = conversion.rejects.keep(rows, lambda row: _text_triple(row, raw))
+        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
+        triples = raw.rejects.keep(rows, lambda row: _text_triple(row, raw))
     elif kind == "ids":
         header = ("qid", "pos", "neg")
-        rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
-        triples = conversion.rejects.keep(rows, _id_triple)
+        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
+        triples = raw.rejects.keep(rows, _id_triple)
     else:
-        triples = conversion.rejects.keep(read_jsonl(path, conversion.rejects), _mined_triple)
+        triples = raw.rejects.keep(read_jsonl(path, raw.rejects), _mined_triple)
     _write_triples(triples, raw, options.max_negatives)
-    _write_texts(conversion, texts, raw)
+    _write_texts(texts, raw)
 
 
 def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int) -> None:
@@ -110,7 +110,7 @@ def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int
             raw.judgment(record, query, paper, 0)
 
 
-def _write_texts(conversion: Conversion, texts: Sequence[Path], raw: RawSource) -> None:
+def _write_texts(texts: Sequence[Path], raw: RawSource) -> None:
     """Write queries and passages, all of them: mining and evaluation need the others too."""
 
     def add_query(record: Record) -> None:
@@ -121,8 +121,8 @@ def _write_texts(conversion: Conversion, texts: Sequence[Path], raw: RawSource) 
 
     for path, add in zip(texts, (add_query, add_passage), strict=False):
         header = ("id", "text")
-        rows = read_delimited(path, "\t", conversion.rejects, header=header, quoted=False)
-        conversion.each(rows, add)
+        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
+        raw.each(rows, add)
 
 
 def _id_triple(record: Record) -> Triple:
@@ -137,21 +137,15 @@ def _mined_triple(record: Record) -> Triple:
         fix = 'write "neg": {"system": [ids]}'
         raise record.error("field 'neg' is not an object", value=systems, fix=fix)
     lists = [_ids(record, ids) for ids in systems.values()]
+    in_turn = [one for rank in zip_longest(*lists) for one in rank if one is not None]
     positive = _ids(record, record.fields.get("pos"))
-    return record, record.identifier("qid"), positive, list(_in_turn(lists))
+    return record, record.identifier("qid"), positive, in_turn
 
 
 def _ids(record: Record, values: object) -> list[str]:
     if not isinstance(values, list):
         raise record.error("ids are not a list", value=values, fix="write a list of passage ids")
     return [Record(record.path, record.line, {"id": value}).identifier("id") for value in values]
-
-
-def _in_turn(lists: list[list[str]]) -> Iterator[str]:
-    for rank in range(max((len(ids) for ids in lists), default=0)):
-        for ids in lists:
-            if rank < len(ids):
-                yield ids[rank]
 
 
 def _text_triple(record: Record, raw: RawSource) -> Triple:

@@ -52,22 +52,20 @@ def convert_contexts(conversion: Conversion, objectives: Sequence[str]) -> None:
     """Write a source for each objective."""
     collection, contexts = (conversion.file(name, NOT_HERE) for name in (COLLECTION, CONTEXTS))
     for objective in objectives:
-        fill = partial(_convert_objective, conversion, collection, contexts, objective)
+        fill = partial(_convert_objective, collection, contexts, objective)
         makes: Makes = "judgments" if objective == "context2doc" else "links"
         conversion.write(f"unarxive-{objective}", [collection, contexts], fill, [makes])
 
 
-def _convert_objective(
-    conversion: Conversion, collection: Path, contexts: Path, objective: str, raw: RawSource
-) -> None:
+def _convert_objective(collection: Path, contexts: Path, objective: str, raw: RawSource) -> None:
     def add(record: Record) -> None:
         title, abstract = record.text("title"), record.text("abstract")
         raw.paper(record, record.identifier("id"), title, abstract)
 
-    papers = read_delimited(collection, "\t", conversion.rejects, header=COLUMNS)
-    conversion.each(papers, add)
+    papers = read_delimited(collection, "\t", raw.rejects, header=COLUMNS)
+    raw.each(papers, add)
     write = _write_context if objective == "context2doc" else _write_together
-    conversion.each(read_jsonl(contexts, conversion.rejects), partial(write, raw=raw))
+    raw.each(read_jsonl(contexts, raw.rejects), partial(write, raw=raw))
 
 
 def _cited(record: Record, raw: RawSource) -> list[str]:

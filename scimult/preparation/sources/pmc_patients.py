@@ -53,14 +53,12 @@ def _convert(conversion: Conversion, options: PmcPatientsOptions) -> None:
             )
             for split in options.splits
         ]
-        fill = partial(_convert_part, conversion, corpus, splits)
+        fill = partial(_convert_part, corpus, splits)
         reads = [corpus, *chain.from_iterable(splits)]
         conversion.write(f"pmc-patients-{part.lower()}", reads, fill, ["links"])
 
 
-def _convert_part(
-    conversion: Conversion, corpus: Path, splits: Sequence[tuple[Path, Path]], raw: RawSource
-) -> None:
+def _convert_part(corpus: Path, splits: Sequence[tuple[Path, Path]], raw: RawSource) -> None:
     """Write articles or patients; the patients of the splits, without a title; their links."""
 
     def add_patient(record: Record) -> None:
@@ -73,10 +71,10 @@ def _convert_part(
         query, paper = record.identifier(QUERY), record.identifier(PAPER)
         raw.link(record, query, paper, record.number(SCORE))
 
-    write_corpus(conversion, corpus, raw)
+    write_corpus(corpus, raw)
     for queries, qrels in splits:
-        conversion.each(read_jsonl(queries, conversion.rejects), add_patient)
-        conversion.each(read_judgments(qrels, conversion.rejects), add_link)
+        raw.each(read_jsonl(queries, raw.rejects), add_patient)
+        raw.each(read_judgments(qrels, raw.rejects), add_link)
 
 
 def _files(options: PmcPatientsOptions) -> list[Remote]:

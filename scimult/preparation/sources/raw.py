@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
 from scimult.data.lines import Record, Rejects
+from scimult.data.rows import read_members
 from scimult.errors import DataError
 from scimult.preparation.config import Dangling, PairTable, SourceConfig
+from scimult.progress import progress
 from scimult.types import Text
 
 Makes = Literal["labels", "citations", "links", "judgments"]
@@ -47,6 +49,8 @@ class RawSource:
 
     Attributes
     ----------
+    rejects : Rejects
+        As given.
     counts : Counter
         What was met and written.
     notes : list of str
@@ -68,7 +72,7 @@ class RawSource:
         self.name = name
         self.counts: Counter[str] = Counter()
         self.notes: list[str] = []
-        self._rejects = rejects
+        self.rejects = rejects
         self._folder = folder / name
         self._folder.mkdir(parents=True)
         self._open = ExitStack()
@@ -90,6 +94,20 @@ class RawSource:
 
     def __exit__(self, *exception: object) -> None:
         self._open.close()
+
+    def each(self, records: Iterable[Record], handle: Callable[[Record], object]) -> None:
+        """Handle every record, showing progress; one on which it raises is rejected."""
+        for _ in progress(self.rejects.keep(records, handle), "rows", unit="row"):
+            pass
+
+    def each_member(self, path: Path, handle: Callable[[str, Record], object]) -> None:
+        """Handle every member of a big JSON object by name and value, as ``each`` does."""
+        members = read_members(path, self.rejects)
+        for name, record in progress(members, path.name, unit="row"):
+            try:
+                handle(name, record)
+            except DataError as error:
+                self.rejects.reject(error)
 
     def has_paper(self, identifier: str) -> bool:
         """Return whether the paper has been written."""
@@ -141,6 +159,11 @@ class RawSource:
         }
         paper.update({name: value for name, value in extra.items() if value not in ([], "", None)})
         self._papers.add(record, paper)
+
+    def titled(self, record: Record, identifier: str, body: str = "abstract", **more: Any) -> None:
+        """Write a paper whose texts are ``title`` and ``body`` of its record; see ``paper``."""
+        title, text = record.text("title", ""), record.text(body, "")
+        self.paper(record, identifier, title, text, **more)
 
     def label(self, record: Record, identifier: str, name: str, definition: str = "") -> None:
         """Write a label unless its id is known.
@@ -285,7 +308,7 @@ class RawSource:
     def _nothing_left(self, problem: str) -> DataError:
         """Return an error that says what was read and what was left out."""
         read = ", ".join(f"{count:,} {what}" for what, count in self.counts.items() if count)
-        left_out = self._rejects.because()
+        left_out = self.rejects.because()
         fix = "check that the folder holds this data set whole"
         if left_out:
             fix = "mend what was left out; without --skip-bad the first stops the work"

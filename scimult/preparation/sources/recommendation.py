@@ -48,19 +48,14 @@ def _convert(conversion: Conversion, options: RecommendationOptions) -> None:
     study = conversion.file(RESULTS)
 
     def fill(raw: RawSource) -> None:
-        texts = read_rows(papers, conversion.rejects, columns=("id", "title"))
-        conversion.each(texts, lambda row: _paper(row, raw))
-        rows = read_delimited(study, "\t", conversion.rejects, columns=COLUMNS, quoted=False)
-        conversion.each(rows, lambda row: _link(row, raw))
+        texts = read_rows(papers, raw.rejects, columns=("id", "title"))
+        raw.each(texts, lambda row: raw.titled(row, row.identifier("id")))
+        rows = read_delimited(study, "\t", raw.rejects, columns=COLUMNS, quoted=False)
+        raw.each(rows, lambda row: _link(row, raw))
 
     usual: dict[PairTable, Dangling] = {"links": "drop"}
     choices: dict[str, Any] = {"dangling": usual, "score_threshold": options.score_threshold}
     conversion.write("recommendation", [papers, study], fill, ["links"], **choices)
-
-
-def _paper(record: Record, raw: RawSource) -> None:
-    title, abstract = record.text("title", ""), record.text("abstract", "")
-    raw.paper(record, record.identifier("id"), title, abstract)
 
 
 def _link(record: Record, raw: RawSource) -> None:

@@ -62,7 +62,7 @@ def _convert(conversion: Conversion, options: SciDocsOptions) -> None:
     for name in options.links:
         pairs = [conversion.file(f"{name}/{split}.qrel") for split in options.link_splits]
         papers = conversion.file("paper_metadata_view_cite_read.json")
-        fill = partial(_write_links, conversion, pairs, papers)
+        fill = partial(_write_links, pairs, papers)
         conversion.write(f"scidocs-{name}", [*pairs, papers], fill, ["links"])
     for kind in options.classes:
         fix = "SciDocs has numbers alone: write id and name of each class to the file of names."
@@ -70,13 +70,11 @@ def _convert(conversion: Conversion, options: SciDocsOptions) -> None:
         rows = [conversion.file(f"{kind}/{split}.csv") for split in options.class_splits]
         papers = conversion.file("paper_metadata_mag_mesh.json")
         reads = [names, *rows, papers]
-        fill = partial(_write_classes, conversion, kind, names, rows, papers)
+        fill = partial(_write_classes, kind, names, rows, papers)
         conversion.write(f"scidocs-{kind}", reads, fill, ["labels"], max_pairs_per_label="all")
 
 
-def _write_links(
-    conversion: Conversion, pairs: Sequence[Path], papers: Path, raw: RawSource
-) -> None:
+def _write_links(pairs: Sequence[Path], papers: Path, raw: RawSource) -> None:
     used: set[str] = set()
 
     def add(record: Record) -> None:
@@ -85,14 +83,13 @@ def _write_links(
         raw.link(record, query, paper, record.number(SCORE))
 
     for path in pairs:
-        conversion.each(read_judgments(path, conversion.rejects), add)
+        raw.each(read_judgments(path, raw.rejects), add)
     no_labels: list[str] = []
     wanted = dict.fromkeys(used, no_labels)
-    _write_papers(conversion, papers, raw, wanted)
+    _write_papers(papers, raw, wanted)
 
 
 def _write_classes(
-    conversion: Conversion,
     kind: Classes,
     names: Path,
     rows: Sequence[Path],
@@ -102,8 +99,8 @@ def _write_classes(
     def add_name(record: Record) -> None:
         raw.label(record, record.identifier("id"), record.text("name"))
 
-    named = read_rows(names, conversion.rejects, columns=("id", "name"))
-    conversion.each(named, add_name)
+    named = read_rows(names, raw.rejects, columns=("id", "name"))
+    raw.each(named, add_name)
     labels: dict[str, list[str]] = {}
 
     def add(record: Record) -> None:
@@ -116,24 +113,20 @@ def _write_classes(
             known.append(label)
 
     for path in rows:
-        conversion.each(read_rows(path, conversion.rejects, columns=("pid", "class_label")), add)
-    _write_papers(conversion, papers, raw, labels)
+        raw.each(read_rows(path, raw.rejects, columns=("pid", "class_label")), add)
+    _write_papers(papers, raw, labels)
     missing = sum(not raw.has_paper(paper) for paper in labels)
     raw.counts["classified papers without a text"] = missing
 
 
-def _write_papers(
-    conversion: Conversion, path: Path, raw: RawSource, labels: dict[str, list[str]]
-) -> None:
+def _write_papers(path: Path, raw: RawSource, labels: dict[str, list[str]]) -> None:
     """Write the papers that ``labels`` names with theirs, if any."""
 
     def add(identifier: str, record: Record) -> None:
-        if identifier not in labels:
-            return
-        title, abstract = record.text("title", ""), record.text("abstract", "")
-        raw.paper(record, identifier, title, abstract, labels=labels[identifier])
+        if identifier in labels:
+            raw.titled(record, identifier, labels=labels[identifier])
 
-    conversion.each_member(path, add)
+    raw.each_member(path, add)
 
 
 def _files(options: SciDocsOptions) -> list[Remote]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record
 from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
-from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.conversion import Conversion, named_files
 from scimult.preparation.sources.raw import Makes, RawSource, distinct
-from scimult.preparation.sources.readers import named_files, read_hub
 from scimult.preparation.sources.triples import (
     paper_id,
     scored_papers,
@@ -37,16 +36,7 @@ Config = Literal[
     "high_influence_cite",
     "search",
 ]
-TRAINING_TASKS: list[Config] = [
-    "fos",
-    "mesh_descriptors",
-    "cite_count",
-    "pub_year",
-    "cite_prediction",
-    "same_author",
-    "high_influence_cite",
-    "search",
-]
+TRAINING_TASKS: list[Config] = [one for one in get_args(Config) if one != "cite_prediction_new"]
 LABELLED = ("fos", "mesh_descriptors", "cite_count", "pub_year")
 
 
@@ -82,36 +72,58 @@ def _convert(conversion: Conversion, options: SciRepEvalOptions) -> None:
         makes: Makes = "judgments" if task == "search" else "links"
         # What is streamed from the hub has no checksum: it is never kept.
         reads = _files(conversion.source / task, options.splits) if options.hub is None else None
-        fill = partial(_convert_task, conversion, options, task, reads)
+        fill = partial(_convert_task, options, task, reads)
         name = f"scirepeval-{task}"
         conversion.write(name, reads, fill, ["labels" if task in LABELLED else makes], **choices)
 
 
 def _convert_task(
-    conversion: Conversion,
-    options: SciRepEvalOptions,
-    task: str,
-    files: Sequence[Path] | None,
-    raw: RawSource,
+    options: SciRepEvalOptions, task: str, files: Sequence[Path] | None, raw: RawSource
 ) -> None:
-    write = _writer(task, options, raw, conversion.rejects)
+    write = _writer(task, options, raw)
     if files is None:
-        parts = [read_hub(str(options.hub), task, split) for split in options.splits]
+        parts = [_read_hub(str(options.hub), task, split) for split in options.splits]
     else:
-        parts = [read_rows(path, conversion.rejects) for path in files]
-    conversion.each(chain.from_iterable(parts), write)
+        parts = [read_rows(path, raw.rejects) for path in files]
+    raw.each(chain.from_iterable(parts), write)
 
 
-def _writer(
-    task: str, options: SciRepEvalOptions, raw: RawSource, rejects: Rejects
-) -> Callable[[Record], object]:
+def _read_hub(repository: str, config: str, split: str) -> Iterator[Record]:
+    """Yield the rows of a data set on the Hugging Face hub, streamed: nothing is kept on disk.
+
+    Parameters
+    ----------
+    repository : str
+        Such as ``allenai/scirepeval``, or a folder in the hub's layout.
+    config, split : str
+        Which part of it.
+
+    Raises
+    ------
+    DataError
+        If it cannot be opened, or the connection fails while it is read.
+    """
+    from datasets import load_dataset  # takes seconds to import
+
+    path = Path(repository) / config / split
+    try:
+        rows = load_dataset(repository, config, split=split, streaming=True)
+        for number, row in enumerate(rows, start=1):
+            yield Record(path, number, row)
+    except (OSError, ValueError) as error:
+        fix = "check the name and the connection, or download the files and name their folder"
+        problem = "data set of the hub cannot be read"
+        raise DataError(problem, path=path, value=str(error), fix=fix) from error
+
+
+def _writer(task: str, options: SciRepEvalOptions, raw: RawSource) -> Callable[[Record], object]:
     """Return what writes one row of a task."""
     if task in ("cite_prediction", "cite_prediction_new"):
         return lambda record: write_triple(record, raw)
     if task in ("same_author", "high_influence_cite"):
-        return lambda record: write_candidates(record, raw, rejects)
+        return lambda record: write_candidates(record, raw)
     if task == "search":
-        return lambda record: _write_search(record, raw, rejects)
+        return lambda record: _write_search(record, raw)
     if task == "fos":
         return lambda record: _write_labelled(record, record.strings("labels_text"), raw)
     if task == "mesh_descriptors":
@@ -158,8 +170,7 @@ def _write_labelled(
     if not names:
         raw.counts["rows without a label"] += 1
         return
-    title, abstract = record.text("title", ""), record.text("abstract", "")
-    raw.paper(record, paper_id(record), title, abstract, labels=names, target=target)
+    raw.titled(record, paper_id(record), labels=names, target=target)
     raw.labels_by_name(record, names)
 
 
@@ -171,14 +182,14 @@ def _band(record: Record, field: str, width: float) -> str:
     return f"{what} from {start:g} to below {end:g}"
 
 
-def _write_search(record: Record, raw: RawSource, rejects: Rejects) -> None:
+def _write_search(record: Record, raw: RawSource) -> None:
     """Write a query and the papers shown for it; a positive score means that it was chosen.
 
     Rows with the same query text become one query: a paper chosen in one session must not be a
     negative because nobody chose it in another.
     """
     raw.counts["rows"] += 1
-    scored = scored_papers(record, raw, rejects)
+    scored = scored_papers(record, raw)
     if not any(score > 0 for _, score in scored):
         raw.counts["rows without a positive"] += 1
         return

@@ -65,8 +65,8 @@ def _convert(conversion: Conversion, options: SentenceTripleOptions) -> None:
 
     def fill(raw: RawSource) -> None:
         for path in progress(paths, "triples", unit="file"):
-            rows = _rows(path, conversion.rejects)
-            conversion.each(rows, lambda row: _write(row, options, raw))
+            rows = _rows(path, raw.rejects)
+            raw.each(rows, lambda row: _write(row, options, raw))
 
     makes: Makes = "judgments" if options.anchor == "query" else "links"
     conversion.write(options.name, paths, fill, [makes])

@@ -14,9 +14,8 @@ from scimult.data.lines import Record, read_lines
 from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
-from scimult.preparation.sources.conversion import Conversion
+from scimult.preparation.sources.conversion import Conversion, named_files
 from scimult.preparation.sources.raw import RawSource
-from scimult.preparation.sources.readers import named_files
 from scimult.preparation.sources.triples import write_triple
 
 GRAPH = "data.json"
@@ -46,7 +45,7 @@ def _convert(conversion: Conversion, options: SpecterOptions) -> None:
     if graph is not None:
         splits = [conversion.file(f"{split}.txt") for split in options.splits]
         metadata = conversion.file(METADATA)
-        fill = partial(_convert_graph, conversion, options, metadata, graph, splits)
+        fill = partial(_convert_graph, options, metadata, graph, splits)
         reads, threshold = [metadata, graph, *splits], options.cited_count
         conversion.write("specter", reads, fill, ["links"], score_threshold=threshold)
         return
@@ -58,17 +57,16 @@ def _convert(conversion: Conversion, options: SpecterOptions) -> None:
             fix=f"download {GRAPH} and {METADATA}, or triples as train.jsonl or "
             "train-*.parquet with query, pos and neg",
         )
-    conversion.write("specter", triples, partial(_convert_triples, conversion, triples), ["links"])
+    conversion.write("specter", triples, partial(_convert_triples, triples), ["links"])
 
 
-def _convert_triples(conversion: Conversion, paths: Sequence[Path], raw: RawSource) -> None:
+def _convert_triples(paths: Sequence[Path], raw: RawSource) -> None:
     for path in paths:
-        rows = read_rows(path, conversion.rejects, columns=("query", "pos", "neg"))
-        conversion.each(rows, lambda record: write_triple(record, raw))
+        rows = read_rows(path, raw.rejects, columns=("query", "pos", "neg"))
+        raw.each(rows, lambda record: write_triple(record, raw))
 
 
 def _convert_graph(
-    conversion: Conversion,
     options: SpecterOptions,
     metadata: Path,
     graph: Path,
@@ -76,12 +74,7 @@ def _convert_graph(
     raw: RawSource,
 ) -> None:
     """Write every paper of metadata.json and every judged pair of data.json."""
-
-    def add_paper(identifier: str, record: Record) -> None:
-        title, abstract = record.text("title", ""), record.text("abstract", "")
-        raw.paper(record, identifier, title, abstract)
-
-    lines = (read_lines(path, conversion.rejects) for path in splits)
+    lines = (read_lines(path, raw.rejects) for path in splits)
     wanted = {line.strip() for _, line in chain.from_iterable(lines)}
 
     def add_query(query: str, record: Record) -> None:
@@ -92,8 +85,8 @@ def _convert_graph(
         raw.counts["queries"] += 1
         _write_links(record, query, options, raw)
 
-    conversion.each_member(metadata, add_paper)
-    conversion.each_member(graph, add_query)
+    raw.each_member(metadata, lambda identifier, record: raw.titled(record, identifier))
+    raw.each_member(graph, add_query)
     raw.counts[f"queries of the splits that {GRAPH} lacks"] = len(wanted)
 
 

@@ -15,9 +15,9 @@ from scimult.data.importers import FORMATS, ImportedPaper, guess_format, read_pa
 from scimult.data.importers.columns import TABLES, Columns
 from scimult.data.importers.paper import FIELDS, year_of
 from scimult.data.importers.shapes import person
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record
 from scimult.errors import DataError, one_of
-from scimult.preparation.config import Dangling, Name, PairTable
+from scimult.preparation.config import CitationTable, Dangling, Name, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.beir import write_judgment
 from scimult.preparation.sources.conversion import Conversion
@@ -88,12 +88,7 @@ class PapersFile(TableFile):
     """
 
     format: str | None = None
-    cited: PairTable = "citations"
-
-    @field_validator("cited")
-    @classmethod
-    def _check_cited(cls, name: str) -> str:
-        return one_of("kind of citation", name, ("citations", "references"))
+    cited: CitationTable = "citations"
 
     @field_validator("format")
     @classmethod
@@ -164,21 +159,21 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
 
     def fill(raw: RawSource) -> None:
         def rows(what: str) -> Iterator[Record]:
-            return _rows(what, tables[what], paths[what], conversion.rejects, raw.notes)
+            return _rows(what, tables[what], paths[what], raw)
 
         if options.labels is not None:
-            conversion.each(rows("labels"), lambda row: _label(row, raw))
-        imported = _imported(options.papers, paths["papers"], conversion.rejects, raw)
+            raw.each(rows("labels"), partial(_label, raw=raw))
+        imported = _imported(options.papers, paths["papers"], raw)
         papers = imported or rows("papers")
-        conversion.each(papers, lambda row: _paper(row, options, raw))
+        raw.each(papers, lambda row: _paper(row, options, raw))
         for what, write in (("citations", raw.citation), ("references", raw.reference)):
             if getattr(options, what) is not None:
-                conversion.each(rows(what), partial(_edge, write=write))
+                raw.each(rows(what), partial(_edge, write=write))
         if options.links is not None:
-            conversion.each(rows("links"), lambda row: _link(row, raw))
+            raw.each(rows("links"), lambda row: _link(row, raw))
         if options.queries is not None:
-            conversion.each(rows("queries"), lambda row: _query(row, raw))
-            conversion.each(rows("judgments"), lambda row: write_judgment(row, raw))
+            raw.each(rows("queries"), lambda row: _query(row, raw))
+            raw.each(rows("judgments"), lambda row: write_judgment(row, raw))
 
     pairs: tuple[Makes, ...] = ("citations", "links", "judgments")
     makes = [what for what in pairs if getattr(options, what) is not None]
@@ -195,9 +190,7 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
     )
 
 
-def _imported(
-    papers: PapersFile, paths: Sequence[Path], rejects: Rejects, raw: RawSource
-) -> Iterator[Record] | None:
+def _imported(papers: PapersFile, paths: Sequence[Path], raw: RawSource) -> Iterator[Record] | None:
     """Return the papers of files that others made, under our names; ``None`` for plain tables."""
     if papers.format is None:
         container, shape = guess_format(paths[0])
@@ -208,7 +201,7 @@ def _imported(
         format=papers.format,
         columns=papers.columns,
         separator=papers.separator,
-        rejects=rejects,
+        rejects=raw.rejects,
     )
     return _as_records(read, raw)
 
@@ -221,9 +214,7 @@ def _as_records(papers: Iterable[ImportedPaper], raw: RawSource) -> Iterator[Rec
         yield Record(paper.place.file, paper.place.line, {n: getattr(paper, n) for n in FIELDS})
 
 
-def _rows(
-    what: str, table: TableFile, paths: Sequence[Path], rejects: Rejects, notes: list[str]
-) -> Iterator[Record]:
+def _rows(what: str, table: TableFile, paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
     """Yield the rows of a table under our names; note which of its columns are not read.
 
     Raises
@@ -237,11 +228,11 @@ def _rows(
     names = {name: column for name, column in (own | table.columns).items() if column is not None}
     needed = [old for new, old in names.items() if COLUMNS[what][new] or new in table.columns]
     columns = Columns(paths, names, needed)
-    yield from columns.read(rejects)
+    yield from columns.read(raw.rejects)
     unread = columns.unread()
     _check_seen(paths[0], what, table, names, columns.seen, unread)
     if unread:
-        notes.append(f"{table.file}: columns not read: {_listed(unread)}")
+        raw.notes.append(f"{table.file}: columns not read: {_listed(unread)}")
 
 
 def _check_seen(
@@ -294,11 +285,9 @@ def _paper(record: Record, options: TableOptions, raw: RawSource) -> None:
     separator = options.papers.separator
     identifier = record.identifier("id")
     labels = distinct(_list(record, "labels", separator))
-    raw.paper(
+    raw.titled(
         record,
         identifier,
-        record.text("title", ""),
-        record.text("abstract", ""),
         authors=_list(record, "authors", separator),
         venue=record.text("venue", ""),
         year=year_of(record),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scimult.data.lines import Record, Rejects
+from scimult.data.lines import Record
 from scimult.preparation.sources.raw import RawSource
 
 ID_FIELDS = ("corpus_id", "doc_id", "paper_id", "sha", "id")
@@ -75,11 +75,9 @@ def write_paper(paper: Record, raw: RawSource) -> str:
     """
     identifier = paper_id(paper)
     has_year, has_authors = (bool(paper.fields.get(name)) for name in ("year", "author_names"))
-    raw.paper(
+    raw.titled(
         paper,
         identifier,
-        paper.text("title", ""),
-        paper.text("abstract", ""),
         authors=[name for name in paper.strings("author_names") if name] if has_authors else (),
         venue=paper.text("venue", ""),
         year=int(paper.number("year")) if has_year else None,
@@ -104,7 +102,7 @@ def write_triple(record: Record, raw: RawSource) -> None:
     raw.link(record, query, positive, 1, negative)
 
 
-def scored_papers(record: Record, raw: RawSource, rejects: Rejects) -> list[tuple[str, float]]:
+def scored_papers(record: Record, raw: RawSource) -> list[tuple[str, float]]:
     """Write the papers of a row's ``candidates``; return their ids and scores.
 
     A candidate without a text or a score is rejected by itself.
@@ -115,10 +113,10 @@ def scored_papers(record: Record, raw: RawSource, rejects: Rejects) -> list[tupl
         If the row has no list of candidates.
     """
     candidates = inner_list(record, "candidates")
-    return list(rejects.keep(candidates, lambda c: (write_paper(c, raw), c.number("score"))))
+    return list(raw.rejects.keep(candidates, lambda c: (write_paper(c, raw), c.number("score"))))
 
 
-def write_candidates(record: Record, raw: RawSource, rejects: Rejects) -> None:
+def write_candidates(record: Record, raw: RawSource) -> None:
     """Write one row ``{query, candidates}``: a paper and papers with a score.
 
     Raises
@@ -128,5 +126,5 @@ def write_candidates(record: Record, raw: RawSource, rejects: Rejects) -> None:
     """
     query = write_paper(inner(record, "query"), raw)
     raw.counts["queries"] += 1
-    for paper, score in scored_papers(record, raw, rejects):
+    for paper, score in scored_papers(record, raw):
         raw.link(record, query, paper, score)

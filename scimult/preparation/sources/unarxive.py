@@ -90,13 +90,12 @@ def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
     for name, together in (("unarxive", False), ("unarxive-doc2doc", True)):
         objectives = [objective for objective in apart if apart[objective] == together]
         if objectives:
-            fill = partial(_fill, conversion, options, objectives, paths)
+            fill = partial(_fill, options, objectives, paths)
             makes = [_MAKES[objective] for objective in objectives]
             conversion.write(name, paths, fill, makes, dangling=usual, namespace="unarxive")
 
 
 def _fill(
-    conversion: Conversion,
     options: UnarxiveOptions,
     objectives: Sequence[Objective],
     paths: Sequence[Path],
@@ -110,7 +109,7 @@ def _fill(
             _sentences(record, write, options.min_words, raw)
 
     for path in paths:
-        conversion.each(read_jsonl(path, conversion.rejects), add)
+        raw.each(read_jsonl(path, raw.rejects), add)
 
 
 def _paper(record: Record, cites: bool, raw: RawSource) -> None:

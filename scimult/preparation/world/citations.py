@@ -17,21 +17,13 @@ _MEMORY_YEARS = 2.5  # short, because popularity pulls towards old papers
 _COPIED = 0.25
 
 
-def make_citations(
-    settings: WorldSettings, tree: FieldTree, papers: Sequence[Paper]
-) -> list[IntArray]:
-    """Return, for each paper, the sorted rows of the earlier papers that it cites.
+class CitationMaker:
+    """Walks through the papers in order of publication and remembers what was cited.
 
-    A first part of the references is drawn from all earlier papers that share a concept,
-    with weight topic squared x recency x (1 + citations so far) (preferential
-    attachment). The rest is copied from the reference lists of that first part, as far as
-    it shares a concept too.
+    A first part of the references of a paper is drawn from all earlier papers that share a concept,
+    with weight topic squared x recency x (1 + citations so far) (preferential attachment). The rest
+    is copied from the reference lists of that first part, as far as it shares a concept too.
     """
-    return _CitationMaker(settings, tree, papers).make()
-
-
-class _CitationMaker:
-    """Walks through the papers in order of publication and remembers what was cited."""
 
     def __init__(self, settings: WorldSettings, tree: FieldTree, papers: Sequence[Paper]) -> None:
         self._papers = papers
@@ -45,6 +37,7 @@ class _CitationMaker:
         self._references: list[IntArray] = []
 
     def make(self) -> list[IntArray]:
+        """Return, for each paper, the sorted rows of the earlier papers that it cites."""
         for row, paper in enumerate(self._papers):
             cited = self._cite(row, paper)
             self._citations[cited] += 1

@@ -58,12 +58,7 @@ class FieldTree:
         return [index for index, child in enumerate(self.fields) if child.parent == field]
 
 
-def make_fields(settings: WorldSettings, words: WordMaker) -> FieldTree:
-    """Return the tree of fields of a world."""
-    return _TreeBuilder(settings, words).build()
-
-
-class _TreeBuilder:
+class TreeBuilder:
     """Collects fields and concepts while the tree is walked from the top."""
 
     def __init__(self, settings: WorldSettings, words: WordMaker) -> None:
@@ -73,6 +68,7 @@ class _TreeBuilder:
         self._concepts: list[Concept] = []
 
     def build(self) -> FieldTree:
+        """Return the tree of fields of a world."""
         for _ in range(self._settings.coarse_fields):
             heads = [self._words.noun() for _ in range(_HEADS_PER_COARSE_FIELD)]
             coarse = self._add(COARSE, self._words.field(), None, heads)

@@ -30,12 +30,7 @@ class Paper:
     venue: str
 
 
-def make_papers(settings: WorldSettings, tree: FieldTree, words: WordMaker) -> list[Paper]:
-    """Return the papers of a world, oldest first."""
-    return _PaperMaker(settings, tree, words).make()
-
-
-class _PaperMaker:
+class PaperMaker:
     """Holds the communities (authors and venues by field) from which papers are drawn."""
 
     def __init__(self, settings: WorldSettings, tree: FieldTree, words: WordMaker) -> None:
@@ -56,6 +51,7 @@ class _PaperMaker:
         self._venues = {field: self._venue_names(field) for field in tree.level(MIDDLE)}
 
     def make(self) -> list[Paper]:
+        """Return the papers of a world, oldest first."""
         return [self._paper(year) for year in self._years()]
 
     def _years(self) -> list[int]:

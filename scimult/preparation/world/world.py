@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scimult.preparation.world.citations import make_citations
-from scimult.preparation.world.fields import FieldTree, make_fields
-from scimult.preparation.world.papers import Paper, make_papers
+from scimult.preparation.world.citations import CitationMaker
+from scimult.preparation.world.fields import FieldTree, TreeBuilder
+from scimult.preparation.world.papers import Paper, PaperMaker
 from scimult.preparation.world.queries import Query, Searcher
 from scimult.preparation.world.sentences import TEMPLATE_WORDS, Writer
 from scimult.preparation.world.settings import WorldSettings, stream
@@ -37,8 +37,8 @@ class World:
 def make_world(settings: WorldSettings) -> World:
     """Return the world of these settings: a pure function, the same on every machine."""
     words = WordMaker(stream(settings, "words"), TEMPLATE_WORDS)
-    tree = make_fields(settings, words)
-    papers = make_papers(settings, tree, words)
+    tree = TreeBuilder(settings, words).build()
+    papers = PaperMaker(settings, tree, words).make()
     writer = Writer(settings, tree, words)
     first_held_out = sum(
         paper.year <= settings.last_year - settings.held_out_years for paper in papers
@@ -53,7 +53,7 @@ def make_world(settings: WorldSettings) -> World:
         settings=settings,
         tree=tree,
         papers=papers,
-        references=make_citations(settings, tree, papers),
+        references=CitationMaker(settings, tree, papers).make(),
         first_held_out=first_held_out,
         paper_texts=[writer.paper(paper) for paper in papers],
         labels=[writer.label(field) for field in range(len(tree.fields))],

@@ -13,7 +13,7 @@ from scimult.config import validate
 from scimult.data.prepared import PreparedData
 from scimult.errors import ConfigError, DataError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
-from scimult.preparation.metadata import Metadata
+from tests.prepared_folders import Metadata, citations, shown
 from tests.raw_corpus import CITATIONS, PAPERS, raw_config, write_jsonl, write_raw, write_tsv
 
 TITLE = "A title that two papers of this corpus share"
@@ -122,7 +122,7 @@ def test_judged_links_and_their_scores_follow_their_papers(root: Path, tmp_path:
     assert file.queries.tolist() == [one]
     assert file.positives[0].tolist() == [three]
     assert file.negatives[0].tolist() == [four]
-    assert [one, five] in data.citations().tolist()
+    assert [one, five] in citations(data).tolist()
     teacher = data.teacher_scores()
     assert teacher is not None
     assert len(teacher) == 2
@@ -133,7 +133,7 @@ def test_judged_links_and_their_scores_follow_their_papers(root: Path, tmp_path:
     tree["hygiene"] = evaluation
     data, _ = build_dataset(validate(DatasetConfig, tree), tmp_path / "clean")
     assert data.teacher_scores() is None
-    assert all(data.texts.text(row).kind == "query" for row in data.shown()[:, 0])
+    assert all(data.texts.text(row).kind == "query" for row in shown(data)[:, 0])
     assert not [len(file) for file in data.pairs("train") if file.source == "judged" and len(file)]
 
 

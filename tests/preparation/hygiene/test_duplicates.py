@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +13,21 @@ from hypothesis import strategies as st
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.preparation.hygiene.config import HygieneConfig
 from scimult.preparation.hygiene.duplicates import (
-    Duplicates,
     _keepers,
     compute_keys,
     find_duplicates,
 )
 from scimult.preparation.hygiene.normal_forms import doi_key, title_key
-from scimult.types import Text
+from scimult.types import IntArray, Text
 
 ABSTRACT = " ".join(f"word{number}" for number in range(40))
 OTHER = " ".join(f"term{number}" for number in range(40))
 TITLE = "A long enough title of a paper"
 
 
-def _find(folder: Path, texts: list[Text], dois: list[str | None] | None = None) -> Duplicates:
+def _find(
+    folder: Path, texts: list[Text], dois: list[str | None] | None = None
+) -> tuple[IntArray, Counter[str]]:
     with TextStoreWriter(folder) as writer:
         for number, text in enumerate(texts):
             writer.add(f"t:{number}", text)
@@ -74,8 +76,8 @@ def test_papers_of_one_doi_title_or_text_are_one(tmp_path: Path) -> None:
     ]
     dois = [None, "10.1/X", None, None, "https://doi.org/10.1/x", None]
     found = _find(tmp_path, texts, dois)
-    assert found.keeper_N.tolist() == [0, 1, 0, 0, 1, 5]
-    assert {k: v for k, v in found.counts.items() if v} == {
+    assert found[0].tolist() == [0, 1, 0, 0, 1, 5]
+    assert {k: v for k, v in found[1].items() if v} == {
         "duplicates by doi": 1,
         "duplicates by title": 1,
         "duplicates by near": 1,
@@ -90,13 +92,13 @@ def test_one_title_over_two_abstracts_is_two_papers(tmp_path: Path) -> None:
         Text("paper", TITLE, OTHER + " and more"),
     ]
     found = _find(tmp_path, texts)
-    assert found.keeper_N.tolist() == [0, 1, 0, 1]
-    assert found.counts["same title, other abstract"] == 1
+    assert found[0].tolist() == [0, 1, 0, 1]
+    assert found[1]["same title, other abstract"] == 1
 
 
 def test_the_one_with_an_abstract_stands_for_the_others(tmp_path: Path) -> None:
     texts = [Text("paper", TITLE), Text("paper", TITLE, ABSTRACT), Text("paper", TITLE, ABSTRACT)]
-    assert _find(tmp_path, texts).keeper_N.tolist() == [1, 1, 1]
+    assert _find(tmp_path, texts)[0].tolist() == [1, 1, 1]
 
 
 def test_short_titles_and_labels_are_left_alone_and_queries_are_one(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_short_titles_and_labels_are_left_alone_and_queries_are_one(tmp_path: Pa
         Text("query", "Maps"),
         Text("paper", TITLE, ABSTRACT),
     ]
-    assert _find(tmp_path, texts).keeper_N.tolist() == [0, 1, 2, 3, 4, 4, 6]
+    assert _find(tmp_path, texts)[0].tolist() == [0, 1, 2, 3, 4, 4, 6]
 
 
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=20), st.integers())

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scimult.data.manifest import OverlapEntry
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.errors import DataError
-from scimult.preparation.hygiene.config import HygieneConfig
+from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
 from scimult.preparation.hygiene.evaluation_sets import find_sets, read_set
-from scimult.preparation.hygiene.overlap import ROLES, Overlap, find_overlap
-from scimult.types import Text
+from scimult.preparation.hygiene.overlap import ROLES, find_overlap
+from scimult.types import BoolArray, Text
 from tests.benchmark_sets import write_fields, write_links, write_search
 from tests.raw_corpus import write_jsonl, write_tsv
 
@@ -35,7 +36,9 @@ def sets(tmp_path: Path) -> Path:
     return root
 
 
-def _overlap(folder: Path, sets: Path, texts: list[Text], doi: str | None = None) -> Overlap:
+def _overlap(
+    folder: Path, sets: Path, texts: list[Text], doi: str | None = None
+) -> tuple[list[OverlapEntry], dict[EvaluationRole, BoolArray]]:
     with TextStoreWriter(folder) as writer:
         for number, text in enumerate(texts):
             writer.add(f"t:{number}", text)
@@ -53,12 +56,12 @@ def test_what_is_the_same_is_found_by_role_and_way(sets: Path, tmp_path: Path) -
         Text("paper", "Short request", ""),
     ]
     found = _overlap(tmp_path, sets, texts)
-    (report,) = found.sets
-    assert report.name == "deep/cite"
+    (report,) = found[0]
+    assert report.set == "deep/cite"
     assert report.texts == {"query": 2, "answer": 1, "candidate": 1}
     assert report.found == {"query": 2, "answer": 0, "candidate": 1}
     assert report.ways == {"title": 2, "text": 1}
-    rows = {role: np.flatnonzero(found.rows[role]).tolist() for role in ROLES}
+    rows = {role: np.flatnonzero(found[1][role]).tolist() for role in ROLES}
     assert rows == {"query": [1, 3], "answer": [], "candidate": [4]}
 
 
@@ -69,15 +72,15 @@ def test_a_text_with_few_words_changed_is_found(sets: Path, tmp_path: Path) -> N
     with TextStoreWriter(tmp_path) as writer:
         writer.add("t:0", other)
     found = find_overlap(TextStore.open(tmp_path), sets, [None], config)
-    assert found.sets[0].ways == {"near": 1}
-    assert found.rows["answer"].tolist() == [True]
+    assert found[0][0].ways == {"near": 1}
+    assert found[1]["answer"].tolist() == [True]
 
 
 def test_a_doi_is_enough(sets: Path, tmp_path: Path) -> None:
     papers = [{"id": "1", "title": "Known elsewhere", "abstract": "", "doi": "doi:10.1/AB"}]
     write_jsonl(sets / "fields/papers.jsonl", papers)
     found = _overlap(tmp_path, sets, [Text("paper", "Other", "Text.")], "https://doi.org/10.1/ab")
-    assert {report.name: report.ways for report in found.sets}["fields"] == {"doi": 1}
+    assert {report.set: report.ways for report in found[0]}["fields"] == {"doi": 1}
 
 
 def test_the_sets_of_the_evaluation_are_read(tmp_path: Path) -> None:

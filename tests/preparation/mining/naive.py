@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scimult.data.pairs import known_positives
-from scimult.data.prepared import PreparedData
-from scimult.preparation.metadata import Metadata
+from scimult.data.prepared import PreparedData, read_triples
 from scimult.preparation.mining.hashing import key
 from scimult.preparation.mining.plans import DRAWS
+from tests.prepared_folders import Metadata, citations, shown
 
 Pairs = Collection[tuple[int, int]]
 Group = tuple[int, tuple[int, ...]]
@@ -57,9 +57,9 @@ class World:
                 (int(query), tuple(positives.tolist()))
                 for query, positives in zip(pairs.queries, pairs.positives, strict=True)
             ],
-            {(a, b) for a, b in data.citations().tolist()},
-            {(a, b) for a, b in data.shown().tolist()},
-            {(a, b, c) for a, b, c in data.triples().tolist()},
+            {(a, b) for a, b in citations(data).tolist()},
+            {(a, b) for a, b in shown(data).tolist()},
+            {(a, b, c) for a, b, c in read_triples(data.folder).tolist()},
             rows,
             labels,
             tuple(labels) if entry.part == "labels" else tuple(papers),
@@ -140,7 +140,7 @@ def known_of(data: PreparedData, task: str, part: str) -> set[tuple[int, int]]:
     known = known_positives([file for file in files if file.task == task])
     pairs = {(query, row) for query, rows in known.items() for row in rows.tolist()}
     if part == "citations":
-        pairs |= {(a, b) for a, b in data.citations().tolist()}
+        pairs |= {(a, b) for a, b in citations(data).tolist()}
     if part == "labels":
         lists = Metadata.open(data.folder, len(data.texts)).labels
         pairs |= set(zip(lists.owners.tolist(), lists.values.tolist(), strict=True))

@@ -15,11 +15,11 @@ from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
-from scimult.preparation.metadata import Metadata
 from scimult.preparation.mining.citation_embedding import citation_embedding
 from scimult.preparation.mining.config import MiningConfig
 from scimult.preparation.mining.mine import mine_again
 from scimult.types import FloatArray, Role, Similarity, Text
+from tests.prepared_folders import Metadata
 from tests.raw_corpus import CITATIONS, PAPERS, raw_config, write_jsonl, write_raw, write_tsv
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.errors import ConfigError, DataError
+from scimult.preparation.mining.dense import CrossEncoderVeto
 from scimult.preparation.mining.pools import Groups
 from scimult.preparation.mining.ranked import RankWindow, encode_to_file, look_up
-from scimult.preparation.mining.veto import CrossEncoderVeto
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.retrieval.exact import ExactIndex

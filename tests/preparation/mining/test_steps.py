@@ -19,10 +19,10 @@ from scimult.errors import ConfigError, DataError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.mining import steps as mining_steps
 from scimult.preparation.mining.config import MiningConfig
+from scimult.preparation.mining.dense import content_of_model
 from scimult.preparation.mining.hashing import ALL_KEYS, key
 from scimult.preparation.mining.mine import mine_again, mine_shard
 from scimult.preparation.mining.steps import Shard, _FileMiner
-from scimult.preparation.mining.veto import content_of_model
 from scimult.preparation.steps import Steps
 from scimult.types import FloatArray, Role, Similarity, Text
 from tests.raw_corpus import CITATIONS, raw_config, write_raw, write_tsv

@@ -9,7 +9,7 @@ import pytest
 
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
-from scimult.preparation.metadata import Metadata
+from tests.prepared_folders import Metadata, citations
 from tests.public import Content, run, table
 
 
@@ -98,7 +98,7 @@ def test_references_serve_mining_and_are_not_trained(tmp_path: Path) -> None:
     data = found.prepare(tmp_path / "out")
     assert [file.task for file in data.pairs("train")] == ["classification"]
     ids = data.texts.ids
-    assert [(ids[a], ids[b]) for a, b in data.citations()] == [
+    assert [(ids[a], ids[b]) for a, b in citations(data)] == [
         ("maple-mag:2", "maple-mag:1"),
         ("maple-mag:3", "maple-mag:1"),
     ]

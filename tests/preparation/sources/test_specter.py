@@ -10,7 +10,7 @@ import pytest
 
 from scimult.data.negatives import NO_NEGATIVE
 from scimult.data.pair_streams import pair_streams
-from scimult.data.prepared import PreparedData
+from scimult.data.prepared import PreparedData, read_triples
 from scimult.errors import DataError
 from scimult.preparation.sources.raw import text_id
 from tests.public import Content, run
@@ -155,7 +155,7 @@ def test_a_drawn_negative_was_released_with_its_positive(
         expected = {tuple(text_id(f"On {name}", "Text.") for name in triple) for triple in RELEASED}
     data = found.prepare(tmp_path / "out", hygiene={"duplicates": duplicates})
     assert _drawn_triples(data, 40) == expected
-    assert len(data.triples()) == len(RELEASED)
+    assert len(read_triples(data.folder)) == len(RELEASED)
     # One pair for each (query, positive), however many negatives came with it.
     assert sum(entry.pairs for entry in data.manifest.pairs) == 4
 
@@ -179,7 +179,7 @@ def test_negatives_of_a_row_with_several_positives_are_the_anchors(tmp_path: Pat
     (file,) = data.pairs("train")
     assert len(file) == 1
     assert (file.positives.lengths[0], file.negatives.lengths[0]) == (3, 2)
-    assert len(data.triples()) == 0
+    assert len(read_triples(data.folder)) == 0
     assert not (data.folder / "triples.arrow").exists()
 
 

@@ -1,0 +1,61 @@
+"""What a prepared folder says of its papers, as the tests compare it: read in one piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from scimult.data.prepared import PreparedData
+from scimult.data.ragged import Ragged
+from scimult.data.text_store import open_arrow
+from scimult.preparation.metadata import FILE_NAME, NONE, VERSION, read_years
+from scimult.types import IntArray
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Metadata by row of the text store; rows that are no papers have none."""
+
+    authors: Ragged
+    venues: Ragged
+    labels: Ragged
+    years: IntArray
+
+    @classmethod
+    def open(cls, folder: Path | str, count: int) -> Metadata:
+        """Read ``metadata.arrow`` of a prepared folder whose text store has ``count`` rows."""
+        table = open_arrow(Path(folder) / FILE_NAME, "metadata", VERSION).combine_chunks()
+        rows = table.column("row").to_numpy()
+        authors, labels = (table.column(name).chunk(0) for name in ("authors", "labels"))
+        venues = table.column("venue").chunk(0).indices.fill_null(NONE).to_numpy().astype(np.int64)
+        has_venue = venues != NONE
+        return cls(
+            authors=_spread(authors, authors.values.indices, rows, count),
+            venues=Ragged.from_pairs(rows[has_venue], venues[has_venue], count),
+            labels=_spread(labels, labels.values, rows, count),
+            years=read_years(folder, count),
+        )
+
+
+def _spread(lists: pa.LargeListArray, values: pa.Array, rows: IntArray, count: int) -> Ragged:
+    """Return the lists of some rows as lists of all ``count`` rows."""
+    compact = Ragged(values.to_numpy().astype(np.int64), lists.offsets.to_numpy())
+    return Ragged.from_pairs(rows[compact.owners], compact.values, count)
+
+
+def citations(data: PreparedData) -> IntArray:
+    """Return all citation edges as rows ``(citing, cited)``."""
+    return _columns(data.folder / "citations.arrow", "citations")
+
+
+def shown(data: PreparedData) -> IntArray:
+    """Return ``(query, paper)`` rows of papers shown or judged, but not positive."""
+    return _columns(data.folder / "shown.arrow", "shown")
+
+
+def _columns(path: Path, what: str) -> IntArray:
+    columns = open_arrow(path, what, VERSION).columns
+    return np.stack([column.to_numpy() for column in columns], axis=1)
