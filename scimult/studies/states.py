@@ -127,6 +127,8 @@ def state_table(plan: Plan, states: Sequence[State]) -> Table:
     unknown = len(states) - len(known)
     note = f"{sum(known):.2f} hours of one rank are left"
     if unknown:
-        note += f", beside {unknown} models of which nothing is known yet"
+        note += f", and what {unknown} models take, which the first of their kind will tell"
+    if unknown and not sum(known):
+        note = "How long it takes is known once the first model is trained and evaluated"
     headings = ["model", "state", "steps", "sets scored", "hours left"]
     return Table(f"Study {plan.study.name}: {plan.out}", headings, 2, rows, [f"{note}."])

@@ -208,6 +208,13 @@ def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
     assert not (folder / "refused").exists()
 
 
+def test_a_dry_run_of_what_nothing_is_known_of_says_so(folder: Path) -> None:
+    result = call(write_study(folder, "fresh"), "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "known once the first model is trained" in " ".join(result.stdout.split())
+    assert "0.00 hours" not in result.stdout
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
