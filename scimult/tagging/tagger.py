@@ -132,9 +132,7 @@ class Tagger:
         one_of("hierarchy", hierarchy, get_args(Hierarchy))
         given = {} if isinstance(model, SciMult) else dict(settings or {})
         encoder = _opened(model, device, dtype, given)
-        if (encoder.kind(task, "query"), encoder.kind(task, "candidate")) != ("paper", "label"):
-            fix = "name a task that ranks labels for papers, such as classification"
-            raise ConfigError("no task for labels", value=task, fix=fix)
+        encoder.tasks.check_labels(task)
         reader = TagReader(vocabulary, closed=hierarchy != "flat", drop_unknown=drop_unknown)
         ids, texts, tags_NC = tagged_papers(papers, reader)
         if ids:
