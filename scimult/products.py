@@ -37,8 +37,8 @@ def products(x_ND: Tensor, y_MD: Tensor) -> Tensor:
         starts, columns = _all_pairs(len(x_ND), len(y_MD))
         return products_at(x_ND, y_MD, starts, columns).view(len(x_ND), len(y_MD))
     if len(y_MD) and (multiplies_by_onednn() or (len(y_MD) <= _FEW_FOR_AVX2 and _has_avx2())):
-        products_NM: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, y_MD, None, "none", [], "")
-        return products_NM
+        found_NM: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, y_MD, None, "none", [], "")
+        return found_NM
     return torch.mm(x_ND, y_MD.T)
 
 
@@ -59,8 +59,8 @@ def products_at(x_ND: Tensor, y_MD: Tensor, starts: Tensor, columns_P: Tensor) -
     shape = len(x_ND), len(y_MD)
     zeros_P = torch.zeros(len(columns_P))
     pairs = torch.sparse_csr_tensor(starts, columns_P, zeros_P, shape, check_invariants=False)
-    products_P: Tensor = torch.sparse.sampled_addmm(pairs, x_ND, y_MD.T, beta=0.0).values()
-    return products_P
+    found_P: Tensor = torch.sparse.sampled_addmm(pairs, x_ND, y_MD.T, beta=0.0).values()
+    return found_P
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class ByteMatrix:
         """
         zeros_M = torch.zeros(len(self.steps_M), dtype=torch.int32)
         weights = self.packed, self.steps_M, zeros_M, self.bias_M
-        products_NM: Tensor = torch.ops.onednn.qlinear_pointwise(
+        found_NM: Tensor = torch.ops.onednn.qlinear_pointwise(
             bytes_ND, 1.0, _ZERO, *weights, 1.0, 0, torch.float32, "none", [], ""
         )
-        return products_NM
+        return found_NM
 
 
 @cache
@@ -112,12 +112,12 @@ def multiplies_bytes() -> bool:
     numbers_MD = torch.tensor([[127], [-127]], dtype=torch.int8).repeat(1, 64)
     bytes_ND = torch.tensor([[255], [1]], dtype=torch.uint8).repeat(1, 64)
     try:
-        products_NM = ByteMatrix.of(numbers_MD, torch.ones(2), torch.zeros(2)).products(bytes_ND)
+        found_NM = ByteMatrix.of(numbers_MD, torch.ones(2), torch.zeros(2)).products(bytes_ND)
     # The operators are those of torch's own compiler; no release promises them.
     except (AttributeError, RuntimeError, NotImplementedError, TypeError):
         return False
     wanted = 64 * 127 * 127
-    return products_NM.tolist() == [[wanted, -wanted], [-wanted, wanted]]
+    return found_NM.tolist() == [[wanted, -wanted], [-wanted, wanted]]
 
 
 @cache
@@ -168,8 +168,8 @@ def _packs(weight: Tensor) -> bool:
 
 
 def _packed_linear(packed: Tensor, bias: Tensor | None, x_ND: Tensor) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, packed, bias, "none", [], "")
-    return product
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, packed, bias, "none", [], "")
+    return found
 
 
 @lru_cache(maxsize=4)
