@@ -23,7 +23,7 @@ from scimult.checkpoints.pretrained import Pretrained, read_folder, tokenizer_fo
 from scimult.checkpoints.reading import find_model_folder
 from scimult.checkpoints.weights import load_strictly, read_weights_file
 from scimult.config import validate
-from scimult.errors import CheckpointError, ConfigError, UnknownNameError
+from scimult.errors import CheckpointError, ConfigError, one_of
 from scimult.files import read_json, sha256
 from scimult.models import Encoder, EncoderConfig
 from scimult.tasks import Routing, TaskSet, named_tasks, route_names
@@ -140,8 +140,8 @@ def _route_adapters(
     sides = get_args(Role)
     for key in adapters:
         side = key.partition("/")[2]
-        if "/" in key and side not in sides:
-            raise UnknownNameError(f"side of the adapter {key!r}", side, sides)
+        if "/" in key:
+            one_of(f"side of the adapter {key!r}", side, sides)
     names = list(dict.fromkeys(key.partition("/")[0] for key in adapters))
     tasks = named_tasks(names)
     routing: Routing = "task_and_side" if any("/" in key for key in adapters) else "task"

@@ -55,6 +55,15 @@ def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
         return read_collection(path, kind, rejects)
 
 
+def read_labels(path: Path, skip_bad: bool) -> list[dict[str, str]]:
+    """Read labels as a library and its service take them."""
+    space = open_collection(path, "label", skip_bad)
+    return [
+        {"id": name, "name": text.title, "definition": text.body}
+        for name, text in zip(space.ids, space.texts, strict=True)
+    ]
+
+
 def embed(
     model: SciMult, collection: Collection, task: str, role: Role, no_cache: bool
 ) -> FloatArray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.common import open_collection
+from scimult.cli.common import read_labels
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, DataError
 
@@ -138,14 +138,7 @@ def known_labels(
             return OfTagger(Opened.open(tagger, model=model))
         except DataError:
             return OfTagger(Opened.open(tagger, device=device))
-    if labels is None:
-        return None
-    space = open_collection(labels, "label", skip_bad)
-    named = [
-        {"id": name, "name": text.title, "definition": text.body}
-        for name, text in zip(space.ids, space.texts, strict=True)
-    ]
-    return LabelSpace(model, named)
+    return None if labels is None else LabelSpace(model, read_labels(labels, skip_bad))
 
 
 def mcp(

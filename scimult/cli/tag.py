@@ -10,7 +10,7 @@ import typer
 
 from scimult.cli import options as opt
 from scimult.cli.checks import check_output_file, check_use
-from scimult.cli.common import embed, open_collection, open_model, ranked, show_list
+from scimult.cli.common import embed, open_collection, open_model, ranked, read_labels, show_list
 from scimult.cli.in_library import where_papers_are
 from scimult.cli.output import echo
 from scimult.data.text_files import check_texts, is_table
@@ -93,11 +93,7 @@ def _of_library(
 ) -> list[dict[str, Any]]:
     from scimult.library import Library
 
-    space = open_collection(labels, "label", skip_bad)
-    named = [
-        {"id": name, "name": text.title, "definition": text.body}
-        for name, text in zip(space.ids, space.texts, strict=True)
-    ]
+    named = read_labels(labels, skip_bad)
     opened = Library.open(library, model=model, device=device)
     tagged = opened.tag(named, ids=ids, where=where, k=top, task=task)
     return [{"id": one.id, "title": one.title, "labels": one.labels.as_dicts()} for one in tagged]

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
-from scimult.errors import CheckpointError, ConfigError, UnknownNameError
+from scimult.errors import CheckpointError, one_of
 from scimult.progress import is_watched
 from scimult.types import FloatArray, Role, Similarity, Text
 
@@ -106,8 +106,7 @@ def load_spec(name_or_path: str, overrides: Sequence[str] = ()) -> EncoderSpec:
         return load_config(EncoderSpec, name_or_path, overrides)
     if "/" in name_or_path or Path(name_or_path).is_dir():
         return validate(EncoderSpec, apply_overrides({"model": name_or_path}, overrides))
-    if name_or_path not in preset_names():
-        raise UnknownNameError("encoder", name_or_path, preset_names())
+    one_of("encoder", name_or_path, preset_names())
     with resources.as_file(_presets() / f"{name_or_path}.yaml") as path:
         return load_config(EncoderSpec, path, overrides)
 
@@ -251,13 +250,10 @@ def check_keys(spec: EncoderSpec, tasks: Sequence[str]) -> None:
 
     Raises
     ------
-    ConfigError
+    UnknownNameError
         Naming the key.
     """
     known = {"default", "query", "candidate", *tasks}
     known |= {f"{task}/{role}" for task in tasks for role in ("query", "candidate")}
     for key in (*spec.prefixes, *spec.adapters):
-        if key not in known:
-            raise ConfigError(
-                "no such task or side", value=key, fix=f"use {', '.join(sorted(known))}"
-            )
+        one_of("task or side", key, known)

@@ -56,7 +56,7 @@ class Feed:
 
     def batches(self) -> Iterator[tuple[pa.Table, FloatArray]]:
         """Yield a table of id, title, abstract and columns, and vectors of shape ``(N, D)``."""
-        rows = self.state.chosen(where=self.where)
+        rows = self.state.live_rows(where=self.where)
         names = ["id", "title", "abstract", *self.types]
         for start in range(0, len(rows), ROWS):
             part = rows[start : start + ROWS]

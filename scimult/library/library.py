@@ -224,7 +224,7 @@ class Library:
 
         Labels are names, or mappings with ``id``, ``name`` and ``definition``.
         """
-        (names, texts), rows = as_labels(labels), self.state.chosen(ids, where)
+        (names, texts), rows = as_labels(labels), self.state.live_rows(ids, where)
         return list(tag_rows(self.state, self._opened.own, rows, names, texts, k=k, task=task))
 
     def add(
@@ -364,7 +364,7 @@ class Library:
 
     def ids(self, *, where: Where | None = None) -> list[str]:
         """Return the ids of all papers, or of those that a filter lets through."""
-        return self.state.papers.ids_of(self.state.chosen(None, where))
+        return self.state.papers.ids_of(self.state.live_rows(None, where))
 
     def info(self) -> dict[str, Any]:
         """Return what the library holds and what made it, by name."""

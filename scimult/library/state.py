@@ -90,25 +90,21 @@ class State:
             errors += self.shards(task).check().values()
         return errors
 
-    def live_rows(self) -> IntArray:
-        """Return the numbers of the live rows."""
-        return np.flatnonzero(self.live_N)
-
-    def chosen(self, ids: Sequence[str] | None = None, where: Where | None = None) -> IntArray:
-        """Return the rows of all papers, of those of ids, or of a filter.
+    def live_rows(self, ids: Sequence[str] | None = None, where: Where | None = None) -> IntArray:
+        """Return the rows of today's papers, of those of ids, or of a filter.
 
         Raises
         ------
         ConfigError, UnknownNameError
             If the filter is wrong.
         """
-        wanted_N = self.live_N.copy()
+        wanted_N = self.live_N
         if where is not None:
-            wanted_N &= self.papers.where(where)
+            wanted_N = wanted_N & self.papers.where(where)
         if ids is not None:
             named_N = np.zeros_like(wanted_N)
             named_N[self.papers.rows_of(ids)] = True
-            wanted_N &= named_N
+            wanted_N = wanted_N & named_N
         return np.flatnonzero(wanted_N)
 
 

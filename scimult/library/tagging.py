@@ -63,9 +63,7 @@ def tag_rows(
     ConfigError
         If the task does not rank labels for papers, or ``k`` is not positive.
     """
-    if (model.kind(task, "query"), model.kind(task, "candidate")) != ("paper", "label"):
-        fix = "name a task that ranks labels for papers, such as classification"
-        raise ConfigError("no task for labels", value=task, fix=fix)
+    model.tasks.check_labels(task)
     if k < 1:
         raise ConfigError("no list is as short", value=k, fix="ask for one label or more")
     from scimult.retrieval.exact import ExactIndex

@@ -222,7 +222,7 @@ def _papers_of(library: Library, ids: Sequence[str]) -> list[Text]:
     DataError
         If one is not in the library.
     """
-    rows = library.state.chosen(ids) if ids else np.empty(0, np.int64)
+    rows = library.state.live_rows(ids) if ids else np.empty(0, np.int64)
     papers = library.state.papers
     texts = dict(zip(papers.ids_of(rows), papers.texts_of(rows), strict=True))
     missing = [name for name in ids if name not in texts]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from scimult.errors import ConfigError, DataError, suggest
+from scimult.errors import DataError, suggest
 from scimult.inference import SciMult
 from scimult.library.tagging import as_labels
 from scimult.retrieval.exact import ExactIndex
@@ -53,11 +53,9 @@ class LabelSpace:
         labels: Iterable[str | Mapping[str, Any]],
         task: str = "classification",
     ) -> None:
-        if (model.kind(task, "query"), model.kind(task, "candidate")) != ("paper", "label"):
-            fix = "name a task that ranks labels for papers, such as classification"
-            raise ConfigError("no task for labels", value=task, fix=fix)
-        self.model, self._task = model, task
-        self._ids, self._texts = as_labels(labels)
+        model.tasks.check_labels(task)
+        self.model, self._task, self._labels = model, task, list(labels)
+        self._ids, self._texts = as_labels(self._labels)
         labels_CD = model.encode(self._texts, task=task, role="candidate")
         self._index = ExactIndex(self._ids, labels_CD, model.similarity)
         self._rows = {name: row for row, name in enumerate(self._ids)}
@@ -67,11 +65,7 @@ class LabelSpace:
 
     def on(self, model: SciMult) -> LabelSpace:
         """Return the same labels by another model."""
-        named = [
-            {"id": name, "name": text.title, "definition": text.body}
-            for name, text in zip(self._ids, self._texts, strict=True)
-        ]
-        return LabelSpace(model, named, self._task)
+        return LabelSpace(model, self._labels, self._task)
 
     def suggest(
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]

@@ -191,7 +191,7 @@ def _read(answers: Answers, ids: list[str]) -> TextsOut:
     state = answers.served.library.state
     texts = answers.texts(ids)
     columns = list(state.manifest.columns)
-    rows = state.papers.table(state.chosen(ids), ["id", *columns]).to_pylist()
+    rows = state.papers.table(state.live_rows(ids), ["id", *columns]).to_pylist()
     known = {row.pop("id"): row for row in rows}
     return TextsOut(
         papers=[

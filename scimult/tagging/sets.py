@@ -39,7 +39,7 @@ def best_first(probabilities_C: NDArray[Any], vocabulary: Vocabulary, most: int)
     return best
 
 
-def chosen(
+def select_tags(
     ranked: list[int],
     probabilities_C: NDArray[Any],
     vocabulary: Vocabulary,

@@ -23,7 +23,7 @@ from scimult.tagging.evidence import find_evidence
 from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
 from scimult.tagging.fusion import ZERO_SHOT_FUSION
 from scimult.tagging.incoming import TagReader, tagged_papers
-from scimult.tagging.sets import Hierarchy, best_first, chosen, raised
+from scimult.tagging.sets import Hierarchy, best_first, raised, select_tags
 from scimult.tagging.signals import Signals
 from scimult.tagging.training import LISTED, Fitting, TaggedPapers, blocks, enough
 from scimult.tagging.vocabulary import Vocabulary
@@ -132,9 +132,7 @@ class Tagger:
         one_of("hierarchy", hierarchy, get_args(Hierarchy))
         given = {} if isinstance(model, SciMult) else dict(settings or {})
         encoder = _opened(model, device, dtype, given)
-        if (encoder.kind(task, "query"), encoder.kind(task, "candidate")) != ("paper", "label"):
-            fix = "name a task that ranks labels for papers, such as classification"
-            raise ConfigError("no task for labels", value=task, fix=fix)
+        encoder.tasks.check_labels(task)
         reader = TagReader(vocabulary, closed=hierarchy != "flat", drop_unknown=drop_unknown)
         ids, texts, tags_NC = tagged_papers(papers, reader)
         if ids:
@@ -292,7 +290,7 @@ class Tagger:
             scores_BC = self.scores(some, vectors[rows])
             for scores_C in scores_BC:
                 ranked = best_first(scores_C, self.vocabulary, most)
-                best = chosen(
+                best = select_tags(
                     ranked[:most], scores_C, self.vocabulary, k=k if k is not None else LISTED,
                     threshold=threshold, exclude=excluded, hierarchy=how,
                 )  # fmt: skip

@@ -81,6 +81,18 @@ class TaskSet:
         one_of("role", role, get_args(Role))
         return self[name].query_kind if role == "query" else self[name].candidate_kind
 
+    def check_labels(self, name: str) -> None:
+        """Check that a task ranks labels for papers.
+
+        Raises
+        ------
+        ConfigError, UnknownNameError
+            If it does not, or is not in the set.
+        """
+        if (self[name].query_kind, self[name].candidate_kind) != ("paper", "label"):
+            fix = "name a task that ranks labels for papers, such as classification"
+            raise ConfigError("no task for labels", value=name, fix=fix)
+
     def expert(self, name: str) -> int:
         """Return the expert index of the task called ``name``."""
         return self.names.index(self[name].name)

@@ -119,7 +119,7 @@ def test_bad_descriptions(tmp_path: Path) -> None:
         load_spec("scinc")
     with pytest.raises(ConfigError, match="pooling"):
         load_spec("scincl", ["pooling=middle"])
-    with pytest.raises(ConfigError, match="no such task or side"):
+    with pytest.raises(UnknownNameError, match="unknown task or side"):
         check_keys(load_spec("e5", ["prefixes.serach=x"]), ["search"])
     empty = EncoderSpec(model=str(tmp_path), pooling="mean")
     with pytest.raises(CheckpointError, match="cannot load the encoder"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scimult.inference import SciMult
 from scimult.tagging import Concept, Tagger, Vocabulary
-from scimult.tagging.sets import best_first, chosen, raised
+from scimult.tagging.sets import best_first, raised, select_tags
 from tests.tagging.made_up import VOCABULARY, papers
 
 NEW = papers(40, seed=9)
@@ -54,9 +54,9 @@ def test_sets_are_closed_or_specific(
     ranked = best_first(found, vocabulary, len(vocabulary))
     assert sorted(ranked) == list(range(len(vocabulary)))
     options = {"k": k, "threshold": threshold, "exclude": exclude}
-    closed = chosen(ranked, found, vocabulary, hierarchy="closed", **options)
+    closed = select_tags(ranked, found, vocabulary, hierarchy="closed", **options)
     assert all(vocabulary.ancestors(row) - exclude <= set(closed) for row in closed)
-    specific = chosen(ranked, found, vocabulary, hierarchy="specific", **options)
+    specific = select_tags(ranked, found, vocabulary, hierarchy="specific", **options)
     assert not any(other in vocabulary.ancestors(row) for row in specific for other in specific)
     for rows in (closed, specific):
         assert len(rows) <= k
@@ -64,7 +64,7 @@ def test_sets_are_closed_or_specific(
         assert all(threshold is None or found[row] >= threshold for row in rows)
         assert list(found[rows]) == sorted(found[rows], reverse=True)
     # All that are above the threshold, unless k is reached or a narrower one stands for it.
-    whole = chosen(ranked, found, vocabulary, hierarchy="specific", **{**options, "k": None})
+    whole = select_tags(ranked, found, vocabulary, hierarchy="specific", **{**options, "k": None})
     above = {row for row in ranked if threshold is None or found[row] >= threshold} - exclude
     assert set(whole) == {r for r in above if not any(r in vocabulary.ancestors(o) for o in above)}
 
