@@ -38,12 +38,6 @@ def find_file(path: Path | str, kind: Kind) -> Path:
     raise DataError(f"{problem} of {', '.join(names)}", path=path, fix="name the file itself")
 
 
-def plain_or_packed(folder: Path, name: str) -> Path | None:
-    """Return the path of a file in a folder if it is there, as it is or gzipped."""
-    paths = (folder / there for there in (name, f"{name}.gz"))
-    return next((path for path in paths if path.is_file()), None)
-
-
 def check_texts(path: Path) -> list[Path]:
     """Check, without reading it, that a file or folder can hold texts; return the files meant.
 
