@@ -43,12 +43,6 @@ def is_table(path: Path) -> bool:
     return Path(path.name.removesuffix(".gz")).suffix.lower() in (".csv", ".tsv")
 
 
-def plain_or_packed(folder: Path, name: str) -> Path | None:
-    """Return the path of a file in a folder if it is there, as it is or gzipped."""
-    paths = (folder / there for there in (name, f"{name}.gz"))
-    return next((path for path in paths if path.is_file()), None)
-
-
 def check_texts(path: Path, kind: Kind = "paper") -> list[Path]:
     """Check, without reading it, that a file or folder can hold texts; return the files meant.
 

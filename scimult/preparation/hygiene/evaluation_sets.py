@@ -13,8 +13,8 @@ from pathlib import Path
 from scimult.data.judgments import PAPER, SCORE, read_judgments
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.tables import read_table
-from scimult.data.text_files import plain_or_packed
 from scimult.errors import DataError
+from scimult.files import packed_or_plain
 from scimult.preparation.hygiene.config import EvaluationRole
 from scimult.types import Text
 
@@ -46,7 +46,7 @@ def find_sets(folder: Path) -> dict[str, Path]:
         raise DataError("folder of evaluation sets does not exist", path=folder, fix="correct it")
     sets = {}
     for path in sorted([folder, *(p for p in folder.rglob("*") if p.is_dir())]):
-        has = {name for name in NAMES if plain_or_packed(path, name) is not None}
+        has = {name for name in NAMES if packed_or_plain(path / name).is_file()}
         if {"corpus.jsonl", "queries.jsonl"} <= has or "papers.jsonl" in has:
             sets[path.relative_to(folder).as_posix() if path != folder else path.name] = path
     if not sets:
@@ -57,7 +57,7 @@ def find_sets(folder: Path) -> dict[str, Path]:
 
 def set_files(folder: Path) -> list[Path]:
     """Return the files of a set that are read."""
-    files = [path for name in NAMES if (path := plain_or_packed(folder, name)) is not None]
+    files = [path for name in NAMES if (path := packed_or_plain(folder / name)).is_file()]
     return files + sorted((folder / "qrels").glob("*.tsv*"))
 
 
@@ -70,20 +70,16 @@ def read_set(folder: Path) -> Iterator[EvaluationText]:
         At the first line that cannot be read.
     """
     strict = Rejects()
-    corpus, queries = (
-        plain_or_packed(folder, "corpus.jsonl"),
-        plain_or_packed(folder, "queries.jsonl"),
-    )
-    if corpus is not None and queries is not None:
+    corpus, queries, papers, split = (packed_or_plain(folder / name) for name in NAMES)
+    if corpus.is_file() and queries.is_file():
         answers = _answers(folder, strict)
         for record in read_jsonl(corpus, strict):
             known = record.identifier("_id") in answers
             yield _evaluation_text(record, "answer" if known else "candidate", "text")
         for record in read_jsonl(queries, strict):
             yield _query(record)
-    papers, split = plain_or_packed(folder, "papers.jsonl"), plain_or_packed(folder, "split.csv")
-    if papers is not None:
-        test = None if split is None else _test_papers(split, strict)
+    if papers.is_file():
+        test = _test_papers(split, strict) if split.is_file() else None
         for record in read_jsonl(papers, strict):
             scored = test is None or record.identifier("id") in test
             yield _evaluation_text(record, "query" if scored else "candidate", "abstract")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -60,16 +60,10 @@ class RuleConfig(StrictConfig):
     share: Annotated[float, Field(gt=0)] | None = None
 
 
-class CitedByCitedConfig(RuleConfig):
-    """Papers that the positive cites."""
+class CitationConfig(RuleConfig):
+    """Papers that the positive cites, or that are cited together with it."""
 
-    rule: Literal["cited_by_cited"]
-
-
-class CoCitedConfig(RuleConfig):
-    """Papers that are cited together with the positive."""
-
-    rule: Literal["co_cited"]
+    rule: Literal["cited_by_cited", "co_cited"]
 
 
 class NeighbourLabelConfig(RuleConfig):
@@ -135,34 +129,6 @@ def _named(rule: Any) -> Any:
     return {"rule": rule} if isinstance(rule, str) else rule
 
 
-PaperRule: TypeAlias = Annotated[
-    CitedByCitedConfig
-    | CoCitedConfig
-    | CitationBandConfig
-    | BM25Config
-    | DenseConfig
-    | RandomConfig
-    | FieldConfig,
-    Field(discriminator="rule"),
-    BeforeValidator(_named),
-]
-LinkRule: TypeAlias = Annotated[
-    ShownConfig | BM25Config | DenseConfig | RandomConfig | FieldConfig,
-    Field(discriminator="rule"),
-    BeforeValidator(_named),
-]
-LabelRule: TypeAlias = Annotated[
-    NeighbourLabelConfig | BM25Config | DenseConfig | RandomConfig,
-    Field(discriminator="rule"),
-    BeforeValidator(_named),
-]
-QueryRule: TypeAlias = Annotated[
-    ShownConfig | BM25Config | DenseConfig | RandomConfig,
-    Field(discriminator="rule"),
-    BeforeValidator(_named),
-]
-
-
 def _all_or_none(rules: list[Any]) -> list[Any]:
     without = [rule.rule for rule in rules if rule.share is None]
     if 0 < len(without) < len(rules):
@@ -170,10 +136,16 @@ def _all_or_none(rules: list[Any]) -> list[Any]:
     return rules
 
 
-PaperRules = Annotated[list[PaperRule], AfterValidator(_all_or_none)]
-LinkRules = Annotated[list[LinkRule], AfterValidator(_all_or_none)]
-LabelRules = Annotated[list[LabelRule], AfterValidator(_all_or_none)]
-QueryRules = Annotated[list[QueryRule], AfterValidator(_all_or_none)]
+Rule = TypeVar("Rule")
+Rules: TypeAlias = Annotated[
+    list[Annotated[Rule, Field(discriminator="rule"), BeforeValidator(_named)]],
+    AfterValidator(_all_or_none),
+]
+Anywhere: TypeAlias = BM25Config | DenseConfig | RandomConfig
+PaperRules = Rules[CitationConfig | CitationBandConfig | Anywhere | FieldConfig]
+LinkRules = Rules[ShownConfig | Anywhere | FieldConfig]
+LabelRules = Rules[NeighbourLabelConfig | Anywhere]
+QueryRules = Rules[ShownConfig | Anywhere]
 
 
 class SourceRules(StrictConfig):
@@ -306,7 +278,7 @@ class MiningConfig(StrictConfig):
         Decides what is kept of larger pools and neighbourhoods, and what is drawn.
     """
 
-    citations: PaperRules = [CitedByCitedConfig(rule="cited_by_cited")]
+    citations: PaperRules = [CitationConfig(rule="cited_by_cited")]
     links: LinkRules = [ShownConfig(rule="shown")]
     labels: LabelRules = [NeighbourLabelConfig(rule=rule) for rule in ("cited", "author", "venue")]
     queries: QueryRules = [ShownConfig(rule="shown")]

@@ -120,12 +120,10 @@ class RuleBuilder:
         config, space, tables = self._config, pairs.namespace, self._tables
         count, near = rule.count or config.max_negatives, config.max_neighbours
         match rule:
-            case configs.CitedByCitedConfig():
+            case configs.CitationConfig():
                 tables.edges()
-                return plans.CITED_BY_CITED
-            case configs.CoCitedConfig():
-                tables.edges()
-                return plans.co_cited(near, seed)
+                co_cited = rule.rule == "co_cited"
+                return plans.co_cited(near, seed) if co_cited else plans.CITED_BY_CITED
             case configs.NeighbourLabelConfig():
                 tables.values("label")
                 labels = range(*self._data.manifest.label_rows[space])

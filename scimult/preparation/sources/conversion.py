@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from scimult.data.lines import EXAMPLES_PER_REASON, Rejects
 from scimult.data.rows import KINDS
-from scimult.data.text_files import plain_or_packed
 from scimult.errors import DataError
 from scimult.files import read_json, write_json
 from scimult.preparation.config import Dangling, PairTable, SourceConfig
@@ -102,7 +101,8 @@ class Conversion:
 
     def optional_file(self, name: str) -> Path | None:
         """Return the path of a file below the source if it is there, as it is or gzipped."""
-        return plain_or_packed(self.source, name)
+        paths = (self.source / there for there in (name, f"{name}.gz"))
+        return next((path for path in paths if path.is_file()), None)
 
     def matching(self, names: Sequence[str], fix: str = "") -> list[Path]:
         """Return the files below the source that paths and globs name, in order.

@@ -17,7 +17,7 @@ from scimult.data.importers.paper import FIELDS, year_of
 from scimult.data.importers.shapes import person
 from scimult.data.lines import Record
 from scimult.errors import DataError, one_of
-from scimult.preparation.config import CitationTable, Dangling, Name, PairTable
+from scimult.preparation.config import Dangling, Name, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.beir import write_judgment
 from scimult.preparation.sources.conversion import Conversion
@@ -88,7 +88,12 @@ class PapersFile(TableFile):
     """
 
     format: str | None = None
-    cited: CitationTable = "citations"
+    cited: PairTable = "citations"
+
+    @field_validator("cited")
+    @classmethod
+    def _check_cited(cls, name: str) -> str:
+        return one_of("kind of citation", name, ("citations", "references"))
 
     @field_validator("format")
     @classmethod

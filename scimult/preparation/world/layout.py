@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +35,6 @@ def _is_world(folder: Path) -> bool:
 
 
 WORLD = FolderKind("a generated world and nothing else", _is_world)
-
-
-@dataclass(frozen=True, slots=True)
-class RerankList:
-    """A query paper with some papers that it cites and others that it does not."""
-
-    query: int
-    cited: list[int]
-    others: list[int]
 
 
 def write_world(world: World, folder: Path | str) -> dict[str, int]:
@@ -80,28 +70,21 @@ def write_world(world: World, folder: Path | str) -> dict[str, int]:
     return files.records
 
 
-def rerank_lists(world: World) -> list[RerankList]:
-    """Return held-out query papers with cited papers and others of the same coarse field.
+def _rerank_lists(world: World) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Yield held-out query papers with cited papers and others of the same coarse field.
 
     The others are older than the query paper, as cited papers are, so that age gives
     nothing away.
     """
     settings, rng = world.settings, stream(world.settings, "rerank")
     coarse = np.array([world.tree.lineage(paper.fields[0])[-1] for paper in world.papers])
-    lists = []
     for query in _citing_queries(world):
         cited = world.references[query]
         others = np.setdiff1d(np.flatnonzero(coarse[:query] == coarse[query]), cited)
-        if len(others) < settings.rerank_others:
-            continue
-        lists.append(
-            RerankList(
-                query,
-                np.sort(rng.choice(cited, settings.rerank_cited, replace=False)).tolist(),
-                np.sort(rng.choice(others, settings.rerank_others, replace=False)).tolist(),
-            )
-        )
-    return lists
+        if len(others) >= settings.rerank_others:
+            shown = rng.choice(cited, settings.rerank_cited, replace=False)
+            beside = rng.choice(others, settings.rerank_others, replace=False)
+            yield query, shown.tolist(), beside.tolist()
 
 
 def paper_id(row: int) -> str:
@@ -161,18 +144,18 @@ def _write_citation_sets(world: World, files: _Files) -> None:
     queries = _citing_queries(world)
     files.jsonl("eval/cite/corpus.jsonl", _corpus(world, range(len(world.papers))))
     files.jsonl("eval/cite/queries.jsonl", (_query_paper(world, row) for row in queries))
-    cited = ((paper_id(row), paper_id(c), 1) for row in queries for c in world.references[row])
-    files.table("eval/cite/qrels/test.tsv", _QRELS_HEADER, cited)
+    edges = ((paper_id(row), paper_id(c), 1) for row in queries for c in world.references[row])
+    files.table("eval/cite/qrels/test.tsv", _QRELS_HEADER, edges)
 
-    lists = rerank_lists(world)
-    listed = sorted({row for entry in lists for row in (*entry.cited, *entry.others)})
+    lists = list(_rerank_lists(world))
+    listed = sorted({row for _, cited, others in lists for row in (*cited, *others)})
     scored = [
-        (paper_id(entry.query), paper_id(row), int(row in entry.cited))
-        for entry in lists
-        for row in sorted((*entry.cited, *entry.others))
+        (paper_id(query), paper_id(row), int(row in cited))
+        for query, cited, others in lists
+        for row in sorted((*cited, *others))
     ]
     files.jsonl("eval/cite_rerank/corpus.jsonl", _corpus(world, listed))
-    ranked = (_query_paper(world, entry.query) for entry in lists)
+    ranked = (_query_paper(world, query) for query, _, _ in lists)
     files.jsonl("eval/cite_rerank/queries.jsonl", ranked)
     files.table("eval/cite_rerank/candidates.tsv", _QRELS_HEADER, scored)
     relevant = (row for row in scored if row[2] == 1)
