@@ -10,11 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from scimult.data.importers import ImportedPaper, read_papers
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
+from scimult.inference.tables import rows_of
 from scimult.inference.texts import as_text
 from scimult.library.papers import ARROW_TYPES
 from scimult.retrieval.store import key_of
@@ -67,27 +69,34 @@ class Paper:
 def as_papers(items: Iterable[object]) -> Iterator[Paper]:
     """Yield what a user passed as papers; a mapping has ``id``, ``title`` and ``abstract``.
 
-    All its other fields become columns.
+    All its other fields become columns. A frame is read row by row; what is NaN is absent.
 
     Raises
     ------
     DataError
         If an item is no paper: no id, no text, text under a name that is not read.
     """
-    for place, item in enumerate(items):
+    for place, item in enumerate(rows_of(items) or items):
         if isinstance(item, Paper):
             yield item
             continue
         if not isinstance(item, Mapping):
             fix = 'pass mappings such as {"id": "p1", "title": "...", "abstract": "..."}'
             raise DataError(f"paper {place} is of type {type(item).__name__}", fix=fix)
-        name = item.get("id", item.get("_id"))
+        name = _plain(item.get("id", item.get("_id")))
         name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             fix = "give every paper an id: a string without line breaks"
             raise DataError(f"paper {place} has no id", value=name, fix=fix)
-        columns = {key: value for key, value in item.items() if key not in _READ}
-        yield Paper(name, as_text(item, "paper", place), columns)
+        known = {key: _plain(value) for key, value in item.items()}
+        columns = {key: value for key, value in known.items() if key not in _READ}
+        yield Paper(name, as_text(known, "paper", place), columns)
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell of a frame as Python has it; an absent one, NaN, as None."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and value != value else value
 
 
 def column_types(papers: Sequence[Paper], known: Mapping[str, str]) -> dict[str, str]:

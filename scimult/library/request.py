@@ -73,6 +73,10 @@ class Request:
     percentile: bool = False
 
     def __post_init__(self) -> None:
+        text: object = self.text
+        if not isinstance(text, str):
+            fix = "pass a string; several searches are several calls, ids of papers go to ids"
+            raise ConfigError("text is not a string", value=text, fix=fix)
         for name in ("ids", "only", "exclude"):
             if isinstance(getattr(self, name), str):
                 raise ConfigError(
@@ -84,7 +88,8 @@ class Request:
             fix = "give text, ids of papers, or a vector"
             problem = "both a vector and texts to search for" if given else "nothing to search for"
             raise ConfigError(problem, fix=fix)
-        if (self.k is not None and self.k < 1) or self.offset < 0:
+        page = (1 if self.k is None else self.k, self.offset)
+        if not all(hasattr(n, "__index__") for n in page) or page[0] < 1 or page[1] < 0:
             fix = "ask for one result or more, and pass over 0 or more"
             raise ConfigError("no such page", value={"k": self.k, "offset": self.offset}, fix=fix)
         if self.min_score is not None:

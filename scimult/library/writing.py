@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.library.encoded import EncodedBefore
 from scimult.library.encoding import encode_papers, spaces_of
 from scimult.library.manifest import (
@@ -142,7 +142,15 @@ class Writer:
         return seen
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Remove papers; ids that are not there are passed over."""
+        """Remove papers; ids that are not there are passed over.
+
+        Raises
+        ------
+        ConfigError
+            If ``ids`` is one string.
+        """
+        if isinstance(ids, str):
+            raise ConfigError("ids is a string", value=ids, fix="pass a list")
         names = set(ids)
         lost = [row for row, name in self._lost.items() if name in names]
         stored = [self._known.pop(name) for name in names if name in self._known]

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scimult.files
-from scimult.errors import DataError, StorageError, UnknownNameError
+from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
 from scimult.files import only_writer
 from scimult.inference import SciMult
 from scimult.library import Library, compaction, writing
@@ -268,11 +269,35 @@ def test_what_cannot_be_taken_in_is_refused_and_nothing_is_lost(make: Make) -> N
         library.sync([])
     with pytest.raises(DataError, match="paper 0 has no id"):
         library.add([{"title": "x"}])
+    with pytest.raises(ConfigError, match="ids is a string"):
+        library.remove("p001")
     with pytest.raises(DataError, match="text under 'titel'"):
         library.add([{"id": "x", "titel": "x", "abstract": "y"}])
     assert len(library) == 5
     assert library.check() == []
     assert library.add([paper(8, year=2001.0)]).added == 1
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_frames_and_their_rows_are_taken_in(make: Make, by_row: bool) -> None:
+    frame = pd.DataFrame(
+        {
+            "id": ["a", "b"],
+            "title": ["Graphs", "Speech"],
+            "abstract": [np.nan, "We listen."],
+            "year": [2001, np.nan],
+            "venue": ["ACL", np.nan],
+        }
+    )
+    loose = [{"id": np.int64(7), "title": "Light", "year": np.int64(2003), "venue": float("nan")}]
+    wanted = {"a": ("Graphs", "", 2001), "b": ("Speech", "We listen.", None)}
+    library = make(dated(2))
+    assert library.add(frame.to_dict("records") if by_row else frame).added == 2
+    assert library.add(loose).added == 1
+    held = _contents(library)
+    assert {name: held[name] for name in wanted} == wanted
+    assert held["7"] == ("Light", "", 2003)
+    assert not {"b", "7"} & set(library.ids(where="venue IS NOT NULL"))
 
 
 def test_another_model_or_setting_is_refused_by_name(

@@ -176,6 +176,8 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({}, "nothing to search for"),
         ({"text": "x", "vector": np.ones(16)}, "both a vector and texts"),
         ({"text": "x", "k": 0}, "no such page"),
+        ({"text": "x", "k": 2.5}, "no such page"),
+        ({"text": ["x", "y"]}, "text is not a string"),
         ({"text": "x", "min_score": 0.5, "words": 0.5}, "all above a score"),
         ({"ids": ["p001"], "words": 0.5}, "BM25 reads words"),
         ({"text": "x", "words": 2}, "no share of BM25"),

@@ -107,7 +107,10 @@ def _lead(best: str, scores: Mapping[str, float], against_best: Comparison) -> s
         key=lambda row: row.difference,
         reverse=True,
     )
-    sets = len({row.name for row in against_best.rows})
+    having: dict[str, set[str]] = {}
+    for row in against_best.rows:
+        having.setdefault(row.name, set()).add(row.system)
+    sets = sum(len(systems) == len(against_best.systems) for systems in having.values())
     start = f"{best} has the highest average, {100 * scores[best]:.2f} over {_many(sets, 'set')}"
     # The other way round: how far the best is above each.
     near = [row.system for row in rows if row.high >= 0]

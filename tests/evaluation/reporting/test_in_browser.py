@@ -201,6 +201,18 @@ def test_the_verdict_follows_the_numbers(tmp_path: Path) -> None:
         assert made.verdict.pictures[0].place(estimate.high) <= 100
 
 
+def test_an_average_is_over_the_sets_that_every_system_has(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path)
+    whole, part = load_results(out)
+    save_result(whole.model_copy(update={"system": "third"}), out)
+    shutil.copytree(out / whole.system / "per_query", out / "third" / "per_query")
+    fewer = dict(list(part.sets.items())[1:])
+    save_result(part.model_copy(update={"sets": fewer}), out)
+    made = make_suite_report(out, Options(resamples=100), lambda message: None)
+    assert made.verdict is not None
+    assert f" over {len(fewer)} sets" in made.verdict.sentences[0]
+
+
 def test_a_system_far_from_the_others_is_beyond_the_scale() -> None:
     """With it the scale would be 15 points long, and the others, within 2, in one place."""
     near = [
