@@ -16,8 +16,7 @@ import pyarrow as pa
 from scimult.data.importers import ImportedPaper, read_papers
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
-from scimult.inference.tables import rows_of
-from scimult.inference.texts import as_text
+from scimult.inference.texts import as_text, rows_of
 from scimult.library.papers import ARROW_TYPES
 from scimult.retrieval.store import key_of
 from scimult.types import Text
