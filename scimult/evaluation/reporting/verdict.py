@@ -151,14 +151,16 @@ def _against_baseline(best: str, rows: Sequence[Difference], comparison: Compari
 
 
 def _by_task(averages: Mapping[str, Mapping[str, float]], best: str) -> str:
-    """Name the best system of each task where they are not all the same."""
+    """Name the best system of each task; nothing of a single one, which is the average."""
     winners = {
         task: max(scores, key=scores.__getitem__)
         for task, scores in averages.items()
         if task != "all"
     }
-    if len(winners) < 2 or set(winners.values()) == {best}:
-        return f"It is the best on average in every task: {_listed([*winners])}." if winners else ""
+    if len(winners) < 2:
+        return ""
+    if set(winners.values()) == {best}:
+        return f"It is the best on average in every task: {_listed([*winners])}."
     told = [f"{task}: {name} ({100 * averages[task][name]:.2f})" for task, name in winners.items()]
     return f"Best by task: {'; '.join(told)}."
 
