@@ -109,6 +109,8 @@ class RunConfig(StrictConfig):
         What it is merged of.
     options : dict
         How the model is evaluated, over the study's: ``pooling``, ``similarity``, ``dtype``.
+    evaluate : bool
+        False for a stepping stone: other runs start from it or merge it, and it gets no score.
     """
 
     config: str | None = None
@@ -119,6 +121,7 @@ class RunConfig(StrictConfig):
     model: str | None = None
     merge: MergeConfig | None = None
     options: dict[str, str] = Field(default_factory=dict)
+    evaluate: bool = True
 
     @model_validator(mode="after")
     def _one_kind(self) -> RunConfig:
@@ -273,6 +276,9 @@ def _check(study: StudyConfig) -> None:
     if study.baseline not in runs:
         fix = f"use one of {', '.join(runs)}"
         raise ConfigError("the baseline is not a run of this study", value=study.baseline, fix=fix)
+    if not runs[study.baseline].evaluate:
+        fix = "choose a run that is evaluated, or remove evaluate: false"
+        raise ConfigError("the baseline is never evaluated", value=study.baseline, fix=fix)
     ordered(runs)
     for name, run in runs.items():
         if run.after is not None:

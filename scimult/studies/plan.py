@@ -76,6 +76,14 @@ class Plan:
         """Return the trials whose models a trial is made of."""
         return [self.trial_of(name, trial.seed) for name in parents(self.run_of(trial))]
 
+    def is_evaluated(self, trial: Trial) -> bool:
+        """Return whether a trial gets scores; stepping stones do not."""
+        return self.run_of(trial).evaluate
+
+    def suites_of(self, trial: Trial) -> list[str]:
+        """Return the names of the suites that a trial is scored on."""
+        return list(self.suites) if self.is_evaluated(trial) else []
+
     def inputs(self, trial: Trial) -> Inputs:
         """Return the weights that a trial is made of."""
         return weights_of(self.parents(trial))

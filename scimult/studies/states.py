@@ -49,7 +49,9 @@ def states(plan: Plan) -> list[State]:
 def _state(plan: Plan, trial: Trial, costs: Mapping[str, Cost]) -> State:
     making = making_of(plan, trial)
     made = making is None or making.is_done()
-    scored = [s for suite in plan.suites for s in scored_sets(plan, trial, suite).values()]
+    scored = [
+        s for suite in plan.suites_of(trial) for s in scored_sets(plan, trial, suite).values()
+    ]
     planned = _planned(trial)
     done = costs[trial.key].steps
     return State(
@@ -108,7 +110,7 @@ def _seconds_a_set(plan: Plan, costs: Mapping[str, Cost]) -> float | None:
     scored = sum(
         done
         for trial in plan.trials.values()
-        for suite in plan.suites
+        for suite in plan.suites_of(trial)
         for done in scored_sets(plan, trial, suite).values()
     )
     return sum(cost.evaluation_seconds for cost in costs.values()) / scored if scored else None

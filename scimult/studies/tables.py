@@ -31,7 +31,7 @@ def find(plan: Plan, suite: str) -> SuiteFindings | None:
         return None
     wanted = plan.suites[suite].suite.select(plan.suites[suite].section.sets)
     columns = columns_of(plan.results(suite), results, list(wanted))
-    members = by_run(plan.trials)
+    members = by_run(_evaluated(plan))
     runs = Runs(
         {run: [trial.key for trial in trials] for run, trials in members.items()},
         plan.study.baseline,
@@ -42,16 +42,20 @@ def find(plan: Plan, suite: str) -> SuiteFindings | None:
     return findings(suite, description, columns, runs, _missing(plan, columns, results))
 
 
+def _evaluated(plan: Plan) -> dict[str, Trial]:
+    return {key: trial for key, trial in plan.trials.items() if plan.is_evaluated(trial)}
+
+
 def _results(plan: Plan, suite: str) -> dict[str, Result]:
     """Return the result of every trial that has one."""
     out = plan.results(suite)
-    paths = {key: folder_of(out, key) / "result.json" for key in plan.trials}
+    paths = {key: folder_of(out, key) / "result.json" for key in _evaluated(plan)}
     return {key: load_result(path) for key, path in paths.items() if path.is_file()}
 
 
 def _missing(plan: Plan, columns: Sequence[Column], results: Mapping[str, Result]) -> list[str]:
     notes = []
-    lacking = [key for key in plan.trials if key not in results]
+    lacking = [key for key in _evaluated(plan) if key not in results]
     if lacking:
         notes.append(f"No result yet of {', '.join(lacking)}.")
     for column in columns:

@@ -46,7 +46,7 @@ def make_jobs(plan: Plan) -> list[Job]:
     for trial in plan.trials.values():
         if making := making_of(plan, trial):
             jobs.append(making)
-        jobs += [Evaluating(plan, trial, suite) for suite in plan.suites]
+        jobs += [Evaluating(plan, trial, suite) for suite in plan.suites_of(trial)]
     return jobs
 
 

@@ -123,6 +123,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"grid": {"data.rates": [{"a": 1}]}}, "is no single value"),
     ({"grid": {}}, "a study without runs"),
     ({"baseline": "vanila"}, "the baseline is not a run.*vanilla"),
+    ({"baseline": "a", "runs": {"a": {"evaluate": False}}}, "the baseline is never evaluated"),
     ({"seeds": []}, "seeds"),
     ({"seeds": [1, 1]}, "seeds are listed once"),
     ({"runs": {"vanilla": {}}}, "a run has the name of one of the grid"),

@@ -297,6 +297,30 @@ def test_a_study_that_was_stopped_and_killed_ends_as_one_that_was_not(folder: Pa
     assert "was not trained from the model that vanilla-seed0 has now" in result.stderr
 
 
+def test_a_stepping_stone_is_trained_and_never_scored(folder: Path) -> None:
+    runs = {
+        "base": {"model": str(folder / "base")},
+        "stone": {"evaluate": False},
+        "halfway": {"merge": {"models": ["stone", "base"]}},
+    }
+    file = write_study(folder, "stones", runs=runs, seeds=[0])
+    result = call(file)
+    assert result.exit_code == 0, result.output
+    out = folder / "stones"
+    assert (out / "runs/stone-seed0/model/model.safetensors").is_file()
+    scored = {path.parent.name for path in (out / "results/own").glob("*/result.json")}
+    assert scored == {"base", "halfway-seed0"}
+    found = json.loads((out / "study.json").read_text())
+    (suite,) = found["suites"]
+    assert {row["run"] for row in suite["scores"]} == {"base", "halfway"}
+    assert "stone-seed0" in {trial["key"] for trial in found["trials"]}
+    table = (out / "table.md").read_text()
+    assert "No result yet" not in table
+    assert "stone-seed0" in (out / "costs.md").read_text()
+    again = call(file, "--dry-run")
+    assert "0.00 hours" in again.output, again.output
+
+
 @pytest.mark.slow
 def test_a_failed_run_stops_no_other_and_is_tried_again(folder: Path) -> None:
     """A learning rate that cannot be survived; with another one it would be another run."""
