@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,7 @@ def _unarxive(folder: Path) -> None:
         *((name, f"Title of {name}", f"Text of {name}.", "cs.IR") for name in papers)
     )
     contexts = [
-        {"text": f"As {one} shows.", "cited_ids": [one, other]}
-        for one, other in zip(papers, papers[1:], strict=False)
+        {"text": f"As {one} shows.", "cited_ids": [one, other]} for one, other in pairwise(papers)
     ]
     run(
         folder,
