@@ -24,7 +24,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that files its argument under ``name``."""
+        """Return a decorator that registers its argument as ``name``."""
 
         def add(entry: T) -> T:
             assert name not in self._entries, f"{self.what} {name!r} is registered twice"
@@ -39,7 +39,7 @@ class Registry(Generic[T]):
         Raises
         ------
         UnknownNameError
-            If there is none; the message lists the known names.
+            If there is none.
         """
         if name not in self._entries:
             raise UnknownNameError(self.what, name, self._entries)

@@ -79,7 +79,7 @@ def test_files_that_were_taken_out_are_compared_later(server: Server, tmp_path: 
     server.content = packed("zip")
     (path, _) = download([_archive(server)], tmp_path)
     path.write_bytes(b"damaged")
-    with pytest.raises(DataError, match="is not the file that is known"):
+    with pytest.raises(DataError, match="differs from the file known"):
         download([_archive(server)], tmp_path)
     path.unlink()
     assert download([_archive(server)], tmp_path) == [path]
@@ -92,7 +92,7 @@ def test_an_archive_that_is_another_one_later_is_refused(server: Server, tmp_pat
     (path, _) = download([_archive(server)], tmp_path)
     path.unlink()
     server.content = packed("zip", {**FILES, "set/corpus.jsonl": b"other"})
-    with pytest.raises(DataError, match="is not the file that is known"):
+    with pytest.raises(DataError, match="differs from the file known"):
         download([_archive(server)], tmp_path)
     assert not path.exists()
 

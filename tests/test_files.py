@@ -204,7 +204,7 @@ def test_the_folder_one_is_in_is_not_replaced(
 ) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path / "out")
-    with pytest.raises(StorageError, match="you are in this folder"):
+    with pytest.raises(StorageError, match="cannot replace the current folder"):
         _write_folder(Path(name), "new")
     with pytest.raises(StorageError, match="is a folder"):
         files.write_text(name, "new")

@@ -181,7 +181,7 @@ def test_every_reject_is_logged_but_only_some_are_shown(tmp_path: Path) -> None:
 def test_integers_are_of_64_bits(tmp_path: Path, value: object) -> None:
     """Years and grades go into arrays: what does not fit is named where it stands."""
     record = Record(tmp_path / "f", 7, {"n": value})
-    with pytest.raises(DataError, match=r"f:7: field 'n' is not an integer of 64 bits.*Fix: "):
+    with pytest.raises(DataError, match=r"f:7: field 'n' is not a 64-bit integer.*Fix: "):
         record.integer("n")
     assert Record(tmp_path / "f", 7, {"n": -(2**63)}).integer("n") == -(2**63)
 

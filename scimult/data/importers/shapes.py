@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from scimult.data.formats import restore_abstract, words_in_place
+from scimult.data.formats import restore_abstract, text_of_index
 from scimult.data.importers.paper import first, plain_text, short_doi, year_in
 
 Fields = Mapping[str, Any]
@@ -68,7 +68,7 @@ def aminer(paper: Fields) -> dict[str, Any]:
         venue = first(venue, "raw", "name_d", "name", "sid")
     index = paper.get("indexed_abstract")
     if not abstract and index:
-        abstract = words_in_place(index.get("InvertedIndex") or {})
+        abstract = text_of_index(index.get("InvertedIndex") or {})
     return {
         "id": first(paper, "id", "_id"),
         "title": paper.get("title"),
