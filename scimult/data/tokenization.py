@@ -220,7 +220,7 @@ class TextTokenizer:
 
 
 def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:
-    """Return a copy of an encoded text, cut to ``max_length`` tokens, still ending in ``sep_id``."""
+    """Return a copy of an encoded text, cut to ``max_length`` tokens that end in ``sep_id``."""
     shorter: IntArray = tokens[:max_length].astype(np.int64)
     if len(tokens) > max_length:
         shorter[-1] = sep_id

@@ -105,7 +105,7 @@ def test_folding_by_format_keeps_all_tasks_of_the_format(tmp_path: Path) -> None
 
 def test_sides_are_named_where_they_differ_and_only_there(tmp_path: Path) -> None:
     sided = routed_model(tmp_path / "a", "mha_expert", routing="task_and_side")
-    with pytest.raises(ConfigError, match="for one side.*--side query or --side candidate"):
+    with pytest.raises(ConfigError, match="only one side.*--side query or --side candidate"):
         fold(sided, "search")
     for name in ("mha_expert", "vanilla"):
         model = routed_model(tmp_path / name, name)

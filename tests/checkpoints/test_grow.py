@@ -89,7 +89,7 @@ def test_task_of_a_known_format_shares_its_route(tmp_path: Path) -> None:
 
 def test_known_names_and_unknown_models_are_refused(tmp_path: Path) -> None:
     folder = save(tmp_path / "m", "mha_expert")
-    with pytest.raises(SciMultError, match="knows this task already.*search"):
+    with pytest.raises(SciMultError, match="already knows this task.*search"):
         grow_task(folder, Task(name="search"), "search")
     with pytest.raises(SciMultError, match="unknown task.*did you mean 'search'"):
         grow_task(folder, NEW, "serch")

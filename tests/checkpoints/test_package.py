@@ -51,9 +51,9 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path, folder: Path) -> No
 @pytest.mark.parametrize(
     ("name", "version", "message"),
     [
-        ("My Model", "1.0", "not a name of a package .value: 'My Model'.. Fix: "),
-        ("a/../b", "1.0", "not a name of a package"),
-        ("m", "latest", "not a version of a package .value: 'latest'.. Fix: "),
+        ("My Model", "1.0", "not a valid package name .value: 'My Model'.. Fix: "),
+        ("a/../b", "1.0", "not a valid package name"),
+        ("m", "latest", "not a valid package version .value: 'latest'.. Fix: "),
     ],
 )
 def test_names_and_versions(

@@ -61,7 +61,7 @@ def test_unknown_task_lists_the_known_ones(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda w: w.pop("embeddings.norm.bias"), r"missing: embeddings\.norm\.bias"),
-        (lambda w: w.update(extra=torch.zeros(1)), "not expected: extra"),
+        (lambda w: w.update(extra=torch.zeros(1)), "unexpected: extra"),
         (
             lambda w: w.update({"embeddings.words.weight": torch.zeros(3, 16)}),
             r"shape: embeddings\.words\.weight \(3, 16\) instead of",

@@ -280,11 +280,11 @@ def drop(key: str) -> Callable[..., None]:
         (drop("embeddings.LayerNorm.bias"), r"missing: embeddings\.norm\.bias"),
         (
             drop("encoder.layer.1.attention.self.moe_key.2.bias"),
-            r"missing: blocks\.1\.attention\.qkv\.experts\.2\.bias; not expected: enc.*moe_query",
+            r"missing: blocks\.1\.attention\.qkv\.experts\.2\.bias; unexpected: enc.*moe_query",
         ),
         (drop("encoder.layer.1.attention.self.moe_query.2.weight"), "expert layers differ"),
-        (add("encoder.extra.weight", (2, 2)), r"not expected: encoder\.extra\.weight"),
-        (add("encode_proj.weight", (2, 2)), r"not expected: encode_proj\.weight"),
+        (add("encoder.extra.weight", (2, 2)), r"unexpected: encoder\.extra\.weight"),
+        (add("encode_proj.weight", (2, 2)), r"unexpected: encode_proj\.weight"),
         (
             add("encoder.layer.0.output.dense.weight", (16, 25)),
             r"shape: .*output\.weight \(16, 25\) instead of \(16, 24\)",
@@ -333,7 +333,7 @@ def test_number_of_experts_must_fit_the_tasks(tmp_path: Path, tokenizer: Path) -
     file = save_released(tmp_path / "f", state)
     with pytest.raises(SciMultError, match="has 2 experts.*name their tasks in order: --task"):
         read_released(file, tokenizer, num_heads=HEADS)
-    with pytest.raises(SciMultError, match="has 2 experts, 1 tasks were named"):
+    with pytest.raises(SciMultError, match="has 2 experts, 1 tasks were given"):
         read_released(file, tokenizer, tasks=["search"], num_heads=HEADS)
 
 

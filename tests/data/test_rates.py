@@ -87,7 +87,7 @@ EACH = {"acl": 1.0, "vis": 1.0, "world.search": 1.0, "world.label": 1.0}
         ({**EACH, "acl.cite": 1}, r"must give every source one weight.*acl\.cite"),
         ({**EACH, "sarch": 1}, "unknown source or task.*did you mean 'search'"),
         ({"cite": 1, "world": 1}, r"trains several tasks.*world\.search, world\.label"),
-        (dict.fromkeys(EACH, 0), "must weigh every source"),
+        (dict.fromkeys(EACH, 0), "must give every source"),
     ],
 )
 def test_wrong_rates_are_refused(explicit: dict[str, float], message: str) -> None:

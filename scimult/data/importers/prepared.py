@@ -1,4 +1,4 @@
-"""The papers of a prepared folder, with their metadata, citations and names of labels."""
+"""Read the papers of a prepared folder, with metadata, citations and label names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_prepared(folder: Path) -> Iterator[Record]:
     Raises
     ------
     DataError
-        If a file is absent, damaged or of another format version.
+        If a file is missing, damaged or of another format version.
     """
     texts = open_arrow(folder / TEXTS_FILE, "texts", "1")
     metadata = open_arrow(folder / METADATA_FILE, "metadata", "1")
@@ -39,17 +39,17 @@ def read_prepared(folder: Path) -> Iterator[Record]:
             batch.column(name).to_pylist() for name in ("authors", "venue", "year", "labels")
         )
         dois = batch.column("doi").to_pylist() if has_doi else [None] * len(rows)
-        for place, row in enumerate(rows.tolist()):
+        for i, row in enumerate(rows.tolist()):
             fields = {
-                "id": ids[place],
-                "title": titles[place],
-                "abstract": abstracts[place],
-                "authors": authors[place],
-                "venue": venues[place],
-                "year": years[place],
-                "doi": dois[place],
-                "references": _taken(texts, "id", cited[starts[place] : ends[place]]),
-                "labels": _taken(texts, "title", np.array(labels[place], dtype=np.int64)),
+                "id": ids[i],
+                "title": titles[i],
+                "abstract": abstracts[i],
+                "authors": authors[i],
+                "venue": venues[i],
+                "year": years[i],
+                "doi": dois[i],
+                "references": _taken(texts, "id", cited[starts[i] : ends[i]]),
+                "labels": _taken(texts, "title", np.array(labels[i], dtype=np.int64)),
             }
             yield Record(folder / TEXTS_FILE, row, fields)
 

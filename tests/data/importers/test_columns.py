@@ -20,11 +20,11 @@ def test_split_tables_are_joined_by_corpusid(tmp_path: Path) -> None:
     written(tmp_path, "abstracts-0.gz", lines(*layouts.S2AG_ABSTRACTS))
     written(tmp_path, "citations-0.gz", lines(*layouts.S2AG_CITATIONS))
     first, second, last = read(tmp_path / "*.gz")
-    assert (last.id, last.place.file.name, last.place.line) == ("12", "papers-1.gz", 1)
+    assert (last.id, last.location.file.name, last.location.line) == ("12", "papers-1.gz", 1)
     assert (first.id, first.abstract, first.doi) == ("10", "In another table.", "10.1234/abc.1")
     assert (first.references, first.labels) == (["11", "12"], ["Biology"])
     assert (second.id, second.abstract, second.references) == ("11", "", [])
-    assert (second.place.file.name, second.place.line) == ("papers-0.gz", 2)
+    assert (second.location.file.name, second.location.line) == ("papers-0.gz", 2)
 
 
 def test_columns_of_any_name_and_paths_into_records(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_columns_as_expressions_are_duckdbs(tmp_path: Path, kind: str) -> None:
     assert [paper.year for paper in papers] == [2012, 2013]
     assert [paper.references for paper in papers] == [["2", "3"], []]
     assert [paper.extra["number"] for paper in papers] == [2, 3]
-    assert [paper.place.line for paper in papers] == [1, 2]
+    assert [paper.location.line for paper in papers] == [1, 2]
 
 
 def test_a_column_may_be_missing_from_some_files(tmp_path: Path) -> None:
@@ -93,4 +93,4 @@ def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
     names = "list_transform(people, lambda p: p.n)"
     papers = read(tmp_path / "*.jsonl.gz", columns={"authors": names})
     assert [paper.authors for paper in papers] == [[], ["Ana"]]
-    assert [paper.place.file.name for paper in papers] == ["0.jsonl.gz", "1.jsonl.gz"]
+    assert [paper.location.file.name for paper in papers] == ["0.jsonl.gz", "1.jsonl.gz"]

@@ -207,8 +207,8 @@ def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     papers = read(written(tmp_path, name, content))
     first = papers[0]
     assert {field: getattr(first, field) for field in expected} == expected
-    assert first.place.file.name == name
-    assert first.place.line == {"bibtex": 4, "zotero": 4}.get(case, 2 if name in _HEADED else 1)
+    assert first.location.file.name == name
+    assert first.location.line == {"bibtex": 4, "zotero": 4}.get(case, 2 if name in _HEADED else 1)
 
 
 def test_tables_lose_html_but_no_mathematics(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_numbered_references_of_ris_are_read(tmp_path: Path) -> None:
     plain = read(written(tmp_path, "a.ris", layouts.RIS))
     found = read(written(tmp_path, "b.ris", numbered))
     assert [paper.title for paper in found] == [paper.title for paper in plain]
-    assert [paper.place.line for paper in found] == [3, 18]
+    assert [paper.location.line for paper in found] == [3, 18]
 
 
 def test_ids_come_from_a_doi_or_the_text_where_there_is_none(tmp_path: Path) -> None:
