@@ -17,6 +17,7 @@ from scimult.errors import ConfigError, DataError
 
 MEMORY = "4GB"
 _FETCH_ROWS = 1000
+_DISK_FULL = "No space left"
 # Types that DuckDB infers from strings: an expression should see the same in JSON as in CSV.
 _TEMPORAL = re.compile(r'(?<!["\w])(?:DATE|TIMESTAMP(?:_\w+| WITH TIME ZONE)?|TIME|UUID)(?!["\w])')
 _READERS = {
@@ -103,7 +104,7 @@ def connected(
             problem, fix = str(error).splitlines()[0], "raise --memory, or leave it out"
             raise ConfigError(problem, value=memory or MEMORY, fix=fix) from None
         except duckdb.IOException as error:
-            if "No space left" in str(error):
+            if _DISK_FULL in str(error):
                 raise OSError(errno.ENOSPC, "No space left on device") from error
             raise
 
@@ -140,12 +141,8 @@ def run(
     DataError
         If it fails.
     """
-    try:
+    with _naming(file, columns):
         return engine.execute(sql)
-    except duckdb.OutOfMemoryException:
-        raise
-    except duckdb.Error as error:
-        raise _failed(error, file, columns) from error
 
 
 def rows_of(cursor: duckdb.DuckDBPyConnection, file: Path) -> Iterator[tuple[Any, ...]]:
@@ -157,23 +154,27 @@ def rows_of(cursor: duckdb.DuckDBPyConnection, file: Path) -> Iterator[tuple[Any
         If it fails.
     """
     while True:
-        try:
+        with _naming(file):
             rows = cursor.fetchmany(_FETCH_ROWS)
-        except duckdb.Error as error:
-            raise _failed(error, file, ()) from error
         if not rows:
             return
         yield from rows
 
 
-def _failed(error: duckdb.Error, file: Path, columns: Sequence[str]) -> DataError:
-    """Return the start of DuckDB's message as an error with the file."""
-    message = " ".join(str(error).split("\n\n")[0].split())
-    if columns:
-        problem, fix = f"columns do not fit the file: {message}", "correct the expression"
-        return DataError(problem, path=file, value=", ".join(columns), fix=fix)
-    fix = "repair the file, or read it without SQL expressions, which names the line"
-    return DataError(f"file cannot be read: {message}", path=file, fix=fix)
+@contextmanager
+def _naming(file: Path, columns: Sequence[str] = ()) -> Iterator[None]:
+    """Add the file to DuckDB's errors, except for a lack of memory or disk; see `connected`."""
+    try:
+        yield
+    except duckdb.Error as error:
+        if isinstance(error, duckdb.OutOfMemoryException) or _DISK_FULL in str(error):
+            raise
+        message = " ".join(str(error).split("\n\n")[0].split())
+        if columns:
+            problem, fix = f"columns do not fit the file: {message}", "correct the expression"
+            raise DataError(problem, path=file, value=", ".join(columns), fix=fix) from error
+        fix = "repair the file, or read it without SQL expressions, which names the line"
+        raise DataError(f"file cannot be read: {message}", path=file, fix=fix) from error
 
 
 def literal(text: str) -> str:

@@ -1,14 +1,17 @@
-"""Columns by name, by path and by SQL; tables that are joined."""
+"""Columns by name, by path and by SQL; joined tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scimult.data.importers import engine
+from scimult.errors import ConfigError, DataError
 from tests.data.importers import layouts
 from tests.data.importers.written import lines, read, written
 
@@ -94,3 +97,22 @@ def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
     papers = read(tmp_path / "*.jsonl.gz", columns={"authors": names})
     assert [paper.authors for paper in papers] == [[], ["Ana"]]
     assert [paper.location.file.name for paper in papers] == ["0.jsonl.gz", "1.jsonl.gz"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "wanted"),
+    [
+        (duckdb.IOException("No space left on device"), OSError),
+        (duckdb.OutOfMemoryException("could not allocate block"), ConfigError),
+        (duckdb.IOException("Malformed JSON"), DataError),
+    ],
+)
+def test_a_lack_of_memory_or_disk_is_no_fault_of_the_file(
+    problem: duckdb.Error, wanted: type[Exception]
+) -> None:
+    class Cursor:
+        def fetchmany(self, count: int) -> None:
+            raise problem
+
+    with pytest.raises(wanted), engine.connected():
+        list(engine.rows_of(Cursor(), Path("a.jsonl")))  # type: ignore[arg-type]
