@@ -86,7 +86,7 @@ def crossref(work: Fields) -> dict[str, Any]:
     """Convert a work of Crossref or CSL JSON; references are DOIs."""
     work = work["message"] if isinstance(work.get("message"), Mapping) else work
     parts = (at(work, f"{name}.date-parts") for name in ("issued", "published", "created"))
-    dates = [date[0] for date in parts if date and date[0] not in (None, [None])]
+    dates = [date[0] for date in parts if date and date[0] not in (None, [], [None])]
     year = dates[0][0] if dates and isinstance(dates[0], list) else dates[0] if dates else None
     doi = work.get("DOI")
     cited = [short_doi(doi) for doi in at(work, "reference.DOI") or ()]

@@ -1,4 +1,4 @@
-"""Paper files of every layout that people have: what is read, and what is said of bad ones."""
+"""Paper files in every supported layout."""
 
 from __future__ import annotations
 
@@ -242,6 +242,13 @@ def test_the_bare_paper_of_each_layout(
     papers = read(written(tmp_path, *CASES[case][:2]))
     assert len(papers) == count
     assert {field: getattr(papers[-1], field) for field in last} == last
+
+
+@pytest.mark.parametrize("parts", [[], [[]], [[None]]])
+def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: list[Any]) -> None:
+    work = {"DOI": "10.5555/a", "title": ["A"], "issued": {"date-parts": parts}}
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
+    assert paper.year is None
 
 
 @pytest.mark.parametrize("named", ["openalex", "s2ag", "aminer", "crossref", "pubmed", "bibtex"])
