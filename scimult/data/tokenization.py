@@ -194,6 +194,7 @@ class TextTokenizer:
 
         full = self._as_transformers()
         backend = copy.deepcopy(full.backend_tokenizer)
+        backend.no_truncation()  # `encode` sets it
         steps = [Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = NormalizerSequence(steps)
         # The generic class, because those of a family (BertTokenizer) replace the normalizer.
