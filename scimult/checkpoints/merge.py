@@ -95,7 +95,7 @@ def merge(
     CheckpointError
         If models differ in size, tokenizer, tasks or settings; the message names what differs.
     """
-    factors = list(shares) or [1 / len(models)] * len(models)
+    factors = list(shares) or [1 / max(1, len(models))] * len(models)
     _check_choice(models, factors, method, base)
     loaded = [load_pretrained(path) for path in models]
     if base is not None:
@@ -142,8 +142,8 @@ def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -
     for name in shares or ():
         model.tasks[name]
     factors = [1.0 if shares is None else shares.get(name, 0.0) for name in names]
-    if not sum(factors) > 0:
-        raise ConfigError("no expert has a share", value=dict(shares or {}))
+    if min(factors) < 0 or not sum(factors) > 0:
+        raise ConfigError("shares must not be negative, nor all 0", value=dict(shares or {}))
     sides: tuple[Role | None, ...] = (None,)
     if tells_sides(model.config.routing):
         sides = ("query", "candidate")
@@ -217,12 +217,12 @@ def _check_choice(
     if (method == "task_vectors") != (base is not None):
         fix = "give a base for task_vectors only"
         raise ConfigError("task vectors and a base go together", value=method, fix=fix)
+    if len(models) + (base is not None) < 2:
+        raise ConfigError("merging needs at least two models", fix="give two or more")
     if method == "slerp" and len(models) != 2:
         raise ConfigError("slerp needs exactly two models", value=len(models), fix="give two")
     if method != "task_vectors" and (min(shares) < 0 or not sum(shares) > 0):
         raise ConfigError("shares must not be negative, nor all 0", value=list(shares))
-    if len(models) < 2 and base is None:
-        raise ConfigError("merging needs at least two models", fix="give two or more")
 
 
 def _in_one_layout(
