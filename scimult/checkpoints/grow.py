@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from scimult.checkpoints.config import PretrainedConfig
-from scimult.checkpoints.pretrained import Pretrained, read_folder
+from scimult.checkpoints.pretrained import Pretrained, read_folder, tokenizer_for
 from scimult.checkpoints.reading import find_model_folder
 from scimult.checkpoints.warm_start import warm_start
 from scimult.config import validate
-from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError
 from scimult.models import Encoder
 from scimult.models.config import ROUTED
@@ -51,7 +50,7 @@ def grow_task(path: Path | str, task: Task, like: str) -> Pretrained:
     model = Encoder(new.encoder)
     model.initialise(0)
     warm_start(model, weights, folder, _sources(old, new, like))
-    return Pretrained(model, TextTokenizer.from_folder(folder), new)
+    return Pretrained(model, tokenizer_for(new.encoder, folder), new)
 
 
 def _with_task(old: PretrainedConfig, task: Task) -> PretrainedConfig:

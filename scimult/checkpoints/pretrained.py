@@ -181,7 +181,7 @@ def start_from(path: Path | str, config: PretrainedConfig, *, seed: int = 0) -> 
     model = Encoder(config.encoder)
     model.initialise(seed)
     warm_start(model, weights, folder, matching_routes(base, config, folder))
-    return Pretrained(model, TextTokenizer.from_folder(folder), config)
+    return Pretrained(model, tokenizer_for(config.encoder, folder), config)
 
 
 def matching_routes(
