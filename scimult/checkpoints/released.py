@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -222,8 +223,8 @@ def _encoder_config(
             fix="the file is incomplete; download it again",
         )
     words = _shape(weights, "embeddings.word_embeddings.weight", path)
-    numbers = {int(key.split(".")[2]) for key in weights if key.startswith("encoder.layer.")}
-    num_blocks = max(numbers, default=-1) + 1
+    matches = (re.match(r"encoder\.layer\.(\d+)\.", key) for key in weights)
+    num_blocks = 1 + max((int(match[1]) for match in matches if match), default=-1)
     moe_type = parameters.get("moe_type")
     if layout and isinstance(moe_type, str) and moe_type_contradicts(moe_type, layout, num_blocks):
         raise CheckpointError(
