@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from scimult.data.formats import HEAD_BYTES
 from scimult.data.importers.shapes import guess_shape
-from scimult.data.lines import Rejects, open_binary, read_jsonl
+from scimult.data.lines import CUT_OFF, Rejects, open_binary, read_jsonl
 from scimult.data.rows import read_parquet
 from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of
@@ -24,7 +24,7 @@ class Format(NamedTuple):
     shape: str
 
 
-# Names of formats for users. A dump may be JSON or Parquet, which the file tells.
+# Format names for users. Without a container, the file decides between JSON and Parquet.
 FORMATS: dict[str, Format] = {
     "jsonl": Format("json", "plain"),
     "csv": Format("csv", "plain"),
@@ -145,6 +145,6 @@ def read_start(path: Path) -> bytes:
     try:
         with open_binary(path) as file:
             return file.read(HEAD_BYTES)
-    except (EOFError, OSError) as error:
+    except (*CUT_OFF, OSError) as error:
         problem = "gzip file is cut off or damaged"
         raise DataError(problem, path=path, value=str(error), fix="download it again") from error

@@ -1,7 +1,8 @@
-"""Paper files that cannot be read: named with place, value and fix."""
+"""Errors of unreadable paper files have location, value and fix."""
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,13 @@ def test_a_damaged_split_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"papers-0.gz: file cannot be read: .*JSON") as raised:
         read(tmp_path / "*.gz")
     assert str(raised.value).count("Fix:") == 1
+
+
+def test_a_damaged_file_without_a_known_suffix_is_named(tmp_path: Path) -> None:
+    packed = gzip.compress(b"title\tabstract\n" * 9)
+    (tmp_path / "papers.gz").write_bytes(packed[:10] + b"\xff" * 9 + packed[19:])
+    with pytest.raises(DataError, match=r"papers.gz: gzip file is cut off or damaged"):
+        read(tmp_path / "papers.gz")
 
 
 def test_entities_that_explode_are_refused(tmp_path: Path) -> None:
