@@ -77,17 +77,15 @@ def initialise(device: torch.device, timeout_seconds: float) -> bool:
         # The launcher's store outlives a group and keeps its rendezvous addresses, so each group
         # of the job gets keys of its own.
         number = store.add(f"scimult/groups of rank {own_rank}", 1)
-        keys = dist.PrefixStore(f"scimult/group {number}", store)  # type: ignore[attr-defined]
-        keys.set_timeout(timeout)
-        dist.init_process_group(
-            backend, store=keys, rank=own_rank, world_size=ranks, timeout=timeout
-        )
-        return True
-    # A fresh port: a second run in this process must not meet the first one's store.
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
-    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=timeout)  # type: ignore[attr-defined]
-    os.environ["MASTER_PORT"] = str(store.port)
-    dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+        store = dist.PrefixStore(f"scimult/group {number}", store)  # type: ignore[attr-defined]
+        store.set_timeout(timeout)
+    else:
+        own_rank, ranks = 0, 1
+        # A fresh port: a second run in this process must not meet the first one's store.
+        store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=timeout)  # type: ignore[attr-defined]
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
+    dist.init_process_group(backend, store=store, rank=own_rank, world_size=ranks, timeout=timeout)
     return True
 
 

@@ -14,7 +14,6 @@ the archive stays, and the next call unpacks what is still missing.
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import re
@@ -32,6 +31,7 @@ from scimult import __version__
 from scimult.archives import unpack
 from scimult.errors import DataError
 from scimult.files import (
+    file_digest,
     only_writer,
     read_json,
     require_room,
@@ -209,7 +209,7 @@ def _fetch(file: Remote, path: Path, expected: str | None) -> str:
         try:
             _verify(digest, expected, path, url)
             if file.md5 is not None:
-                _verify(_md5(part), file.md5, path, url, "MD5")
+                _verify(file_digest(part, "md5"), file.md5, path, url, "MD5")
         except DataError:
             _discard(part)
             raise
@@ -303,14 +303,6 @@ def _unreachable(error: BaseException, url: str, path: Path) -> Exception:
         return DataError(f"cannot read {url}: {reason}", path=path, fix=fix)
     assert isinstance(error, OSError)
     return error
-
-
-def _md5(path: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _verify(digest: str, expected: str | None, path: Path, url: str, kind: str = "SHA-256") -> None:

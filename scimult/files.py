@@ -344,7 +344,12 @@ def packed_or_plain(path: Path) -> Path:
 
 def sha256(path: Path | str) -> str:
     """Return the hexadecimal SHA-256 of a file's content."""
-    digest = hashlib.sha256()
+    return file_digest(path, "sha256")
+
+
+def file_digest(path: Path | str, kind: str) -> str:
+    """Return a hexadecimal checksum of a file's content."""
+    digest = hashlib.new(kind, usedforsecurity=False)
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)

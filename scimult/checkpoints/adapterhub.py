@@ -155,7 +155,7 @@ def _route_adapters(
         used.add(key)
     if unused := sorted(adapters.keys() - used):
         raise ConfigError(
-            "an adapter serves no side: both sides of its task have others",
+            "an adapter serves no side: both sides of its task have their own",
             value=unused,
             fix="leave it out",
         )

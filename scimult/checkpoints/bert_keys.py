@@ -161,14 +161,15 @@ def to_bert(weights: dict[str, Tensor], num_blocks: int) -> dict[str, Tensor]:
 
 
 def _pairs(num_blocks: int) -> list[tuple[str, str]]:
-    pairs = list(_EMBEDDINGS.items())
-    for block in range(num_blocks):
-        for ours, theirs in _BLOCK.items():
-            for kind in ("weight", "bias"):
-                pairs.append(
-                    (f"blocks.{block}.{ours}.{kind}", f"encoder.layer.{block}.{theirs}.{kind}")
-                )
-    return pairs
+    return [
+        *_EMBEDDINGS.items(),
+        *(
+            (f"blocks.{block}.{ours}.{kind}", f"encoder.layer.{block}.{theirs}.{kind}")
+            for block in range(num_blocks)
+            for ours, theirs in _BLOCK.items()
+            for kind in ("weight", "bias")
+        ),
+    ]
 
 
 def _modern_name(key: str) -> str:

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any, get_args
 
+from torch import Tensor
+
 from scimult.checkpoints.card import CARD_FILE, model_card, text_format, title_of
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.fold import fold, named_pooling, not_plain, plain_model
@@ -22,7 +24,7 @@ from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError
 from scimult.files import atomic_folder, write_json, write_text
 from scimult.tasks import tells_sides
-from scimult.types import Role, Similarity
+from scimult.types import Role
 
 # Names that sentence-transformers 2 to 6 understand.
 _TRANSFORMER, _POOLING, _NORMALIZE = (
@@ -119,7 +121,8 @@ def _write_router(folder: Path, pretrained: Pretrained, title: str) -> list[str]
 A sentence-transformers `Router` (version 5 or later, no custom code). Its routes:
 {", ".join(routes)}. `encode` without `task`, or with another one, is an error. Each subfolder is a
 complete plain model and can be loaded on its own."""
-    _write_card(folder, pretrained, title, notes, next(iter(routes)), options="")
+    model = pretrained.config, pretrained.model.state_dict(), pretrained.tokenizer
+    _write_card(folder, *model, title, notes, next(iter(routes)))
     if len(subfolders) == 1:
         return ["all routes are one plain model; needs none of our code"]
     return [
@@ -144,8 +147,12 @@ def _routes(pretrained: Pretrained) -> dict[str, _Route]:
 
 
 def _write_ours(folder: Path, pretrained: Pretrained, title: str) -> list[str]:
-    config = pretrained.config
-    write_model(folder, pretrained.model.state_dict(), pretrained.tokenizer, config)
+    config, weights, tokenizer = (
+        pretrained.config,
+        pretrained.model.state_dict(),
+        pretrained.tokenizer,
+    )
+    write_model(folder, weights, tokenizer, config)
     after = {path: kind for path, kind in _modules_after(config).items() if kind != _POOLING}
     _write_modules(folder, {"": _OURS} | after)
     _write_similarity(folder, config, {name: name for name in pretrained.tasks.names})
@@ -154,8 +161,8 @@ A folder of `scimult`, which must be installed: its module runs the model inside
 sentence-transformers (version 6 or later), which requires `trust_remote_code=True` to import
 third-party code. `task` is one of {", ".join(pretrained.tasks.names)}; append `/candidate` for the
 candidate side. `encode_query` and `encode_document` take the task as `prompt_name`."""
-    task = pretrained.tasks.names[0]
-    _write_card(folder, pretrained, title, notes, task, options=", trust_remote_code=True")
+    task, options = pretrained.tasks.names[0], ", trust_remote_code=True"
+    _write_card(folder, config, weights, tokenizer, title, notes, task, options)
     return [
         f"{', '.join(sorted(not_plain(config)))}: no plain form, so our module runs the model; "
         "needs scimult installed and trust_remote_code=True"
@@ -175,60 +182,39 @@ def _write_folded(
     write_json(folder / LENGTH_FILE, {"max_seq_length": config.max_length, "do_lower_case": False})
     write_json(folder / _POOLING_FOLDER / CONFIG_FILE, _pooling(config))
     _write_similarity(folder, config, {})
-    write_text(folder / CARD_FILE, _folded_card(config, weights, tokenizer, title, side))
-
-
-def _folded_card(
-    config: PretrainedConfig,
-    weights: dict[str, Any],
-    tokenizer: TextTokenizer,
-    title: str,
-    side: Role | None,
-) -> str:
     tasks = ", ".join(task.name for task in config.tasks) + (f" ({side})" if side else "")
     notes = f"""\
-{text_format(tokenizer.separator, tokenizer.lowercase)}
-
-## What this folder is
-
 A plain {config.encoder.family} model that serves: {tasks}. transformers, sentence-transformers and
 text-embeddings-inference load it without custom code. `pooler_output`, if present, is not the
 embedding."""
-    usage = _usage(title, None, config.similarity, tokenizer.separator)
-    return model_card(
-        config, weights, name=title, library="sentence-transformers", usage=usage, notes=notes
-    )
+    _write_card(folder, config, weights, tokenizer, title, notes)
 
 
 def _write_card(
-    folder: Path, pretrained: Pretrained, title: str, notes: str, task: str, options: str
+    folder: Path,
+    config: PretrainedConfig,
+    weights: dict[str, Tensor],
+    tokenizer: TextTokenizer,
+    title: str,
+    notes: str,
+    task: str | None = None,
+    options: str = "",
 ) -> None:
-    config, tokenizer = pretrained.config, pretrained.tokenizer
-    texts = text_format(tokenizer.separator, tokenizer.lowercase)
-    card = model_card(
-        config,
-        pretrained.model.state_dict(),
-        name=title,
-        library="sentence-transformers",
-        usage=_usage(title, task, config.similarity, tokenizer.separator, options),
-        notes=f"{texts}\n\n## What this folder is\n\n{notes}",
-    )
-    write_text(folder / CARD_FILE, card)
-
-
-def _usage(
-    name: str, task: str | None, similarity: Similarity, separator: str, options: str = ""
-) -> str:
     argument = "" if task is None else f', task="{task}"'
-    return f"""\
+    usage = f"""\
 ```python
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("{name}"{options})
-texts = ["Graph drawing{separator}We lay out large graphs."]
+model = SentenceTransformer("{title}"{options})
+texts = ["Graph drawing{tokenizer.separator}We lay out large graphs."]
 embeddings = model.encode(texts{argument})
-scores = model.similarity(embeddings, embeddings)  # {SIMILARITY_NAMES[similarity]}
+scores = model.similarity(embeddings, embeddings)  # {SIMILARITY_NAMES[config.similarity]}
 ```"""
+    texts = text_format(tokenizer.separator, tokenizer.lowercase)
+    notes = f"{texts}\n\n## What this folder is\n\n{notes}"
+    library = "sentence-transformers"
+    card = model_card(config, weights, name=title, library=library, usage=usage, notes=notes)
+    write_text(folder / CARD_FILE, card)
 
 
 def _modules_after(config: PretrainedConfig) -> dict[str, str]:

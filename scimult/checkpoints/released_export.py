@@ -43,7 +43,7 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
     config, encoder = pretrained.config, pretrained.config.encoder
     if beyond := settings_beyond(config, _KNOWN):
         raise CheckpointError(
-            f"the released structure has no place for {', '.join(sorted(beyond))}",
+            f"the released structure cannot express {', '.join(sorted(beyond))}",
             value=beyond,
             fix="export it as pretrained, which keeps everything",
         )

@@ -25,11 +25,19 @@ _MARKS: dict[Sublayer, str] = {
     "attention": r"attention\.self\.moe_query\.(\d+)\.weight",
     "feed_forward": r"moe_layer\.interm_layers\.(\d+)\.dense\.weight",
 }
-# Our and their names inside one expert of one block.
-_FEED_FORWARD = {
-    "intermediate": "moe_layer.interm_layers.{}.dense",
-    "output": "moe_layer.output_layers.{}.dense",
-    "norm": "moe_layer.output_layers.{}.LayerNorm",
+# Our names in a sub-layer and theirs in a block, for each expert.
+_NAMES: dict[Sublayer, dict[str, str]] = {
+    "attention": {"output.experts.{}": "attention.output.moe_dense.{}"},
+    "feed_forward": {
+        "experts.{}.intermediate": "moe_layer.interm_layers.{}.dense",
+        "experts.{}.output": "moe_layer.output_layers.{}.dense",
+        "experts.{}.norm": "moe_layer.output_layers.{}.LayerNorm",
+    },
+}
+# BERT's layers that experts replace.
+_REPLACED: dict[Sublayer, tuple[str, ...]] = {
+    "attention": (*(f"attention.self.{part}" for part in _QKV), "attention.output.dense"),
+    "feed_forward": ("intermediate.dense", "output.dense", "output.LayerNorm"),
 }
 
 
@@ -96,44 +104,50 @@ def moe_type_contradicts(moe_type: str, layout: ExpertLayout, num_blocks: int) -
 def from_released(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
     """Rename weights to ours; unknown keys stay, so that loading reports them."""
     source, ours = dict(weights), {}
+    for our_key, their_key in _pairs(config):
+        if their_key in source:
+            ours[our_key] = source.pop(their_key)
     for block, expert, kind in _experts(config, "attention"):
-        theirs, own = f"encoder.layer.{block}.attention", f"blocks.{block}.attention"
-        names = [f"{theirs}.self.moe_{part}.{expert}.{kind}" for part in _QKV]
+        names = [_qkv_name(block, part, expert, kind) for part in _QKV]
         if all(name in source for name in names):
             joined = torch.cat([source.pop(name) for name in names])
-            ours[f"{own}.qkv.experts.{expert}.{kind}"] = joined
-        name = f"{theirs}.output.moe_dense.{expert}.{kind}"
-        if name in source:
-            ours[f"{own}.output.experts.{expert}.{kind}"] = source.pop(name)
-    for block, expert, kind in _experts(config, "feed_forward"):
-        for part, pattern in _FEED_FORWARD.items():
-            name = f"encoder.layer.{block}.{pattern.format(expert)}.{kind}"
-            if name in source:
-                key = f"blocks.{block}.feed_forward.experts.{expert}.{part}.{kind}"
-                ours[key] = source.pop(name)
+            ours[f"blocks.{block}.attention.qkv.experts.{expert}.{kind}"] = joined
     return ours | from_bert(source, config.num_blocks)
 
 
 def to_released(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
     """Rename our weights to the released names, without pooler and position ids."""
-    theirs = to_bert(weights, config.num_blocks)
+    replaced = tuple(
+        f"encoder.layer.{block}.{name}."
+        for sublayer, names in _REPLACED.items()
+        for block, expert, kind in _experts(config, sublayer)
+        for name in names
+    )
+    bert = to_bert(weights, config.num_blocks)
+    released = {key: value for key, value in bert.items() if not key.startswith(replaced)}
+    released |= {their_key: weights[our_key] for our_key, their_key in _pairs(config)}
     for block, expert, kind in _experts(config, "attention"):
-        name, own = f"encoder.layer.{block}.attention", f"blocks.{block}.attention"
-        parts = weights[f"{own}.qkv.experts.{expert}.{kind}"].chunk(3)
+        parts = weights[f"blocks.{block}.attention.qkv.experts.{expert}.{kind}"].chunk(3)
         for part, tensor in zip(_QKV, parts, strict=True):
-            theirs.pop(f"{name}.self.{part}.{kind}", None)
-            theirs[f"{name}.self.moe_{part}.{expert}.{kind}"] = tensor.contiguous()
-        theirs.pop(f"{name}.output.dense.{kind}", None)
-        output = weights[f"{own}.output.experts.{expert}.{kind}"]
-        theirs[f"{name}.output.moe_dense.{expert}.{kind}"] = output
-    for block, expert, kind in _experts(config, "feed_forward"):
-        name = f"encoder.layer.{block}"
-        for plain in ("intermediate.dense", "output.dense", "output.LayerNorm"):
-            theirs.pop(f"{name}.{plain}.{kind}", None)
-        for part, pattern in _FEED_FORWARD.items():
-            tensor = weights[f"blocks.{block}.feed_forward.experts.{expert}.{part}.{kind}"]
-            theirs[f"{name}.{pattern.format(expert)}.{kind}"] = tensor
-    return theirs
+            released[_qkv_name(block, part, expert, kind)] = tensor.contiguous()
+    return released
+
+
+def _qkv_name(block: int, part: str, expert: int, kind: str) -> str:
+    return f"encoder.layer.{block}.attention.self.moe_{part}.{expert}.{kind}"
+
+
+def _pairs(config: EncoderConfig) -> list[tuple[str, str]]:
+    """Return our and their name of every expert parameter except query, key and value."""
+    return [
+        (
+            f"blocks.{block}.{sublayer}.{ours.format(expert)}.{kind}",
+            f"encoder.layer.{block}.{theirs.format(expert)}.{kind}",
+        )
+        for sublayer, names in _NAMES.items()
+        for block, expert, kind in _experts(config, sublayer)
+        for ours, theirs in names.items()
+    ]
 
 
 def _experts(config: EncoderConfig, sublayer: Sublayer) -> list[tuple[int, int, str]]:

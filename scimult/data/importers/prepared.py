@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,8 @@ from scimult.data.text_store import open_arrow
 from scimult.types import IntArray
 
 METADATA_FILE = "metadata.arrow"
+_TEXT_COLUMNS = {"id": "id", "title": "title", "abstract": "body"}
+_METADATA_COLUMNS = ("authors", "venue", "year", "doi", "labels")  # old folders have no doi
 _BATCH = 8192
 
 
@@ -30,27 +33,16 @@ def read_prepared(folder: Path) -> Iterator[Record]:
     metadata = open_arrow(folder / METADATA_FILE, "metadata", "1")
     edges = open_arrow(folder / "citations.arrow", "citations", "1")
     citing, cited = (edges.column(name).to_numpy() for name in ("citing", "cited"))
-    has_doi = "doi" in metadata.column_names
+    names = [name for name in _METADATA_COLUMNS if name in metadata.column_names]
     for batch in metadata.to_batches(_BATCH):
         rows = batch.column("row").to_numpy()
-        ids, titles, abstracts = (_taken(texts, name, rows) for name in ("id", "title", "body"))
+        columns = {ours: _taken(texts, name, rows) for ours, name in _TEXT_COLUMNS.items()}
+        columns |= {name: batch.column(name).to_pylist() for name in names}
         starts, ends = (np.searchsorted(citing, rows, side) for side in ("left", "right"))
-        authors, venues, years, labels = (
-            batch.column(name).to_pylist() for name in ("authors", "venue", "year", "labels")
-        )
-        dois = batch.column("doi").to_pylist() if has_doi else [None] * len(rows)
         for i, row in enumerate(rows.tolist()):
-            fields = {
-                "id": ids[i],
-                "title": titles[i],
-                "abstract": abstracts[i],
-                "authors": authors[i],
-                "venue": venues[i],
-                "year": years[i],
-                "doi": dois[i],
-                "references": _taken(texts, "id", cited[starts[i] : ends[i]]),
-                "labels": _taken(texts, "title", np.array(labels[i], dtype=np.int64)),
-            }
+            fields: dict[str, Any] = {name: values[i] for name, values in columns.items()}
+            fields["references"] = _taken(texts, "id", cited[starts[i] : ends[i]])
+            fields["labels"] = _taken(texts, "title", np.array(fields["labels"], dtype=np.int64))
             yield Record(folder / TEXTS_FILE, row, fields)
 
 
