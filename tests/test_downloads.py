@@ -1,4 +1,4 @@
-"""Downloads against a server of our own: stopped half way, other content, without ranges."""
+"""Downloads from a local server: interrupted, with changed content, without ranges."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ download([Remote("a.bin", sys.argv[1], sys.argv[2])], Path(sys.argv[3]))
 
 @pytest.mark.ranks
 def test_a_killed_process_is_gone_on_with(server: Server, tmp_path: Path) -> None:
-    """SIGKILL in the middle of the body; the second process asks for the rest alone."""
+    """After SIGKILL in the middle of the body, the second process requests only the rest."""
     server.slow = True
     command = [sys.executable, "-c", CALL, f"{server.base}/a.bin", DIGEST, str(tmp_path)]
     with subprocess.Popen(command) as process:
@@ -191,7 +191,7 @@ def test_every_file_that_a_suite_needs_has_an_address(suite: str, tmp_path: Path
 
 
 def test_a_suite_is_downloaded_and_scored(server: Server, tmp_path: Path) -> None:
-    """MDCR's two files under the names that its page gives them; later they are there."""
+    """MDCR's two files under its page's names, downloaded once."""
     texts = [{"paper_id": str(n), "title": f"word{n} paper", "abstract": ""} for n in range(4)]
     server.files = {
         "/mdcr_test.json": json.dumps({"Art": {"0": {"true": ["1"], "bm25": ["2", "3"]}}}),

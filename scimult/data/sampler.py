@@ -1,4 +1,4 @@
-"""Plan micro-batches: a pure function of (seed, micro-batch, ranks), not drawn by chance.
+"""Plan micro-batches as a pure function of (seed, micro-batch, ranks).
 
 A *micro-batch* is one forward-backward over all ranks; without accumulation it is a step. It holds
 pairs of one or several sources, the same ones on every rank.

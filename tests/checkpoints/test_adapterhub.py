@@ -1,4 +1,4 @@
-"""AdapterHub adapters: the same embeddings as a naive forward pass, and clear refusals."""
+"""AdapterHub adapters: embeddings equal a naive forward pass, and clear errors."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def widen_one(weights: dict[str, Any]) -> None:
 
 
 class Runs:
-    """Would create a file when it is unpickled."""
+    """Would create a file when unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (open, ("/nonexistent/harm", "w"))

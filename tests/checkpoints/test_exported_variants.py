@@ -1,4 +1,4 @@
-"""Every variant and family: a plain encoder where there is one, sentence-transformers always."""
+"""Exports of every variant and family: to a plain encoder if possible, else our own module."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_variants_without_a_plain_form_say_so_and_what_to_use(tmp_path: Path, va
     for export in (export_folded, export_onnx):
         with pytest.raises(CheckpointError, match=r"cannot be folded.*sentence-tran.*pretrained"):
             export(tmp_path / "out", model, "search")
-    with pytest.raises(CheckpointError, match=r"released structure has no place for.*pretrained"):
+    with pytest.raises(CheckpointError, match=r"released structure cannot express.*pretrained"):
         write_released(tmp_path / "out", model)
     assert not (tmp_path / "out").exists()
 

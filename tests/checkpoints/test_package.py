@@ -1,4 +1,4 @@
-"""A model as a wheel: installed like any, found by its name, the same model."""
+"""A model as a wheel: installed, found by its name, and unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_installed_model_is_found_by_its_name(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unpacked where Python looks, which is what installing a wheel of Python files is."""
+    """Unpack the wheel on Python's path, which is all that installing it would do."""
     wheel = write_wheel(tmp_path, load_pretrained(folder), "my-model", "1.2")
     assert wheel.name == "scimult_model_my_model-1.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:

@@ -115,7 +115,7 @@ def test_forms_of_one_task_and_of_all(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "st"
     code, printed, _ = run("export", model, "--to", "sentence-transformers", "--out", out)
     assert code == 0
-    assert "what the routes share is there 3 times" in printed
+    assert "repeats shared weights 3 times" in printed
     out = tmp_path / "own"
     assert run("export", model, "--to", "pretrained", "--out", out)[0] == 0
     assert load_pretrained(out).config == load_pretrained(model).config

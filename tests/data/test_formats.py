@@ -1,4 +1,4 @@
-"""Files of other formats where JSON lines are meant: named, with a command that reads them."""
+"""Files of other formats in place of JSON lines: the error has the command that reads them."""
 
 from __future__ import annotations
 

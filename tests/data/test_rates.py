@@ -1,4 +1,4 @@
-"""Shares of sources against their closed forms."""
+"""Sampling rates against their closed forms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scimult.errors import SciMultError
 
 
 def source(name: str, pairs: int) -> PairFile:
-    """Make a pair file called ``source.task`` of so many pairs."""
+    """Make a pair file ``source.task`` with the given number of pairs."""
     source, task = name.split(".")
     positives = Ragged.from_lists([range(pairs)])
     return PairFile(source, task, "train", np.zeros(1, np.int64), positives, Ragged.empty(1))

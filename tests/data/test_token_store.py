@@ -1,4 +1,4 @@
-"""The token store equals direct tokenisation and refuses what does not belong to it."""
+"""The token store equals direct tokenisation and refuses other texts and damage."""
 
 from __future__ import annotations
 

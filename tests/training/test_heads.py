@@ -236,5 +236,5 @@ def test_kept_heads_give_what_the_run_scored(folder: Path) -> None:
 def test_without_keeping_them_no_head_is_written(folder: Path) -> None:
     model = pretrain(config_of(folder, "dropped", schedule={"steps": 1}))
     assert not list(model.glob("heads*"))
-    with pytest.raises(SciMultError, match="no heads were kept.*keep_heads: true"):
+    with pytest.raises(SciMultError, match="no heads were saved.*keep_heads: true"):
         load_heads(model)
