@@ -22,6 +22,12 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 _VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?")
 # Fixed for all entries of the archive, so that the same model gives the same bytes.
 _DATE = (1980, 1, 1, 0, 0, 0)
+_WHEEL = """\
+Wheel-Version: 1.0
+Generator: scimult
+Root-Is-Purelib: true
+Tag: py3-none-any
+"""
 
 
 def write_wheel(folder: Path, pretrained: Pretrained, name: str, version: str) -> Path:
@@ -77,22 +83,16 @@ def write_wheel(folder: Path, pretrained: Pretrained, name: str, version: str) -
 
 
 def _metadata(module: str, name: str, version: str) -> list[tuple[str, str]]:
-    lines = [
-        "Metadata-Version: 2.1",
-        f"Name: {module.replace('_', '-')}",
-        f"Version: {version}",
-        f"Summary: The model {name} of scimult",
-        f"Requires-Dist: scimult>={__version__}",
-    ]
-    tags = [
-        "Wheel-Version: 1.0",
-        "Generator: scimult",
-        "Root-Is-Purelib: true",
-        "Tag: py3-none-any",
-    ]
+    metadata = f"""\
+Metadata-Version: 2.1
+Name: {module.replace("_", "-")}
+Version: {version}
+Summary: The model {name} of scimult
+Requires-Dist: scimult>={__version__}
+"""
     return [
-        ("METADATA", "\n".join(lines) + "\n"),
-        ("WHEEL", "\n".join(tags) + "\n"),
+        ("METADATA", metadata),
+        ("WHEEL", _WHEEL),
         ("entry_points.txt", f"[{GROUP}]\n{name} = {module}\n"),
     ]
 

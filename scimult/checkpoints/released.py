@@ -31,6 +31,7 @@ from scimult.tasks import TaskSet, default_tasks, named_tasks
 BASE = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 QUESTION, CONTEXT = "question_model.encoder.", "ctx_model.encoder."
 POSITION_IDS = "embeddings.position_ids"
+_INCOMPLETE = "download the file again: it is incomplete"
 _UNSUPPORTED = {"factor_rep": False, "per_layer_gating": False, "projection_dim": 0}
 
 
@@ -191,7 +192,7 @@ def _context_weights(model_dict: dict[str, Tensor], path: Path) -> dict[str, Ten
             "question_model and ctx_model hold different keys",
             path=path,
             value=one_sided[0] if one_sided else None,
-            fix="the file is incomplete; download it again",
+            fix=_INCOMPLETE,
         )
     for key, value in question.items():
         other = context[key]
@@ -217,11 +218,8 @@ def _encoder_config(
     """Infer the sizes from the weights; everything else comes from the base's config."""
     layout = find_layout(list(weights), path)
     if parameters.get("use_moe") is True and layout is None:
-        raise CheckpointError(
-            "encoder_params says use_moe, but there are no expert weights",
-            path=path,
-            fix="the file is incomplete; download it again",
-        )
+        problem = "encoder_params says use_moe, but there are no expert weights"
+        raise CheckpointError(problem, path=path, fix=_INCOMPLETE)
     words = _shape(weights, "embeddings.word_embeddings.weight", path)
     matches = (re.match(r"encoder\.layer\.(\d+)\.", key) for key in weights)
     num_blocks = 1 + max((int(match[1]) for match in matches if match), default=-1)
@@ -268,9 +266,7 @@ def _encoder_config(
 
 def _shape(weights: dict[str, Tensor], key: str, path: Path) -> tuple[int, ...]:
     if key not in weights or weights[key].dim() != 2:
-        raise CheckpointError(
-            f"lacks {CONTEXT}{key}", path=path, fix="the file is incomplete; download it again"
-        )
+        raise CheckpointError(f"lacks {CONTEXT}{key}", path=path, fix=_INCOMPLETE)
     return tuple(weights[key].shape)
 
 

@@ -300,7 +300,6 @@ def find_objects(path: Path) -> re.Pattern[str] | None:
 
 
 def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> Iterator[Record]:
-    """Yield the objects of a JSON array."""
     number = 0
     try:
         with open_binary(path) as file:

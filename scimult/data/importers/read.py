@@ -126,7 +126,6 @@ def _check_text(first: Record, columns: Columns) -> None:
 
 
 def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
-    """Yield the records of one file."""
     if container == "json":
         return read_jsonl(path, rejects)
     if container == "parquet":
