@@ -147,11 +147,8 @@ def _routes(pretrained: Pretrained) -> dict[str, _Route]:
 
 
 def _write_ours(folder: Path, pretrained: Pretrained, title: str) -> list[str]:
-    config, weights, tokenizer = (
-        pretrained.config,
-        pretrained.model.state_dict(),
-        pretrained.tokenizer,
-    )
+    config, tokenizer = pretrained.config, pretrained.tokenizer
+    weights = pretrained.model.state_dict()
     write_model(folder, weights, tokenizer, config)
     after = {path: kind for path, kind in _modules_after(config).items() if kind != _POOLING}
     _write_modules(folder, {"": _OURS} | after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from scimult.data.lines import (
     CUT_OFF,
@@ -118,7 +118,7 @@ def _split(
             number = at
             yield line + "\n"
 
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     try:
         for values in csv.reader(text(), delimiter=delimiter, quoting=quoting):
             if any(value.strip() for value in values):
