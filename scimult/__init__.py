@@ -1,8 +1,7 @@
 """SciMult: multi-task contrastive pre-training of scientific text encoders.
 
-``from scimult import SciMult, Library`` imports the classes of ``scimult.inference`` and
-``scimult.library`` when they are asked for:
-``import scimult`` alone loads no torch. Type checkers read ``__init__.pyi``.
+``from scimult import SciMult, Library`` imports ``scimult.inference`` and ``scimult.library`` on
+demand: ``import scimult`` alone loads no torch. Type checkers read ``__init__.pyi``.
 """
 
 from scimult.on_demand import on_demand

@@ -1,4 +1,4 @@
-"""Files out of zip and tar archives, each under a temporary name until it is whole."""
+"""Extract files from zip and tar archives; each has a temporary name until it is complete."""
 
 from __future__ import annotations
 
@@ -35,57 +35,57 @@ def unpack(
     strip: int = 0,
     on_file: Callable[[Path], None] = lambda path: None,
 ) -> dict[str, list[str]]:
-    """Take the wanted files out of an archive; those that are there already are left alone.
+    """Extract the wanted files of an archive; files that exist already are left alone.
 
     Parameters
     ----------
     archive : path
-        A ``.zip``, or a tar file packed in any way that ``tarfile`` reads.
+        A ``.zip`` file, or a tar file with any compression that ``tarfile`` reads.
     folder : path
-        Where they go.
+        Where the files go.
     wanted : sequence of str
-        Their paths relative to ``folder``, or globs, in which ``*`` also meets ``/``.
+        Paths relative to ``folder``, or globs, in which ``*`` also matches ``/``.
     strip : int
-        Leading folders of the archive's own paths that are left out.
+        Leading folders to drop from the archive's own paths.
     on_file : callable
-        Is told the path of each file that was taken out.
+        Called with the path of each extracted file.
 
     Returns
     -------
     dict
-        What each of ``wanted`` stands for: paths relative to ``folder``.
+        The paths, relative to ``folder``, that each of ``wanted`` matches.
 
     Raises
     ------
     DataError
-        If the archive is damaged, or lacks a file that is wanted.
+        If the archive is damaged or lacks a wanted file.
     StorageError
-        If the folder cannot be written, or has no room.
+        If the folder cannot be written or lacks room.
     """
-    found: dict[str, list[str]] = {pattern: [] for pattern in wanted}
+    matches: dict[str, list[str]] = {pattern: [] for pattern in wanted}
     try:
         for path, size, content in progress(_members(archive), archive.name, unit="file"):
             name = _relative(path, strip)
-            met = [pattern for pattern in wanted if name and fnmatchcase(name, pattern)]
-            for pattern in met:
-                found[pattern].append(name)
-            if met and not (folder / name).exists():
+            matching = [pattern for pattern in wanted if name and fnmatchcase(name, pattern)]
+            for pattern in matching:
+                matches[pattern].append(name)
+            if matching and not (folder / name).exists():
                 require_room(archive.parent, size, "unpacked files")
                 with atomic_file(folder / name) as temporary, temporary.open("wb") as file:
                     shutil.copyfileobj(content, file, 1 << 20)
                 on_file(folder / name)
     except _DAMAGED as error:
-        fix = "delete it: the same command gets it again"
+        fix = "delete it: the same command downloads it again"
         raise DataError("archive is damaged", path=archive, value=str(error), fix=fix) from error
-    lacking = [pattern for pattern, names in found.items() if not names]
-    if lacking:
+    missing = [pattern for pattern, names in matches.items() if not names]
+    if missing:
         fix = "get the file yourself: its owners may have moved it"
-        raise DataError("archive lacks a file", path=archive, value=lacking[0], fix=fix)
-    return found
+        raise DataError("archive lacks a file", path=archive, value=missing[0], fix=fix)
+    return matches
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Yield path, size and content of each plain file; a tar file is read through once."""
+    """Yield path, size and content of each regular file; a tar file is read in one pass."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
@@ -101,7 +101,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def _relative(path: str, strip: int) -> str:
-    """Return a path without its first folders; empty where it would leave the folder."""
+    """Return a path without its first folders; empty if it would leave the target folder."""
     pure = PurePosixPath(path.replace("\\", "/"))
     outside = pure.is_absolute() or ".." in pure.parts
     return "" if outside else "/".join(pure.parts[strip:])

@@ -20,7 +20,7 @@ _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
 class StrictConfig(BaseModel):
-    """Base of every configuration section: unknown keys fail, values are checked."""
+    """Base of every configuration section: rejects unknown keys and validates values."""
 
     model_config = ConfigDict(
         extra="forbid", validate_assignment=True, protected_namespaces=(), frozen=False
@@ -36,24 +36,24 @@ def load_config(
     overrides: Sequence[str] = (),
     overlays: Sequence[Path | str] = (),
 ) -> C:
-    """Read a YAML file, lay others over it, apply overrides and validate the result.
+    """Read a YAML file, merge overlays onto it, apply overrides and validate the result.
 
     Parameters
     ----------
     schema : type
         The section class that describes the whole file.
     path : path
-        A YAML mapping. Its key ``include`` names other files, relative to this one;
-        they are merged in order, then the file's own keys go on top.
+        A YAML mapping. Its key ``include`` names other files, relative to this one, which are
+        merged in order below the file's own keys.
     overrides : sequence of str
         ``dotted.key=value``; the value is YAML (``train.lr=3e-4``, ``tasks=[a, b]``).
     overlays : sequence of path
-        More YAML files, each on top of those before it.
+        More YAML files; later ones win.
 
     Raises
     ------
     ConfigError
-        Naming the file, the dotted key, the value and the closest known key.
+        With the file, the dotted key, the value and the closest known key.
     """
     tree = read_yaml(path)
     for overlay in overlays:
@@ -62,7 +62,7 @@ def load_config(
 
 
 def named(path: Path | str, overlays: Sequence[Path | str] = ()) -> str:
-    """Return how messages call a file with others laid over it."""
+    """Return how messages refer to a file with overlays."""
     return " with ".join(map(str, (path, *overlays)))
 
 
@@ -72,7 +72,7 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
     Raises
     ------
     ConfigError
-        If an override is not ``key=value`` or goes below a value.
+        If an override is not ``key=value``, or its key goes below a plain value.
     """
     changed = copy.deepcopy(dict(tree))
     for override in overrides:
@@ -81,7 +81,7 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
 
 
 def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``base`` with the keys of ``top`` on top, section by section."""
+    """Return a copy of ``base`` overridden by ``top``, section by section."""
     return _merge(copy.deepcopy(dict(base)), copy.deepcopy(dict(top)))
 
 
@@ -112,14 +112,14 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
     except FileNotFoundError:
         raise ConfigError("file does not exist", path=path, fix="check the path") from None
     except IsADirectoryError:
-        raise ConfigError("is a folder", path=path, fix="name a YAML file") from None
+        raise ConfigError("is a folder", path=path, fix="give a YAML file") from None
     except _NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         raise ConfigError(
             f"not a valid YAML file: {_yaml_problem(error)}",
             path=path,
             line=None if mark is None else mark.line + 1,
-            fix="write one key: value on a line, indented by section",
+            fix="write one key: value per line, indented by section",
         ) from None
     if tree is None:
         tree = {}
@@ -136,7 +136,7 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML: ``3e-4`` is a number, a date is text, keys are words and none is given twice."""
+    """Safe YAML in which ``3e-4`` is a number, a date is text and a key is a unique scalar."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -145,7 +145,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 problem = "a key is a list or a mapping, not a word"
             elif key.value in seen:
-                problem = f"the key {key.value!r} is given twice"
+                problem = f"duplicate key {key.value!r}"
             if problem is not None:
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
@@ -153,8 +153,8 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in pairs if tag != "tag:yaml.org,2002:timestamp"]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
@@ -164,30 +164,30 @@ _Loader.add_implicit_resolver(
 
 
 def _load(text: str) -> Any:
-    """Read YAML; raise one of ``_NOT_YAML``, also where aliases stand for more than can be read."""
+    """Read YAML; raise one of ``_NOT_YAML``, also if aliases expand to too many values."""
     tree = yaml.load(text, Loader=_Loader)
-    if _expanded(tree, {}) > _MOST_VALUES:
-        raise ValueError("its aliases (*name) stand for too many values")
+    if _expanded_size(tree, {}) > _MOST_VALUES:
+        raise ValueError("its aliases (*name) expand to too many values")
     return tree
 
 
-def _expanded(value: Any, known: dict[int, int]) -> int:
-    """Return how many values there would be if every alias were written out."""
+def _expanded_size(value: Any, known: dict[int, int]) -> int:
+    """Return the number of values with every alias written out."""
     if not isinstance(value, (dict, list)):
         return 1
     if id(value) not in known:
-        known[id(value)] = _MOST_VALUES + 1  # of a list that holds itself
+        known[id(value)] = _MOST_VALUES + 1  # seen only by a list that contains itself
         items = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_expanded(item, known) for item in items)
+        known[id(value)] = 1 + sum(_expanded_size(item, known) for item in items)
     return known[id(value)]
 
 
 def _yaml_problem(error: Exception) -> str:
-    """Return in one line why a text could not be read as YAML."""
+    """Return a one-line reason why a text is not YAML."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    words = getattr(error, "problem", None) or str(error)
-    return " ".join(str(words).split())
+    reason = getattr(error, "problem", None) or str(error)
+    return " ".join(str(reason).split())
 
 
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,12 +210,12 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
             node[parent] = {}
         node = node[parent]
         if not isinstance(node, dict):
-            fix = f"give the whole of it: {parent}=..."
+            fix = f"override the whole value: {parent}=..."
             raise ConfigError(
                 f"override goes below {parent!r}, which is a value", value=override, fix=fix
             )
     try:
-        # A glob such as *.csv: an alias of YAML would have nothing here to stand for.
+        # A glob such as *.csv; a YAML alias would have no anchor here.
         node[last] = raw if raw.startswith("*") else _load(raw)
     except _NOT_YAML as error:
         problem = f"override is not valid YAML: {_yaml_problem(error)}"
@@ -245,7 +245,7 @@ def _known_keys(schema: type[BaseModel], location: Sequence[str | int]) -> list[
         if field is not None:
             choices = _sections_in(field.annotation)
             current = choices[0] if choices else current
-        else:  # the tag of one of several sections
+        else:  # the tag of a discriminated union
             current = next((choice for choice in choices if _has_tag(choice, part)), current)
     return list(current.model_fields) if current is not None else []
 

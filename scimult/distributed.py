@@ -22,12 +22,12 @@ from scimult.errors import SciMultError
 
 T = TypeVar("T")
 _BACKENDS_OF_GPUS = "cpu:gloo,cuda:nccl"
-# How gloo and NCCL say that a peer is gone or silent.
+# How gloo and NCCL report a peer that is gone or silent.
 _LOST = re.compile(r"closed by peer|reset by peer|broken pipe|timed? ?out|remote process", re.I)
 
 
 class LostRankError(SciMultError):
-    """Another rank ended or does not answer."""
+    """Another rank has exited or does not respond."""
 
 
 def rank() -> int:
@@ -51,22 +51,22 @@ def is_main() -> bool:
 
 
 def initialise(device: torch.device, timeout_seconds: float) -> bool:
-    """Join the process group that the launcher describes, or make one of a single process.
+    """Join the launcher's process group, or create one of a single process.
 
-    Tensors on a GPU go over NCCL. What is on the host goes over gloo, objects too: NCCL would
-    copy them to the GPU and back, and wait for all that it was told before.
+    GPU tensors go over NCCL. Host tensors and objects go over gloo: NCCL would copy them to the
+    GPU and back, behind all work queued before.
 
     Parameters
     ----------
     device : device
         Where this rank computes.
     timeout_seconds : float
-        A collective that waits longer than this ends the job instead of hanging it.
+        A collective that waits longer ends the job instead of hanging it.
 
     Returns
     -------
     bool
-        Whether this call made the group, and so its caller should leave it.
+        Whether this call created the group, so that its caller should leave it.
     """
     if _initialised():
         return False
@@ -74,29 +74,27 @@ def initialise(device: torch.device, timeout_seconds: float) -> bool:
     backend = "gloo" if device.type == "cpu" else _BACKENDS_OF_GPUS
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         store, own_rank, ranks = _launchers_store()
-        # The launcher's store outlives a group, and with it the addresses at which the ranks of
-        # that group met: each group of the job gets keys of its own.
+        # The launcher's store outlives a group and keeps its rendezvous addresses, so each group
+        # of the job gets keys of its own.
         number = store.add(f"scimult/groups of rank {own_rank}", 1)
-        keys = dist.PrefixStore(f"scimult/group {number}", store)  # type: ignore[attr-defined]
-        keys.set_timeout(timeout)
-        dist.init_process_group(
-            backend, store=keys, rank=own_rank, world_size=ranks, timeout=timeout
-        )
-        return True
-    # At a port of its own: a second run in this process must not meet the first one's.
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
-    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=timeout)  # type: ignore[attr-defined]
-    os.environ["MASTER_PORT"] = str(store.port)
-    dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+        store = dist.PrefixStore(f"scimult/group {number}", store)  # type: ignore[attr-defined]
+        store.set_timeout(timeout)
+    else:
+        own_rank, ranks = 0, 1
+        # A fresh port: a second run in this process must not meet the first one's store.
+        store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=timeout)  # type: ignore[attr-defined]
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
+    dist.init_process_group(backend, store=store, rank=own_rank, world_size=ranks, timeout=timeout)
     return True
 
 
 @cache
 def _launchers_store() -> tuple[Any, int, int]:
-    """Return the store at which the launcher lets the ranks meet, this one's rank, their number.
+    """Return the launcher's rendezvous store, this process's rank and the number of ranks.
 
-    It is opened once: under some launchers rank 0 serves it, and others may not meet there
-    while that rank closes it and opens it again.
+    Opened once: under some launchers rank 0 serves the store, and the others could not connect
+    while rank 0 reopened it.
     """
     store, own_rank, ranks = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
     return store, int(own_rank), int(ranks)
@@ -110,12 +108,12 @@ def shut_down() -> None:
 
 @contextmanager
 def naming_lost_ranks() -> Iterator[None]:
-    """Turn the error of a collective whose other end is gone into one that says so.
+    """Re-raise a collective's connection errors as ``LostRankError``.
 
     Raises
     ------
     LostRankError
-        If another rank ended, or did not answer within the group's timeout.
+        If another rank exited, or did not respond within the group's timeout.
     """
     try:
         yield
@@ -123,14 +121,14 @@ def naming_lost_ranks() -> Iterator[None]:
         if world_size() == 1 or not _LOST.search(str(error)):
             raise
         raise LostRankError(
-            f"another rank ended or hangs: {str(error).splitlines()[0].split('. ')[0]}",
-            fix="read the other ranks' messages; the same command continues from the newest "
+            f"another rank exited or hangs: {str(error).splitlines()[0].split('. ')[0]}",
+            fix="read the other ranks' messages; the same command resumes from the newest "
             "checkpoint",
         ) from error
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on, for ranks to meet at."""
+    """Return an unused local port for the ranks' rendezvous."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -161,38 +159,37 @@ def broadcast_object(value: Any) -> Any:
 
 
 def on_main(work: Callable[[], T]) -> T:
-    """Return on every rank what ``work`` returns on rank 0, or raise what it raises there."""
+    """Run ``work`` on rank 0; return its result, or raise its exception, on every rank."""
     outcome: tuple[Any, Exception | None] = (None, None)
     if is_main():
         try:
             outcome = (work(), None)
         except Exception as error:
             outcome = (None, error)
-    value, problem = broadcast_object(outcome)
+    result, problem = broadcast_object(outcome)
     if problem is not None:
         raise problem
-    result: T = value
-    return result
+    return result  # type: ignore[no-any-return]
 
 
 def gather_rows(x_ND: Tensor, sizes_W: Sequence[int]) -> tuple[Tensor, int]:
-    """Concatenate the rows of all ranks, keeping the gradient of every rank's use of them.
+    """Concatenate the rows of all ranks; gradients flow back from every rank.
 
-    The gradient that reaches ``x_ND`` is the sum of what all ranks computed for these
-    rows. A mean over ranks of losses over *local* queries therefore has exactly the
-    gradient of the loss over the whole batch, without any extra factor.
+    The gradient of ``x_ND`` is the sum of all ranks' gradients for these rows. A mean over
+    ranks of losses over *local* queries therefore has exactly the gradient of the loss over
+    the whole batch, without any extra factor.
 
     Parameters
     ----------
     x_ND : Tensor
         Local rows, shape ``(N, ...)``; N may differ between ranks.
     sizes_W : sequence of int
-        N of every rank. Ranks that asked each other would wait for their devices.
+        N of every rank, known beforehand: exchanging it would make ranks wait for their devices.
 
     Returns
     -------
     x_SD : Tensor
-        Rows of rank 0, then rank 1, and so on, shape ``(S, ...)``.
+        Rows of all ranks in rank order, shape ``(S, ...)``.
     offset : int
         Position in ``x_SD`` of this rank's first row.
     """
@@ -210,7 +207,7 @@ class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, sizes_W: Sequence[int]) -> Tensor:
         ctx.sizes = sizes_W
-        # Every rank sends as many rows as the one that has most; the rest is padding.
+        # Every rank sends as many rows as the fullest one, padded.
         most = max(sizes_W)
         padded = x_ND.new_zeros(most, *x_ND.shape[1:])
         padded[: len(x_ND)] = x_ND

@@ -1,20 +1,19 @@
-"""Files from public addresses: resumed where they stopped, and checked.
+"""Resumable, checksummed downloads of public files.
 
-A file is written beside its place as ``.NAME.part`` and takes its name when it is whole. A download
-that was stopped goes on from there, if the server says that its file is still the same one
-(``Range`` with ``If-Range``, RFC 9110, sections 13.1.5 and 14.2); else it begins anew.
+A file is written as ``.NAME.part`` next to its target and renamed when complete. An interrupted
+download resumes there if the server confirms that its file has not changed (``Range`` with
+``If-Range``, RFC 9110, sections 13.1.5 and 14.2); otherwise it starts over.
 
-Every file is compared with a checksum: the one that its owners publish (SHA-256 or MD5) or, where
-they publish none, the SHA-256 of the first download, which is kept in ``.downloads.json`` of the
-folder (trust on first use: later changes are noticed, a wrong first download is not).
+Every file is verified against a checksum: the one its owners publish (SHA-256 or MD5) or else the
+SHA-256 of the first download, recorded in the folder's ``.downloads.json`` (trust on first use:
+later changes are noticed, a wrong first download is not).
 
-An archive is fetched in the same way, gives the files that are wanted of it, and is deleted. Killed
-in between, it lies there, and the next call takes out what is still missing.
+An archive is downloaded the same way, unpacked and deleted. If the process is killed in between,
+the archive stays, and the next call unpacks what is still missing.
 """
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import re
@@ -32,6 +31,7 @@ from scimult import __version__
 from scimult.archives import unpack
 from scimult.errors import DataError
 from scimult.files import (
+    file_digest,
     only_writer,
     read_json,
     require_room,
@@ -45,21 +45,21 @@ RECORD = ".downloads.json"
 _BLOCK = 1 << 20
 _TIMEOUT = 60.0
 _WAITS = (1.0, 4.0, 15.0)
-"""Seconds before each further try."""
+"""Seconds to wait before each retry."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file, and where it is.
+    """A file and its URL.
 
     Attributes
     ----------
     name : str
-        Where it goes, relative to the folder of the download.
+        Target path, relative to the download folder.
     url : str
-        Its address.
+        Where to download it.
     sha256, md5 : str, optional
-        Of its content, where it is known; MD5 is what some owners publish.
+        Published checksum of its content.
     """
 
     name: str
@@ -70,14 +70,14 @@ class Remote:
 
 @dataclass(frozen=True)
 class Archive(Remote):
-    """An archive whose files go into the folder where it lies.
+    """An archive that is unpacked into its own folder.
 
     Attributes
     ----------
     wanted : tuple of str
-        Which of them, as paths or globs, in which ``*`` also meets ``/``.
+        Files to extract, as paths or globs, in which ``*`` also matches ``/``.
     strip : int
-        Leading folders of its own paths that are left out.
+        Leading folders to drop from the archive's own paths.
     """
 
     wanted: tuple[str, ...] = ()
@@ -85,208 +85,210 @@ class Archive(Remote):
 
 
 def address(base: str, name: str) -> str:
-    """Return the address of a file below ``base``."""
+    """Return the URL of a file below ``base``."""
     return f"{base.rstrip('/')}/{quote(name)}"
 
 
 def download(
     files: Iterable[Remote], folder: Path, on_file: Callable[[Path], None] = lambda path: None
 ) -> list[Path]:
-    """Get files that are not there, and check those that were got before.
+    """Download missing files and verify those downloaded before.
 
     Parameters
     ----------
     files : iterable of Remote
-        What to get.
+        The wanted files.
     folder : Path
-        Where the files go; its ``.downloads.json`` says what came from where.
+        Where the files go; its ``.downloads.json`` records their origin and checksums.
     on_file : callable
-        Is told the path of each file before it is read.
+        Called with the path of each file before its download starts.
 
     Returns
     -------
     list of Path
-        The files that were downloaded now.
+        The files that this call downloaded.
 
     Raises
     ------
     DataError
-        If an address cannot be read, or a file is not the one that is known. Files that were
-        finished stay, and so does what came of the one that was not.
+        If a URL cannot be read or a checksum differs. Finished files stay, and so does the
+        part of an unfinished one.
     StorageError
-        If the folder cannot be written, has no room, or another process downloads into it.
+        If the folder cannot be written, lacks room, or another process downloads into it.
     """
-    got: list[Path] = []
+    downloaded: list[Path] = []
     with only_writer(folder / ".downloading"):
         for file in files:
             if isinstance(file, Archive):
-                got += _unpacked(file, folder, on_file)
-            elif not _is_here(file, folder):
+                downloaded += _download_archive(file, folder, on_file)
+            elif not _is_present(file, folder):
                 on_file(folder / file.name)
-                _get(file, folder)
-                got.append(folder / file.name)
-    return got
+                _download_file(file, folder)
+                downloaded.append(folder / file.name)
+    return downloaded
 
 
-def _is_here(file: Remote, folder: Path) -> bool:
-    """Return whether a file is there, compared if it was downloaded before."""
-    path, known = folder / file.name, _record(folder)
-    if path.exists() and file.name in known:
-        _check(sha256(path), file.sha256 or known[file.name]["sha256"], path, file.url)
+def _is_present(file: Remote, folder: Path) -> bool:
+    """Return whether a file exists; verify it if we downloaded it."""
+    path, record = folder / file.name, _read_record(folder)
+    if path.exists() and file.name in record:
+        _verify(sha256(path), file.sha256 or record[file.name]["sha256"], path, file.url)
     return path.exists()
 
 
-def _get(file: Remote, folder: Path) -> None:
+def _download_file(file: Remote, folder: Path) -> None:
     path = folder / file.name
-    expected = file.sha256 or _record(folder).get(file.name, {}).get("sha256")
-    _note(file.url, path, _fetch(file, path, expected), folder)
+    expected = file.sha256 or _read_record(folder).get(file.name, {}).get("sha256")
+    _record(file.url, path, _fetch(file, path, expected), folder)
 
 
-def _note(url: str, path: Path, digest: str, folder: Path) -> None:
-    name, entry = _below(path, folder), {"sha256": digest, "bytes": path.stat().st_size}
-    write_json(folder / RECORD, {**_record(folder), name: {"url": url, **entry}})
+def _record(url: str, path: Path, digest: str, folder: Path) -> None:
+    entry = {"url": url, "sha256": digest, "bytes": path.stat().st_size}
+    write_json(folder / RECORD, {**_read_record(folder), _name(path, folder): entry})
 
 
-def _below(path: Path, folder: Path) -> str:
+def _name(path: Path, folder: Path) -> str:
     return path.relative_to(folder).as_posix()
 
 
-def _unpacked(archive: Archive, folder: Path, on_file: Callable[[Path], None]) -> list[Path]:
-    """Take what is missing out of an archive, which is fetched if it has to be."""
-    path, got = folder / archive.name, []
-    # What a glob stands for is known once the archive was read through.
-    met = _record(folder).get(archive.name, {}).get("unpacked", {})
+def _download_archive(
+    archive: Archive, folder: Path, on_file: Callable[[Path], None]
+) -> list[Path]:
+    """Unpack the missing files of an archive, downloading it if needed."""
+    path, new_files = folder / archive.name, []
+    # What each glob matched, once the archive has been read through.
+    matches = _read_record(folder).get(archive.name, {}).get("unpacked", {})
 
     def has(name: str) -> bool:
-        return _is_here(Remote(_below(path.parent / name, folder), archive.url), folder)
+        return _is_present(Remote(_name(path.parent / name, folder), archive.url), folder)
 
-    missing = [p for p in archive.wanted if not all(map(has, met.get(p, [p])))]
+    missing = [p for p in archive.wanted if not all(map(has, matches.get(p, [p])))]
     if not missing:
         return []
-    if not _is_here(archive, folder):
+    if not _is_present(archive, folder):
         on_file(path)
-        _get(archive, folder)
+        _download_file(archive, folder)
 
-    def note(unpacked: Path) -> None:
-        _note(archive.url, unpacked, sha256(unpacked), folder)
-        got.append(unpacked)
+    def on_unpacked(file: Path) -> None:
+        _record(archive.url, file, sha256(file), folder)
+        new_files.append(file)
 
-    found = unpack(path, path.parent, missing, archive.strip, note)
-    record = _record(folder)
-    if archive.name in record:  # else the user put it there
-        entry = {**record[archive.name], "unpacked": {**met, **found}}
+    new_matches = unpack(path, path.parent, missing, archive.strip, on_unpacked)
+    record = _read_record(folder)
+    if archive.name in record:  # not if the user put the archive there
+        entry = {**record[archive.name], "unpacked": {**matches, **new_matches}}
         write_json(folder / RECORD, {**record, archive.name: entry})
         path.unlink()
-    return got
+    return new_files
 
 
-def _record(folder: Path) -> dict[str, Any]:
+def _read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
-    found = read_json(path) if path.exists() else {}
-    if not isinstance(found, dict):
+    record = read_json(path) if path.exists() else {}
+    if not isinstance(record, dict):
         fix = "delete it: files are then downloaded and trusted anew"
         raise DataError("not a record of downloads", path=path, fix=fix)
-    return found
+    return record
 
 
 def _fetch(file: Remote, path: Path, expected: str | None) -> str:
-    """Bring one file to its place; return its SHA-256."""
+    """Download one file to ``path``; return its SHA-256."""
     url = file.url
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for wait in (*_WAITS, None):
             try:
-                _read_on(url, part)
+                _continue_part(url, part)
                 break
             except (OSError, http.client.HTTPException) as error:
-                if wait is None or not _passes(error):
+                if wait is None or not _is_temporary(error):
                     raise _unreachable(error, url, path) from error
                 time.sleep(wait)
         digest = sha256(part)
         try:
-            _check(digest, expected, path, url)
+            _verify(digest, expected, path, url)
             if file.md5 is not None:
-                _check(_md5(part), file.md5, path, url, "MD5")
+                _verify(file_digest(part, "md5"), file.md5, path, url, "MD5")
         except DataError:
-            _forget(part)
+            _discard(part)
             raise
         with part.open("rb") as content:
             os.fsync(content.fileno())
         os.replace(part, path)
-        _forget(part)
+        _discard(part)
     except OSError as error:
         raise storage_error(error, path) from error
     return digest
 
 
-def _read_on(url: str, part: Path) -> None:
-    """Read what ``part`` lacks, or all of it where the server does not go on."""
+def _continue_part(url: str, part: Path) -> None:
+    """Download the rest of ``part``, or all of it if the server does not resume."""
     state = part.with_name(f"{part.name}.json")
     start, validator = _progress_of(part, state, url)
-    # Compressed on the way, a file's bytes could not be counted.
+    # Compression in transit would make byte ranges meaningless.
     headers = {"User-Agent": f"scimult/{__version__}", "Accept-Encoding": "identity"}
     if start:
         headers |= {"Range": f"bytes={start}-", "If-Range": validator}
     try:
         answer = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
     except HTTPError as error:
-        if error.code == 416:  # nothing is left of the range: begin anew
-            _forget(part)
-            raise ConnectionResetError("the server's file is another one now") from error
+        if error.code == 416:  # range not satisfiable: start over
+            _discard(part)
+            raise ConnectionResetError("the file on the server has changed") from error
         raise
     with answer:
-        goes_on = answer.status == 206 and _begins_at(answer.headers, start)
-        if answer.status == 206 and not goes_on:
-            _forget(part)
-            raise ConnectionResetError("the server sent another range than was asked for")
-        start = start if goes_on else 0
+        resumes = answer.status == 206 and _begins_at(answer.headers, start)
+        if answer.status == 206 and not resumes:
+            _discard(part)
+            raise ConnectionResetError("the server sent a different range than requested")
+        start = start if resumes else 0
         length = answer.headers.get("Content-Length")
         total = None if length is None else start + int(length)
         if total is not None:
             require_room(part.parent, total - start, "downloads")
-        if not goes_on:
-            # Old bytes must never stand beside the new file's mark.
-            _forget(part)
-            told = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
-            write_json(state, {"url": url, "validator": told})
+        if not resumes:
+            # Old bytes must never coexist with the new file's validator.
+            _discard(part)
+            validator = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+            write_json(state, {"url": url, "validator": validator})
         with (
-            part.open("r+b" if goes_on else "wb") as file,
+            part.open("r+b" if resumes else "wb") as file,
             bar(part.name[1:-5], total=total, unit="B", initial=start) as meter,
         ):
             file.seek(start)
             while block := answer.read1(_BLOCK):
                 file.write(block)
                 meter.update(len(block))
-            got = file.tell()
-    if total is not None and got < total:
-        raise http.client.IncompleteRead(b"", total - got)
+            size = file.tell()
+    if total is not None and size < total:
+        raise http.client.IncompleteRead(b"", total - size)
 
 
 def _progress_of(part: Path, state: Path, url: str) -> tuple[int, str]:
-    """Return how many bytes are there of this address's file, and what tells it from others.
+    """Return the bytes already downloaded from this URL and their validator.
 
-    A weak validator (``W/``) may stand for other bytes and is not used.
+    A weak validator (``W/``) does not guarantee equal bytes and is ignored.
     """
     if not (part.exists() and state.exists()):
         return 0, ""
     try:
-        kept = read_json(state)
+        saved = read_json(state)
     except DataError:  # killed while it was written
         return 0, ""
-    validator = kept.get("validator") if isinstance(kept, dict) else None
-    if not validator or validator.startswith("W/") or kept.get("url") != url:
+    validator = saved.get("validator") if isinstance(saved, dict) else None
+    if not validator or validator.startswith("W/") or saved.get("url") != url:
         return 0, ""
     return part.stat().st_size, str(validator)
 
 
 def _begins_at(headers: Any, start: int) -> bool:
-    found = re.match(r"bytes (\d+)-", headers.get("Content-Range") or "")
-    return found is not None and int(found[1]) == start
+    match = re.match(r"bytes (\d+)-", headers.get("Content-Range") or "")
+    return match is not None and int(match[1]) == start
 
 
-def _passes(error: BaseException) -> bool:
-    """Return whether another try may help: not where the server says no, or our disk fails."""
+def _is_temporary(error: BaseException) -> bool:
+    """Return whether a retry may help: not if the server refuses or our disk fails."""
     if isinstance(error, HTTPError):
         return error.code in (408, 425, 429) or error.code >= 500
     return isinstance(error, (URLError, ConnectionError, TimeoutError, http.client.HTTPException))
@@ -294,33 +296,26 @@ def _passes(error: BaseException) -> bool:
 
 def _unreachable(error: BaseException, url: str, path: Path) -> Exception:
     if isinstance(error, (URLError, ConnectionError, TimeoutError, http.client.HTTPException)):
-        told = str(error) or type(error).__name__
-        fix = "run the command again, which goes on where it stopped, or get the file yourself"
-        if isinstance(error, HTTPError) and not _passes(error):
+        fix = "run the command again, which resumes the download, or get the file yourself"
+        if isinstance(error, HTTPError) and not _is_temporary(error):
             fix = "get the file yourself: its owners may have moved it"
-        return DataError(f"cannot read {url}: {told}", path=path, fix=fix)
+        reason = str(error) or type(error).__name__
+        return DataError(f"cannot read {url}: {reason}", path=path, fix=fix)
     assert isinstance(error, OSError)
     return error
 
 
-def _md5(path: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _check(found: str, expected: str | None, path: Path, url: str, kind: str = "SHA-256") -> None:
-    if expected is not None and found != expected.lower():
+def _verify(digest: str, expected: str | None, path: Path, url: str, kind: str = "SHA-256") -> None:
+    if expected is not None and digest != expected.lower():
         raise DataError(
-            f"is not the file that is known from {url}: its {kind} is {found}, and not {expected}",
+            f"differs from the file known from {url}: its {kind} is {digest}, not {expected}",
             path=path,
-            fix=f"delete it to get it again; if its owners changed it, its entry in {RECORD} too",
+            fix="delete it to download it again; if its owners changed it, also delete its entry "
+            f"in {RECORD}",
         )
 
 
-def _forget(part: Path) -> None:
+def _discard(part: Path) -> None:
     for path in (part, part.with_name(f"{part.name}.json")):
         with suppress(FileNotFoundError):
             path.unlink()

@@ -1,4 +1,4 @@
-"""Errors that a user can cause; every message names the place, the value and the fix."""
+"""Errors that a user can cause; messages name the location, the value and the fix."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class SciMultError(ValueError):
     problem : str
         What is wrong, in one sentence without a full stop.
     path, line : optional
-        Where it was met; shown as ``path:line: problem``.
+        Location; shown as ``path:line: problem``.
     value : optional
-        The offending value; shown with ``repr`` and cut at 120 characters.
+        The offending value; its ``repr`` is cut at 120 characters.
     fix : str, optional
         What the user can do about it.
     """
@@ -40,11 +40,11 @@ class SciMultError(ValueError):
 
 
 class ConfigError(SciMultError):
-    """A configuration is unknown, contradictory or of the wrong type."""
+    """A setting is unknown, contradictory or of the wrong type."""
 
 
 class DataError(SciMultError):
-    """An input file holds something that cannot be used."""
+    """An input file is unusable."""
 
 
 class CheckpointError(SciMultError):
@@ -56,31 +56,30 @@ class StorageError(SciMultError):
 
 
 class UnknownNameError(SciMultError):
-    """A name (task, variant, loss, ...) is not known; the message lists those that are."""
+    """A name (task, variant, loss, ...) is unknown; the message lists the known ones."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str], **place: Any) -> None:
+    def __init__(self, what: str, name: str, known: Iterable[str], **location: Any) -> None:
         choices = sorted(known)
         super().__init__(
             f"unknown {what}",
             value=name,
             fix=f"use one of {', '.join(choices) or '(none registered)'}{suggest(name, choices)}",
-            **place,
+            **location,
         )
 
 
-def one_of(what: str, value: object, known: Iterable[str], **place: Any) -> str:
-    """Return a name that must be one of ``known``; ``place`` is that of the error.
+def one_of(what: str, value: object, known: Iterable[str], **location: Any) -> str:
+    """Return ``value``, checked to be one of ``known``; ``location`` goes to the error.
 
     Raises
     ------
     UnknownNameError
-        If it is another one, or no string at all.
+        If it is not.
     """
     names = list(known)
     if not isinstance(value, str) or value not in names:
-        raise UnknownNameError(
-            what, value if isinstance(value, str) else repr(value), names, **place
-        )
+        name = value if isinstance(value, str) else repr(value)
+        raise UnknownNameError(what, name, names, **location)
     return value
 
 
@@ -91,7 +90,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def shown(value: Any, limit: int = 120) -> str:
-    """Return the start of ``repr(value)``; of a value without end no more than that is made."""
+    """Return ``repr(value)`` cut at ``limit`` characters, without building the rest."""
     text = ""
     for piece in _pieces(value, limit):
         text += piece
@@ -103,8 +102,8 @@ def shown(value: Any, limit: int = 120) -> str:
 def _pieces(value: Any, limit: int) -> Iterator[str]:
     if type(value) in (list, dict) and value:
         yield "[" if type(value) is list else "{"
-        for place, item in enumerate(value):
-            yield ", " if place else ""
+        for position, item in enumerate(value):
+            yield ", " if position else ""
             yield from _pieces(item, limit)
             if type(value) is dict:
                 yield ": "
@@ -115,5 +114,5 @@ def _pieces(value: Any, limit: int) -> Iterator[str]:
     else:
         try:
             yield repr(value)
-        except ValueError:  # Python writes no integer of more than 4,300 digits
+        except ValueError:  # Python refuses to print integers above 4,300 digits
             yield f"an integer of {value.bit_length():,} bits"

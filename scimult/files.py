@@ -1,4 +1,4 @@
-"""Atomic writes: a reader sees the old file or the whole new one, never half of it."""
+"""Atomic writes: a reader sees the old file or the complete new one, never a part of it."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from scimult.locks import (
 )
 
 _MARK_BYTES = 4096
-# NumPy says so without an error number.
+# NumPy's message for a full disk; it has no error number.
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 
 
 @dataclass(frozen=True)
 class FolderKind:
-    """A kind of folder that we write, and may replace by another of its kind.
+    """A kind of folder that we write and may overwrite with another of its kind.
 
     Attributes
     ----------
     name : str
         With its article, such as ``"a prepared folder"``.
     is_one : callable
-        Whether a folder is one that we wrote. It must not be true of a folder that holds
-        files of others: they would be deleted.
+        Whether we wrote a folder. It must be false for a folder with anyone else's files, which
+        would be deleted.
     """
 
     name: str
@@ -48,16 +48,16 @@ class FolderKind:
 
 
 def holds_only(folder: Path, names: Iterable[str]) -> bool:
-    """Return whether every file below ``folder`` is one of ``names``, paths in it."""
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    return found <= set(names)
+    """Return whether every file below ``folder`` is among ``names``, given as relative paths."""
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    return files <= set(names)
 
 
 @contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success fsync it and rename it into place.
+    """Yield a temporary path next to ``path``; on success fsync it and rename it to ``path``.
 
-    A link is followed. What killed processes left of the same file is removed.
+    Links are followed. Leftovers of killed writers of the same file are removed.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
     path = Path(path)
     if path.exists() and not path.is_file():
         problem = "is a folder" if path.is_dir() else "is a device or a pipe, not a file"
-        raise StorageError(problem, path=path, fix="name a file")
+        raise StorageError(problem, path=path, fix="give a file name")
     if path.is_symlink():
         path = Path(os.path.realpath(path))
     temporary = temporary_name(path)
@@ -97,21 +97,21 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
 def atomic_folder(path: Path | str, kind: FolderKind | None = None) -> Iterator[Path]:
     """Yield a temporary folder; on success fsync its files and rename it to ``path``.
 
-    An existing folder at ``path`` is replaced only if it is empty or of the ``kind`` that is
-    written, and only after the new one is complete. No other process can write it meanwhile.
-    What a killed process left is put right first.
+    An existing folder at ``path`` is replaced only if it is empty or of ``kind``, and only once
+    the new one is complete. No other process can write it meanwhile. Leftovers of killed writers
+    are recovered or removed first.
 
     Parameters
     ----------
     path : path
         The folder.
     kind : FolderKind, optional
-        What may be replaced; by default nothing but an empty folder.
+        What may be replaced; by default only an empty folder.
 
     Raises
     ------
     StorageError
-        Before the body runs, if something else is at ``path`` or another process writes it; or
+        Before the body runs, if ``path`` must not be replaced or another process writes it; or
         if the disk is full or the parent folder cannot be written.
     """
     given, path = Path(path), _absolute(path)
@@ -121,7 +121,7 @@ def atomic_folder(path: Path | str, kind: FolderKind | None = None) -> Iterator[
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             held.enter_context(exclusive(lock_name(path), given))
-            _put_right(path)
+            _recover(path)
             check_replaceable(given, kind)
             temporary.mkdir()
             held.callback(os.close, mark_as_living(temporary))
@@ -137,17 +137,17 @@ def atomic_folder(path: Path | str, kind: FolderKind | None = None) -> Iterator[
 
 
 def check_replaceable(path: Path | str, kind: FolderKind | None = None) -> None:
-    """Check that ``atomic_folder`` may write ``path``: a wrong path must not delete anything.
+    """Check that ``atomic_folder`` may replace ``path``: a wrong path must not delete anything.
 
     Raises
     ------
     StorageError
-        If it is a link, a file, a device, the current folder, or a folder that is neither empty
-        nor of ``kind``.
+        If it is a link, a file, a device, the current folder or a parent of it, or a folder that
+        is neither empty nor of ``kind``.
     """
     path = Path(path)
     if path.is_symlink():
-        fix = f"name the folder itself ({os.path.realpath(path)}), or a new one"
+        fix = f"give the folder itself ({os.path.realpath(path)}), or a new one"
         raise StorageError("is a link, which would be replaced", path=path, fix=fix)
     if not os.path.lexists(path):
         return
@@ -155,15 +155,15 @@ def check_replaceable(path: Path | str, kind: FolderKind | None = None) -> None:
         raise StorageError("exists and is not a folder", path=path, fix="choose a new folder")
     real = path.resolve()
     if real == Path.cwd() or real in Path.cwd().parents:
-        fix = "name a folder inside it, which may be new"
-        raise StorageError("you are in this folder, it cannot be replaced", path=path, fix=fix)
+        fix = "give a folder inside it, which may be new"
+        raise StorageError("cannot replace the current folder", path=path, fix=fix)
     if not any(path.iterdir()):
         return
     if kind is None:
         raise StorageError("output exists already", path=path, fix="choose another folder")
     try:
         is_one = kind.is_one(path)
-    except (DataError, KeyError, TypeError, AttributeError):  # a manifest of something else
+    except (DataError, KeyError, TypeError, AttributeError):  # someone else's manifest
         is_one = False
     if not is_one:
         fix = "choose a new folder, or empty this one yourself"
@@ -171,12 +171,12 @@ def check_replaceable(path: Path | str, kind: FolderKind | None = None) -> None:
 
 
 def check_own_file(path: Path, what: str, mark: bytes) -> None:
-    """Check that a file is absent, or one that we wrote: it has ``mark`` near its start.
+    """Check that a file is absent or ours, which has ``mark`` near its start.
 
     Raises
     ------
     StorageError
-        If something else would be replaced.
+        If it is neither.
     """
     if not path.exists():
         return
@@ -190,11 +190,10 @@ def check_own_file(path: Path, what: str, mark: bytes) -> None:
 
 @contextmanager
 def only_writer(folder: Path | str) -> Iterator[None]:
-    """Make ``folder`` and keep other processes from writing into it while the body runs.
+    """Create ``folder`` and keep other processes from writing into it while the body runs.
 
-    A folder that was made for nothing is removed again.
-
-    For folders that grow in place; ``atomic_folder`` sees to it itself.
+    A new folder that stays empty is removed again. For folders that grow in place;
+    ``atomic_folder`` locks by itself.
 
     Raises
     ------
@@ -219,11 +218,11 @@ def folder_bytes(folder: Path | str) -> int:
 
 
 def recover_folder(path: Path | str) -> None:
-    """Put back a folder whose replacement was killed between its two renames, if it was."""
+    """Restore a folder whose replacement was killed between its two renames."""
     path = _absolute(path)
     if not os.path.lexists(path) and left_by_writers(path, OLD):
         with suppress(StorageError, OSError), exclusive(lock_name(path), path):
-            _put_right(path)
+            _recover(path)
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
@@ -254,8 +253,8 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _put_right(path: Path) -> None:
-    """Undo or finish what killed writers of a folder left; the caller holds its lock."""
+def _recover(path: Path) -> None:
+    """Undo or finish the work of killed writers of a folder; the caller holds its lock."""
     for old in left_by_writers(path, OLD):
         if os.path.lexists(path):
             _discard(old, path)
@@ -265,14 +264,14 @@ def _put_right(path: Path) -> None:
 
 
 def _discard(old: Path, path: Path) -> None:
-    """Remove a replaced folder; half of it must never pass for something to be put back."""
-    left = temporary_name(path)
-    os.replace(old, left)
-    shutil.rmtree(left, ignore_errors=True)
+    """Remove a replaced folder, renamed first so that a part of it is never restored."""
+    doomed = temporary_name(path)
+    os.replace(old, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def write_text(path: Path | str, text: str) -> None:
-    r"""Write ``text`` as UTF-8, atomically; bytes of file names that are no text as ``\udc..``."""
+    r"""Write ``text`` as UTF-8, atomically; undecodable file-name bytes become ``\udc..``."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -300,7 +299,7 @@ def read_json(path: Path | str) -> Any:
 
 
 def json_problem(error: ValueError | RecursionError) -> str:
-    """Return in a few words why a text could not be read as JSON."""
+    """Return a short reason why a text is not JSON."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
@@ -309,12 +308,12 @@ def json_problem(error: ValueError | RecursionError) -> str:
 
 
 def require_room(folder: Path, needed: int, what: str) -> None:
-    """Make ``folder`` and check that it can be written and holds ``needed`` more bytes.
+    """Create ``folder`` and check that it is writable and has room for ``needed`` more bytes.
 
     Raises
     ------
     StorageError
-        If it cannot be written, or less is free; ``what`` says what the bytes are for.
+        If not; ``what`` names what needs the bytes.
     """
     probe = temporary_name(folder / "probe")
     try:
@@ -328,7 +327,7 @@ def require_room(folder: Path, needed: int, what: str) -> None:
         raise StorageError(
             f"{what} need {_size(needed)} and {_size(free)} are free",
             path=folder,
-            fix="free disk space, write to another disk, or keep less",
+            fix="free disk space, or write less or to another disk",
         )
 
 
@@ -337,15 +336,20 @@ def _size(number: int) -> str:
 
 
 def packed_or_plain(path: Path) -> Path:
-    """Return ``path``, or ``path.gz`` if only that is there; for tables and JSON lines."""
+    """Return ``path``, or ``path.gz`` if only that exists; for tables and JSON lines."""
     packed = path.with_name(path.name + ".gz")
-    may = path.suffix in (".jsonl", ".csv", ".tsv")
-    return packed if may and packed.exists() and not path.exists() else path
+    may_be_packed = path.suffix in (".jsonl", ".csv", ".tsv")
+    return packed if may_be_packed and packed.exists() and not path.exists() else path
 
 
 def sha256(path: Path | str) -> str:
     """Return the hexadecimal SHA-256 of a file's content."""
-    digest = hashlib.sha256()
+    return file_digest(path, "sha256")
+
+
+def file_digest(path: Path | str, kind: str) -> str:
+    """Return a hexadecimal checksum of a file's content."""
+    digest = hashlib.new(kind, usedforsecurity=False)
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
@@ -353,34 +357,34 @@ def sha256(path: Path | str) -> str:
 
 
 def storage_error(error: OSError, path: Path | str) -> StorageError:
-    """Turn an ``OSError`` met while writing ``path`` into a message with a fix."""
+    """Turn an ``OSError`` raised while writing ``path`` into a message with a fix."""
     reason = error.strerror or str(error)
     if error.errno is None and _SHORT_WRITE.search(reason):
         reason, full = f"no space left on the device ({reason} bytes)", True
     else:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full:
-        fix = "free disk space or write to another disk; nothing half-written was left"
+        fix = "free disk space or write to another disk; no partial output was left"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = "choose a folder that you may write to"
     elif error.errno == errno.ENAMETOOLONG:
-        fix = "choose a shorter name; a few characters are added to it while it is written"
+        fix = "choose a shorter name; its temporary name has a few more characters"
     else:
         fix = "check that the path exists and can be written"
     return StorageError(f"cannot write: {reason}", path=path, fix=fix)
 
 
 def _concerns(error: OSError, path: Path, temporary: Path) -> bool:
-    """Return whether the error comes from writing ``path``, not from an input read meanwhile."""
+    """Return whether the error comes from writing ``path``, not from reading some input."""
     if not isinstance(error.filename, (str, os.PathLike)):
         return True
-    met = Path(error.filename)
+    failed = Path(error.filename)
     ours = (path, lock_name(path))
-    return met in ours or met in temporary.parents or met.is_relative_to(temporary)
+    return failed in ours or failed in temporary.parents or failed.is_relative_to(temporary)
 
 
 def _absolute(path: Path | str) -> Path:
-    """Return a path whose last part is a name, for what stands beside it."""
+    """Return a path whose last part is a name, so that it can have siblings."""
     path = Path(path)
     return path if path.name and path.name != ".." else path.resolve()
 

@@ -1,4 +1,4 @@
-"""What this machine is good at: the precision that pays, memory that stays, copies that overlap."""
+"""What this machine does well: fast number formats, allocator settings, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from scimult.errors import ConfigError
 
-# Dense bfloat16 and float16 tensor-core rates of data sheets, in TFLOP/s, by a part of the
-# device's name; the first that fits counts. (Data sheets of Hopper and Ada give twice this,
-# with sparsity.)
+# Dense bfloat16 and float16 tensor-core rates from data sheets, in TFLOP/s, by a part of the
+# device's name; the first match counts. (Hopper and Ada data sheets give twice this, with
+# sparsity.)
 _HALF_PRECISION_TFLOPS = (
     ("H100 PCIe", 756.0),
     ("H100 NVL", 835.0),
@@ -29,12 +29,12 @@ _HALF_PRECISION_TFLOPS = (
 )
 _LONGEST_REASON = 80
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
-# Where a tensor of any type may begin within a buffer of bytes.
+# Start of each tensor in a byte buffer, suitable for any type.
 _ALIGNMENT = 16
 
 
 def usable_device(device: str | torch.device | None) -> torch.device:
-    """Return a device that works; by default the first GPU, else the CPU.
+    """Return ``device``, checked to work; by default the first GPU, else the CPU.
 
     Raises
     ------
@@ -45,10 +45,10 @@ def usable_device(device: str | torch.device | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=device).device
-    # A backend that is not built in raises the third; what is no device at all the last.
+    # A backend that is not built in raises the third, a value that is no device the last.
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         known = "use cpu or cuda" if torch.cuda.is_available() else "use cpu: torch sees no GPU"
-        # torch writes lists of its devices, or of its kernels, into the first line.
+        # torch may list its devices or kernels in the first line.
         problem = str(error).partition("\n")[0]
         if len(problem) > _LONGEST_REASON:
             problem = "torch has no such device here"
@@ -58,10 +58,10 @@ def usable_device(device: str | torch.device | None) -> torch.device:
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Return whether the device has units for bfloat16 products.
+    """Return whether the device multiplies bfloat16 in hardware.
 
-    Without them (CPUs before AVX-512 BF16 or AMX, GPUs before Ampere) such products are
-    emulated, up to ten times slower than float32 ones.
+    CPUs before AVX-512 BF16 or AMX and GPUs before Ampere emulate it, up to ten times slower
+    than float32.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -71,7 +71,7 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 @contextmanager
 def products_in_tf32(wanted: bool) -> Iterator[None]:
-    """Let GPUs take float32 products of factors rounded to 10 bits, inside the block."""
+    """Let GPUs use TF32 (10-bit mantissas) for float32 products inside the block."""
     before = torch.get_float32_matmul_precision()
     if wanted:
         torch.set_float32_matmul_precision("high")
@@ -83,19 +83,19 @@ def products_in_tf32(wanted: bool) -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator keep what is freed instead of giving it back to the system.
+    """Let the allocator keep freed memory instead of returning it to the system.
 
-    glibc maps every large tensor anew, and the system clears each of its pages at first
-    touch, in every step again. Does nothing where the C library is another.
+    Otherwise glibc maps every large tensor anew, and the system clears its pages in every step.
+    Does nothing with other C libraries.
     """
     _tell_allocator({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1})
 
 
 def one_thread_each(device: str | torch.device | None) -> int:
-    """Let each thread that starts from now on compute by itself; return how many fill the device.
+    """Make torch single-threaded for threads started from now on; return how many fill the device.
 
-    On a CPU as many as torch would use for one product: who waits for nobody loses no time where
-    other work takes a core away. A GPU takes one product after the other.
+    On a CPU that is the number of threads torch would use for one product. Independent threads do
+    not wait for each other when other work takes a core. A GPU needs one.
     """
     if usable_device(device).type != "cpu":
         return 1
@@ -105,10 +105,10 @@ def one_thread_each(device: str | torch.device | None) -> int:
 
 
 def share_heaps(count: int) -> None:
-    """Let all threads allocate from so many heaps, before any other thread starts.
+    """Limit the heaps that all threads share; call before other threads start.
 
-    glibc gives up to eight heaps a core to threads, and each keeps what it once needed: memory of
-    a service with many threads would grow with every thread that meets a large request.
+    glibc creates up to eight heaps per core, and each keeps its peak: the memory of a service
+    would grow with every thread that handles a large request.
     """
     _tell_allocator({_M_ARENA_MAX: count})
 
@@ -125,11 +125,10 @@ def _tell_allocator(settings: Mapping[int, int]) -> None:
 
 
 def send(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
-    """Return tensors of the host on ``device``, by one copy that the host does not wait for.
+    """Copy host tensors to ``device`` in one asynchronous transfer.
 
-    From memory that the system may move, a GPU copies while host and device wait for each
-    other. Here all values go through one buffer that stays in its place; torch keeps it until the
-    copy is done. On a CPU the tensors are returned as they are.
+    Copies from pageable memory block host and device. Here all values go through one pinned
+    buffer, which torch keeps until the copy is done. On a CPU the tensors are returned unchanged.
     """
     device = torch.device(device)
     if device.type == "cpu":
@@ -146,7 +145,7 @@ def send(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
 
 
 def known_peak(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return the most operations per second that a device's data sheet promises.
+    """Return the peak operations per second in the device's data sheet.
 
     ``None`` if the device is not in the table or a slice of one (MIG), for float32 (whose rate
     depends on torch's settings) and for CPUs (whose clock depends on the load).
@@ -162,7 +161,7 @@ def known_peak(device: torch.device, dtype: torch.dtype) -> float | None:
 def measured_peak(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
     """Return the operations per second of the fastest of several large matrix products.
 
-    Below the data sheet's number, and lower still on a machine that is busy with other work.
+    Below the data sheet's number, and lower still on a busy machine.
     """
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -182,10 +181,10 @@ def _wait_for(device: torch.device) -> None:
 
 
 def peak_memory() -> int:
-    """Return the most bytes of main memory that this process has held so far."""
+    """Return this process's peak main memory so far, in bytes."""
     status = Path("/proc/self/status")
     if status.exists():
-        # getrusage would start from what the process that started this one has held.
+        # getrusage would start from the parent process's peak.
         peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(peak.split()[1]) * 1024
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -193,5 +192,5 @@ def peak_memory() -> int:
 
 
 def peak_gpu_memory(device: torch.device) -> int | None:
-    """Return the most bytes that tensors held on a GPU so far; ``None`` for a CPU."""
+    """Return the peak bytes of tensors on a GPU so far; ``None`` for a CPU."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

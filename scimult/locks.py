@@ -1,7 +1,6 @@
-"""Who is writing what: locks, and the names of what is unfinished.
+"""File locks, and temporary names of unfinished files and folders.
 
-Locks end with the process, however it ends; so what has a name of these and no lock was left
-by a killed one.
+A lock ends with its process, so an unlocked temporary file is the leftover of a killed process.
 """
 
 from __future__ import annotations
@@ -20,34 +19,34 @@ from pathlib import Path
 
 from scimult.errors import StorageError
 
-# Endings of what stands beside a target while it is written: its new content, and the folder
-# that it replaces. Locks may not reach over hosts, so the names tell whose they are.
+# Endings of a target's temporary siblings: its new content, and the folder that it replaces.
+# Locks may not work across hosts, so the names contain the host.
 UNFINISHED, OLD = ".tmp", ".old"
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
 _NOTE_BYTES = 500
 
 
 def temporary_name(path: Path, ending: str = UNFINISHED) -> Path:
-    """Return a new name beside ``path`` for what is not it yet, or not any more."""
+    """Return a unique sibling of ``path`` for its new or its old content."""
     return path.with_name(f".{path.name}.{_HOST}{uuid.uuid4().hex[:8]}{ending}")
 
 
 def lock_name(path: Path) -> Path:
-    """Return the name of the lock of a folder that is replaced as a whole."""
+    """Return the lock file of a folder that is replaced as a whole."""
     return path.with_name(f".{path.name}.lock")
 
 
 def left_by_writers(path: Path, ending: str, host: str = "") -> list[Path]:
-    """Return what stands beside ``path`` under temporary names, of one host or of all."""
-    name = re.compile(rf"\.{re.escape(path.name)}\.{host}[0-9a-f]+{re.escape(ending)}")
-    beside = os.listdir(path.parent) if path.parent.is_dir() else []
-    return sorted(path.with_name(found) for found in beside if name.fullmatch(found))
+    """Return the temporary siblings of ``path``, of one host or of all."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{host}[0-9a-f]+{re.escape(ending)}")
+    siblings = os.listdir(path.parent) if path.parent.is_dir() else []
+    return sorted(path.with_name(name) for name in siblings if pattern.fullmatch(name))
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what dead processes of this host left of unfinished writes of ``path``."""
-    for left in left_by_writers(path, UNFINISHED, _HOST):
-        remove_if_dead(left)
+    """Remove unfinished writes of ``path`` by dead processes of this host."""
+    for leftover in left_by_writers(path, UNFINISHED, _HOST):
+        remove_if_dead(leftover)
 
 
 @contextmanager
@@ -61,14 +60,14 @@ def exclusive(path: Path, guarded: Path) -> Iterator[None]:
     path : Path
         The lock file; its folder must exist.
     guarded : Path
-        What the lock stands for, for the message.
+        What the lock protects, for the message.
 
     Raises
     ------
     StorageError
         If another process holds it; the message names process, host and time.
     OSError
-        If the lock file cannot be made.
+        If the lock file cannot be created.
     """
     descriptor = _locked(path, guarded)
     try:
@@ -91,7 +90,7 @@ def mark_as_living(path: Path) -> int:
 
 
 def remove_if_dead(path: Path) -> None:
-    """Remove a temporary file or folder unless a living process has marked it."""
+    """Remove a temporary file or folder unless a living process has locked it."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
@@ -120,7 +119,7 @@ def _locked(path: Path, guarded: Path) -> int:
         except OSError:
             return descriptor  # a file system without locks
         with suppress(FileNotFoundError):
-            # The one that held it may have removed the file that was opened here.
+            # The previous holder may have removed the file that was opened here.
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What a package offers, imported when it is asked for: many uses of a library need no torch."""
+"""Lazy imports of a package's names: much of the toolkit needs no torch."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ from typing import Any
 
 
 def on_demand(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package (PEP 562).
-
-    Parameters
-    ----------
-    package : str
-        Its name.
-    modules : mapping of str to str
-        For each name that it offers, the module that has it.
-    """
+    """Return a package's ``__getattr__`` (PEP 562); ``modules`` maps each name to its module."""
 
     def get(name: str) -> Any:
         if name not in modules:

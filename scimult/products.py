@@ -1,4 +1,4 @@
-"""Products by the fastest kernels of a CPU. No gradients.
+"""Matrix products with a CPU's fastest kernels. No gradients.
 
 Shape legend: N, M rows, D width, P listed pairs.
 """
@@ -15,23 +15,22 @@ from torch import Tensor, nn
 from scimult.hardware import multiplies_bfloat16
 
 FEW = 3
-"""Rows of the second matrix for which memory is the bound: each product is taken by itself."""
+"""Up to this many rows of the second matrix are memory-bound: pairs are multiplied one by one."""
 
-# Rows of the second matrix up to which oneDNN is faster than MKL with AVX2 too (1.1 to 1.7 times).
+# Up to this many rows of the second matrix, oneDNN beats MKL on AVX2 too (1.1 to 1.7 times).
 _FEW_FOR_AVX2 = 256
-# What a row of zeros is divided by.
+# The divisor of a row of zeros.
 _TINY = torch.finfo(torch.float32).tiny
-# Rows for which weights are laid out; any number may come.
+# Rows that weights are laid out for; any number works.
 _USUAL_ROWS = 4096
-# The byte that stands for zero, and the one where sums of two products must fit into 16 bits.
+# The byte that means zero; the second where sums of two products must fit into 16 bits.
 _ZERO, _ZERO_OF_SEVEN_BITS = 128, 64
 
 
 def products(x_ND: Tensor, y_MD: Tensor) -> Tensor:
     """Return ``x @ y.T``, shape ``(N, M)``, contiguous.
 
-    With up to ``FEW`` rows of y in float32 on a CPU, the numbers are those of
-    :func:`products_at`, bit by bit.
+    With up to ``FEW`` rows of y in float32 on a CPU, results equal :func:`products_at` bit by bit.
     """
     if x_ND.device.type != "cpu" or x_ND.dtype != torch.float32 or not x_ND.numel():
         return torch.mm(x_ND, y_MD.T)
@@ -39,15 +38,15 @@ def products(x_ND: Tensor, y_MD: Tensor) -> Tensor:
         starts, columns = _all_pairs(len(x_ND), len(y_MD))
         return products_at(x_ND, y_MD, starts, columns).view(len(x_ND), len(y_MD))
     if len(y_MD) and (multiplies_by_onednn() or (len(y_MD) <= _FEW_FOR_AVX2 and _has_avx2())):
-        found_NM: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, y_MD, None, "none", [], "")
-        return found_NM
+        products_NM: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, y_MD, None, "none", [], "")
+        return products_NM
     return torch.mm(x_ND, y_MD.T)
 
 
 def products_at(x_ND: Tensor, y_MD: Tensor, starts: Tensor, columns_P: Tensor) -> Tensor:
-    """Return ``x[n] · y[m]`` of listed pairs, shape ``(P,)``: float32, on a CPU.
+    """Return ``x[n] · y[m]`` of the listed pairs, shape ``(P,)``: float32, on a CPU.
 
-    Each number depends on its two rows alone, whatever else is listed. Nothing is gathered.
+    Each result depends on its two rows alone. No rows are copied.
 
     Parameters
     ----------
@@ -57,27 +56,26 @@ def products_at(x_ND: Tensor, y_MD: Tensor, starts: Tensor, columns_P: Tensor) -
         Integers of one type; row n of x is paired with the rows
         ``columns_P[starts[n]:starts[n + 1]]`` of y.
     """
-    _warn_of_sparse_tensors_no_more()
+    _silence_sparse_warning()
     shape = len(x_ND), len(y_MD)
     zeros_P = torch.zeros(len(columns_P))
     pairs = torch.sparse_csr_tensor(starts, columns_P, zeros_P, shape, check_invariants=False)
-    found_P: Tensor = torch.sparse.sampled_addmm(pairs, x_ND, y_MD.T, beta=0.0).values()
-    return found_P
+    products_P: Tensor = torch.sparse.sampled_addmm(pairs, x_ND, y_MD.T, beta=0.0).values()
+    return products_P
 
 
 @dataclass(frozen=True)
 class ByteMatrix:
-    """Rows of whole numbers, of which each counts a step, for products with bytes on a CPU.
+    """An int8 matrix with a scale per row, for products with bytes on a CPU.
 
     Attributes
     ----------
     packed : Tensor
-        The numbers, as oneDNN multiplies them.
+        The numbers in oneDNN's layout.
     steps_M, bias_M : Tensor
-        float32, shape ``(M,)``: what a number of each row counts, and what is added to its
-        products.
+        float32, shape ``(M,)``: scale of each row, and the term added to its products.
     zero : int
-        The byte that stands for zero.
+        The byte that means zero.
     """
 
     packed: Tensor
@@ -89,7 +87,7 @@ class ByteMatrix:
     def of(
         cls, numbers_MD: Tensor, steps_M: Tensor, bias_M: Tensor, zero: int = _ZERO
     ) -> ByteMatrix:
-        """Lay out int8 numbers, shape ``(M, D)``."""
+        """Pack int8 numbers, shape ``(M, D)``."""
         rows = [_USUAL_ROWS, numbers_MD.shape[1]]
         packed = torch.ops.onednn.qlinear_prepack(numbers_MD, rows)
         return cls(packed, steps_M, bias_M, zero)
@@ -97,57 +95,57 @@ class ByteMatrix:
     def products(self, bytes_ND: Tensor) -> Tensor:
         """Return ``((bytes - zero) @ numbers.T) * steps + bias``: float32, shape ``(N, M)``.
 
-        The sums themselves are exact.
+        The integer sums are exact.
         """
         zeros_M = torch.zeros(len(self.steps_M), dtype=torch.int32)
         weights = self.packed, self.steps_M, zeros_M, self.bias_M
-        found_NM: Tensor = torch.ops.onednn.qlinear_pointwise(
+        products_NM: Tensor = torch.ops.onednn.qlinear_pointwise(
             bytes_ND, 1.0, self.zero, *weights, 1.0, 0, torch.float32, "none", [], ""
         )
-        return found_NM
+        return products_NM
 
 
 @cache
 def multiplies_bytes() -> bool:
-    """Return whether this CPU and this torch multiply bytes fast, and rightly.
+    """Return whether this CPU and this torch multiply bytes fast and correctly.
 
-    Without the unit for it (VNNI, AMX) oneDNN adds pairs of products in 16 bits, which overflow.
+    Without VNNI or AMX, oneDNN adds pairs of products in 16 bits, which overflow.
     """
     probes = ("_is_vnni_supported", "_is_amx_tile_supported")
     if not any(getattr(torch.cpu, probe, lambda: False)() for probe in probes):
         return False
-    return _multiplies_rightly(_ZERO)
+    return _multiplies_correctly(_ZERO)
 
 
 @cache
 def zero_of_bytes() -> int | None:
-    """Return the byte for zero whose products are right on this CPU; None if there are none.
+    """Return the zero byte with which this CPU's products are correct; None if there is none.
 
-    128, and bytes of eight bits, where it ``multiplies_bytes``; else 64, and bytes of seven.
+    128, with 8-bit inputs, if the CPU ``multiplies_bytes``; else 64, with 7-bit inputs.
     """
     if multiplies_bytes():
         return _ZERO
-    return _ZERO_OF_SEVEN_BITS if _multiplies_rightly(_ZERO_OF_SEVEN_BITS) else None
+    return _ZERO_OF_SEVEN_BITS if _multiplies_correctly(_ZERO_OF_SEVEN_BITS) else None
 
 
-def _multiplies_rightly(zero: int) -> bool:
+def _multiplies_correctly(zero: int) -> bool:
     numbers_MD = torch.tensor([[127], [-127]], dtype=torch.int8).repeat(1, 64)
     bytes_ND = torch.tensor([[2 * zero - 1], [1]], dtype=torch.uint8).repeat(1, 64)
     try:
         matrix = ByteMatrix.of(numbers_MD, torch.ones(2), torch.zeros(2), zero)
-        found_NM = matrix.products(bytes_ND)
-    # The operators are those of torch's own compiler; no release promises them.
+        products_NM = matrix.products(bytes_ND)
+    # These operators are internal to torch's compiler and may change in any release.
     except (AttributeError, RuntimeError, NotImplementedError, TypeError):
         return False
-    wanted = 64 * 127 * (zero - 1)
-    return found_NM.tolist() == [[wanted, -wanted], [-wanted, wanted]]
+    expected = 64 * 127 * (zero - 1)
+    return products_NM.tolist() == [[expected, -expected], [-expected, expected]]
 
 
 @cache
 def multiplies_by_onednn() -> bool:
-    """Return whether float32 products are taken by oneDNN and not by torch's BLAS.
+    """Return whether float32 products use oneDNN rather than torch's BLAS.
 
-    MKL reaches two thirds of oneDNN's rate on AMD's processors with AVX-512.
+    MKL reaches two thirds of oneDNN's rate on AMD processors with AVX-512.
     """
     return _onednn_has("AVX512")
 
@@ -167,11 +165,10 @@ def _onednn_has(capability: str) -> bool:
 
 
 def pack_linears(model: nn.Module) -> None:
-    """Let the linears of a model that is only read use a second copy of their weights.
+    """Let the linear layers of a frozen model use copies of their weights in oneDNN's layout.
 
-    It is laid out as oneDNN multiplies fastest. The weights themselves stay what they are: what
-    changes them later changes no output. Does nothing on a GPU, and where torch's own products are
-    as fast.
+    Later changes of the original weights do not affect outputs. Does nothing on a GPU, or where
+    torch's own products are as fast.
     """
     for linear in model.modules():
         if isinstance(linear, nn.Linear) and _packs(linear.weight):
@@ -191,25 +188,26 @@ def _packs(weight: Tensor) -> bool:
 
 
 def _packed_linear(packed: Tensor, bias: Tensor | None, x_ND: Tensor) -> Tensor:
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, packed, bias, "none", [], "")
-    return found
+    outputs: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, packed, bias, "none", [], "")
+    return outputs
 
 
 def round_linears(model: nn.Module, zero: int | None = None) -> None:
-    """Let the linears of a model that is only read multiply bytes, on a CPU.
+    """Let the linear layers of a frozen float32 model multiply bytes, on a CPU.
 
-    Each row of weights counts steps of 1/127 of its largest, each row of inputs steps of its
-    own largest, so that an output depends on no other row. The weights themselves stay.
+    Each row of weights is rounded to steps of 1/127 of its largest value. Each row of inputs is
+    scaled by its own largest value, so that outputs do not depend on other rows. The original
+    weights stay.
 
     Parameters
     ----------
     model : nn.Module
-        In float32.
+        The model.
     zero : int, optional
-        By default that of :func:`zero_of_bytes`.
+        By default :func:`zero_of_bytes`.
     """
     zero = zero or zero_of_bytes()
-    assert zero is not None, "this CPU has no products of bytes"
+    assert zero is not None, "this CPU cannot multiply bytes"
     for linear in model.modules():
         if isinstance(linear, nn.Linear):
             weight_MD = linear.weight.detach()
@@ -223,13 +221,13 @@ def round_linears(model: nn.Module, zero: int | None = None) -> None:
 
 def _byte_linear(matrix: ByteMatrix, bias_M: Tensor, x_ND: Tensor) -> Tensor:
     rows_ND = x_ND.reshape(-1, x_ND.shape[-1])
-    # `abs` and `amax` are twice as fast as `aminmax`, and a tenth of what `vector_norm` takes.
+    # `abs` and `amax` are twice as fast as `aminmax` and ten times as fast as `vector_norm`.
     largest_N1 = rows_ND.abs().amax(dim=1, keepdim=True).clamp_min(_TINY)
     numbers_ND = (rows_ND * ((matrix.zero - 1) / largest_N1)).round_()
-    # Eight times as fast as to bytes without a sign; sums wrap around.
+    # Eight times as fast as converting to uint8; the sum wraps around.
     bytes_ND = numbers_ND.to(torch.int8).view(torch.uint8).add_(matrix.zero)
-    found_NM = torch.addcmul(bias_M, matrix.products(bytes_ND), largest_N1)
-    return found_NM.view(*x_ND.shape[:-1], len(bias_M))
+    outputs_NM = torch.addcmul(bias_M, matrix.products(bytes_ND), largest_N1)
+    return outputs_NM.view(*x_ND.shape[:-1], len(bias_M))
 
 
 @lru_cache(maxsize=4)
@@ -239,8 +237,8 @@ def _all_pairs(rows: int, columns: int) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def _warn_of_sparse_tensors_no_more() -> None:
-    """Let torch say once that they are in beta, to nobody."""
+def _silence_sparse_warning() -> None:
+    """Trigger and hide torch's one-time warning that sparse tensors are in beta."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         zero = torch.zeros(1, dtype=torch.int32)

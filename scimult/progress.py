@@ -1,7 +1,7 @@
-"""Progress bars where someone watches, and messages through the logger ``scimult``.
+"""Progress bars on interactive terminals, and messages through the logger ``scimult``.
 
-Who embeds the library silences or redirects messages by :mod:`logging`: without a set-up Python
-shows warnings and hides the rest. The command line shows all of them.
+Applications silence or redirect messages with :mod:`logging`, which by default shows warnings
+only. The command line shows all messages.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def bar(
     items: Iterable[Any] | None = None,
     initial: int = 0,
 ) -> tqdm:
-    """Return a progress bar whose ``update(n)`` and ``set_postfix`` the caller drives.
+    """Return a progress bar for the caller to ``update(n)`` and ``set_postfix``.
 
-    Silent on other ranks, and where stderr goes to a file or a pipe.
+    Silent on ranks other than 0, and if stderr goes to a file or a pipe.
     """
-    return _kind()(
+    return _tqdm_class()(
         items,
         desc=what,
         total=total,
@@ -51,40 +51,40 @@ def bar(
 
 
 def _is_main() -> bool:
-    """Return whether this process prints; without torch loaded there is no group to ask."""
+    """Return whether this process prints, without importing torch to find out."""
     loaded = sys.modules.get("scimult.distributed")
     return bool(loaded.is_main()) if loaded else int(os.environ.get("RANK", "0")) == 0
 
 
-def _kind() -> Any:
+def _tqdm_class() -> Any:
     if not in_notebook():
         return tqdm
-    from tqdm.auto import tqdm as of_notebooks
+    from tqdm.auto import tqdm as notebook_tqdm
 
-    return of_notebooks
+    return notebook_tqdm
 
 
 def is_watched() -> bool:
-    """Return whether what is written to stderr is looked at while it is written."""
+    """Return whether someone sees stderr live."""
     return sys.stderr.isatty() or in_notebook()
 
 
 def in_notebook() -> bool:
-    """Return whether this process is a Jupyter kernel, whose stderr is no terminal and yet seen.
+    """Return whether this process is a Jupyter kernel, whose stderr is visible but no terminal.
 
-    A kernel has imported IPython; its shell, and no other, belongs to a kernel.
+    A kernel has imported IPython, and only a kernel's shell has the attribute ``kernel``.
     """
-    ask = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return getattr(ask and ask(), "kernel", None) is not None
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return getattr(get_shell and get_shell(), "kernel", None) is not None
 
 
 def note(message: str) -> None:
-    """Log what a reader may want to know, on the main rank only."""
+    """Log information, on the main rank only."""
     if _is_main():
         LOGGER.info(message)
 
 
 def warn(message: str) -> None:
-    """Log what a reader should know, on the main rank only."""
+    """Log a warning, on the main rank only."""
     if _is_main():
         LOGGER.warning(message)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from scimult.errors import UnknownNameError
 
 T = TypeVar("T")
 
 
-class Registry(Generic[T]):
-    """Maps names to implementations of one kind of thing.
+class Registry(dict[str, T]):
+    """Maps names to implementations; an unknown name raises ``UnknownNameError``.
 
     Parameters
     ----------
@@ -20,36 +20,18 @@ class Registry(Generic[T]):
     """
 
     def __init__(self, what: str) -> None:
+        super().__init__()
         self.what = what
-        self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that files its argument under ``name``."""
+        """Return a decorator that registers its argument as ``name``."""
 
         def add(entry: T) -> T:
-            assert name not in self._entries, f"{self.what} {name!r} is registered twice"
-            self._entries[name] = entry
+            assert name not in self, f"{self.what} {name!r} is registered twice"
+            self[name] = entry
             return entry
 
         return add
 
-    def __getitem__(self, name: str) -> T:
-        """Return the entry called ``name``.
-
-        Raises
-        ------
-        UnknownNameError
-            If there is none; the message lists the known names.
-        """
-        if name not in self._entries:
-            raise UnknownNameError(self.what, name, self._entries)
-        return self._entries[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    def __missing__(self, name: str) -> T:
+        raise UnknownNameError(self.what, name, self)

@@ -1,4 +1,4 @@
-"""A table, written once for the terminal, Markdown, LaTeX, and (by the report) JSON and HTML."""
+"""Tables for the terminal, Markdown, LaTeX, and (through the report) JSON and HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from scimult.terminal import visible
 
 ABSENT = "–"
-# Longer texts are folded on a terminal; names stay whole.
+# Longer texts are folded on a terminal.
 _LONGEST_NAME = 40
 
 Mark = Literal["", "better", "worse"]
@@ -40,16 +40,16 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, the number behind it, and how it is shown.
+    """One cell: its text, the number behind it, and its style.
 
     Attributes
     ----------
     text : str
-        What is shown.
+        Displayed text.
     value : float, optional
-        In full precision, for sorting and JSON.
+        The number in full precision, for sorting and JSON.
     bold : bool
-        Best of its row.
+        Whether it is the best of its row.
     mark : {"", "better", "worse"}
         Result of a test against the baseline.
     note : str
@@ -74,17 +74,17 @@ class Table:
     headings : list of str
         One per column.
     labels : int
-        How many columns, from the left, are text; the others are numbers.
+        Number of leading text columns; the others are numbers.
     rows : list of list of Cell
         Cells in the order of the headings.
     notes : list of str
-        What a reader has to know.
+        Notes for the reader.
     minor : list of int
         Rows that HTML shows on demand only.
     footer : int
-        How many rows at the end sum up the others.
+        Number of summary rows at the end.
     group : int
-        Rows that agree in so many columns, from the left, stand together on a terminal.
+        Number of leading columns whose equal values group rows on a terminal.
     """
 
     title: str
@@ -101,13 +101,13 @@ class Table:
 
 
 def label(text: str) -> Cell:
-    """Return a cell that names something."""
+    """Return a text cell."""
     return Cell(text)
 
 
-def percent(value: float | None, **shown: object) -> Cell:
-    """Return a score × 100 with two decimals, as tables of papers have it."""
-    return number(value, "{:.2f}", 100, **shown)
+def percent(value: float | None, **style: object) -> Cell:
+    """Return a score × 100 with two decimals, as in papers' tables."""
+    return number(value, "{:.2f}", 100, **style)
 
 
 def change(value: float | None) -> Cell:
@@ -115,28 +115,28 @@ def change(value: float | None) -> Cell:
     return number(value, "{:+.2f}%", 100)
 
 
-def number(value: float | None, form: str, factor: float = 1, **shown: object) -> Cell:
-    """Return ``factor`` × ``value`` in a format; a dash for None."""
+def number(value: float | None, form: str, factor: float = 1, **style: object) -> Cell:
+    """Return ``factor`` × ``value`` in the format ``form``; a dash for None."""
     if value is None:
         return Cell(ABSENT)
-    return Cell(form.format(factor * value), value, **shown)  # type: ignore[arg-type]
+    return Cell(form.format(factor * value), value, **style)  # type: ignore[arg-type]
 
 
 def texts(*values: object) -> list[Cell]:
-    """Return a row of plain texts."""
+    """Return a row of text cells."""
     return [Cell(str(value)) for value in values]
 
 
 def to_rich(table: Table) -> RichTable:
-    """Return the table for the terminal, with text that cannot command it."""
+    """Return the table for the terminal, with control characters escaped."""
     grid = RichTable(title=_plain(table.title), title_justify="left", box=box.SIMPLE)
     for column, heading in enumerate(table.headings):
-        named = column < table.labels
+        is_text = column < table.labels
         longest = max((len(row[column].text) for row in table.rows), default=0)
         grid.add_column(
             _plain(heading),
-            justify="left" if named else "right",
-            no_wrap=named and longest <= _LONGEST_NAME,
+            justify="left" if is_text else "right",
+            no_wrap=is_text and longest <= _LONGEST_NAME,
             overflow="fold",
         )
     previous: list[str] = []
@@ -153,7 +153,7 @@ def to_rich(table: Table) -> RichTable:
 
 
 def to_markdown(table: Table, level: int = 2) -> str:
-    """Return the table and its notes as Markdown, below a heading of a level."""
+    """Return the table and its notes as Markdown, under a heading of the given level."""
     head = [escaped(heading) for heading in table.headings]
     rule = "---|" * table.labels + "---:|" * (len(head) - table.labels)
     lines = [f"{'#' * level} {escaped(table.title)}", "", f"| {' | '.join(head)} |", f"|{rule}"]
@@ -163,15 +163,14 @@ def to_markdown(table: Table, level: int = 2) -> str:
 
 
 def _markdown_cell(cell: Cell) -> str:
-    # Numbers are texts of ours.
     text = (escaped(cell.text) if cell.value is None else cell.text) + SIGNS[cell.mark]
     return f"**{text}**" if cell.bold else text
 
 
 def escaped(text: str) -> str:
-    """Keep a text of users from ending a cell or line of Markdown, or starting markup.
+    """Escape a user's text for a Markdown cell or line.
 
-    An underscore within a word starts nothing and stays as it is.
+    An underscore within a word starts no markup and stays.
     """
     return re.sub(r"([\\|`*\[\]<>]|\b_|_\b)", r"\\\1", " ".join(text.split()))
 
@@ -179,7 +178,7 @@ def escaped(text: str) -> str:
 def to_latex(table: Table) -> str:
     """Return the table as LaTeX for the package ``booktabs``; notes are comments."""
     columns = "l" * table.labels + "r" * (len(table.headings) - table.labels)
-    # A line break in a text would end the comment.
+    # A line break would end the comment.
     lines = ["% " + " ".join(note.split()) for note in (table.title, *table.notes)]
     lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
     lines += [_latex_row([_latex(heading) for heading in table.headings]), r"\midrule"]

@@ -1,4 +1,4 @@
-"""Types that every layer shares: texts, roles, similarities and the encoder protocol."""
+"""Types shared by every layer: texts, roles, similarities and the encoder protocol."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TokenIds = NDArray[np.int32] | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One text of the bi-encoder.
+    """One input text.
 
-    ``title`` and ``body`` hold title and abstract of a paper, name and definition of a
-    label, or the whole text of a query (whose ``body`` is empty).
+    ``title`` and ``body`` hold a paper's title and abstract, or a label's name and definition.
+    A query is all ``title``.
     """
 
     kind: Kind
@@ -32,16 +32,16 @@ class Text:
 
     @property
     def joined(self) -> str:
-        """Title and body joined by a space: the text whose words are counted."""
+        """Title and body joined by a space, as word counts use them."""
         return f"{self.title} {self.body}".strip()
 
 
 class TextEncoder(Protocol):
-    """Anything that turns texts into vectors: our models, other libraries', stored embeddings."""
+    """Anything that embeds texts: our models, other libraries' models, stored embeddings."""
 
     @property
     def name(self) -> str:
-        """Name that reports show."""
+        """Name shown in reports."""
         ...
 
     @property
@@ -64,8 +64,8 @@ class TextEncoder(Protocol):
 
 @runtime_checkable
 class TaskChooser(Protocol):
-    """A text encoder that can say how it would serve a task that it may not know."""
+    """A text encoder that can replace a task it does not know."""
 
     def task_for(self, task: str, fallback: str) -> str:
-        """Return the task to encode for: ``task`` if the encoder knows it, else ``fallback``."""
+        """Return ``task`` if the encoder knows it, else ``fallback``."""
         ...

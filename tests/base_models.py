@@ -90,7 +90,7 @@ def save_tokenizer(folder: Path, family: str) -> None:
 
 
 def save_byte_level(folder: Path, backend: ByteLevelBPETokenizer) -> None:
-    """Save ``tokenizer.json`` as ModernBERT has it: byte-level pairs, BERT's special tokens."""
+    """Save ``tokenizer.json`` like ModernBERT's: byte-level BPE with BERT's special tokens."""
     names = ("unk", "pad", "cls", "sep", "mask")
     tokens = dict(zip(names, SPECIAL["modernbert"], strict=True))
     backend._tokenizer.post_processor = processors.TemplateProcessing(
@@ -103,7 +103,7 @@ def save_byte_level(folder: Path, backend: ByteLevelBPETokenizer) -> None:
 
 
 def save_sentencepiece(folder: Path) -> None:
-    """Save ``sentencepiece.bpe.model`` alone, as old XLM-R checkpoints have it."""
+    """Save only ``sentencepiece.bpe.model``, as in old XLM-R checkpoints."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SENTENCES),
         model_prefix=str(folder / "sentencepiece.bpe"),

@@ -1,4 +1,4 @@
-"""Small benchmarks as files, and an encoder that needs no model: for tests of the evaluation."""
+"""Small benchmark files, and an encoder without a model, for tests of the evaluation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PAPERS = [
 
 
 class WordEncoder:
-    """Adds one random vector per word; knows three tasks and counts what it encodes."""
+    """Sums a random vector per word; knows three tasks and counts encoded texts."""
 
     def __init__(self, similarity: Similarity = "dot", width: int = 16) -> None:
         self.name, self.width = "words", width
@@ -123,7 +123,7 @@ def write_fields(folder: Path) -> Benchmark:
 
 
 def write_coarse(folder: Path) -> Benchmark:
-    """Write a coarse classification set whose labels are the names that papers carry."""
+    """Write a coarse classification set whose labels are names in the papers."""
     papers = [
         {"id": "p1", "title": "drawing a graph", "labels": ["graph"]},
         {"id": "p2", "title": "a graph of folding", "labels": ["folding"]},

@@ -1,4 +1,4 @@
-"""Fixtures of every test: shared data, a real small checkpoint, one torch thread, no network."""
+"""Fixtures for all tests: shared data, a small real checkpoint, one torch thread, no network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long, so that workers that share files end together."""
+    """Start with the slowest files, so that parallel workers finish together."""
     marks = ("ranks", "timeout")
     long = {item.path for item in items if any(map(item.get_closest_marker, marks))}
     items.sort(key=lambda item: item.path not in long)
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_torch_thread() -> None:
-    """Keep numbers reproducible and leave the other cores to the other ranks."""
+    """Keep numbers reproducible, and leave the other cores to other ranks."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""A server of files of our own: with or without ranges, slow, breaking off, erring."""
+"""A local file server: with or without ranges, slow, disconnecting, failing."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 @dataclass
 class Server:
-    """What the server has, how it behaves, and what it was asked for."""
+    """The server's files, behaviour and received requests."""
 
     base: str = ""
     content: bytes = CONTENT
     mark: str | None = '"one"'
     ranges: bool = True
     cut: list[int] = field(default_factory=list)
-    """Bytes after which the next answers break off."""
+    """Bytes after which the next responses disconnect."""
     errors: list[int] = field(default_factory=list)
     slow: bool = False
     asked: list[str | None] = field(default_factory=list)
     files: dict[str, str | bytes] = field(default_factory=dict)
-    """Contents by path; the content above at every other one."""
+    """Contents by path; other paths have the content above."""
 
 
 def _send(state: Server, handler: BaseHTTPRequestHandler, body: bytes) -> None:
-    """Send a body, or what the server sends of it before it breaks off."""
+    """Send a body, or its start before a disconnect."""
     if state.cut:
         body = body[: state.cut.pop(0)]
     for at in range(0, len(body), 1 << 16):
@@ -46,7 +46,7 @@ def _send(state: Server, handler: BaseHTTPRequestHandler, body: bytes) -> None:
 
 
 def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Serve until the test ends; the waits between tries are left out."""
+    """Serve until the test ends, without waits between retries."""
     state = Server()
     monkeypatch.setattr(downloads, "_WAITS", (0.0, 0.0))
 
@@ -81,7 +81,7 @@ def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             _send(state, self, content[start:])
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""What the toolkit writes, as small text files: to compare before and after a change.
+"""Write the toolkit's outputs as small text files, to compare before and after a change.
 
     python tests/goldens.py BEFORE      # in a checkout of the old commit
     python tests/goldens.py AFTER       # in one of the new
@@ -68,7 +68,7 @@ def main(out: Path) -> None:
 
 
 def write_helps(out: Path) -> None:
-    """Write every verb's ``--help``, at one width."""
+    """Write every verb's ``--help`` at a fixed width."""
     out.mkdir()
     group: Any = typer.main.get_command(app)
     for verb, command in sorted(group.commands.items()):
@@ -79,7 +79,7 @@ def write_helps(out: Path) -> None:
 
 
 def fingerprint(path: Path) -> str:
-    """Return the SHA-256 of a file, of JSON without the facts of the moment."""
+    """Return the SHA-256 of a file; of JSON, without time-dependent values."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if path.suffix == ".json":
         data = _readable(path).encode()
@@ -87,7 +87,7 @@ def fingerprint(path: Path) -> str:
 
 
 def _make_world(work: Path) -> None:
-    """Generate the demo's world; prepare it, mine it again by other rules, make a vocabulary."""
+    """Generate the demo's world, prepare it, mine it again with other rules, make a vocabulary."""
     world, prepared, mined = work / "world", work / "prepared", work / "mined"
     _run(["scimult", "generate", "--out", f"{world}"])
     config = ["--config", "configs/data/world.yaml", "--root", f"{world}/train"]
@@ -137,13 +137,13 @@ def _score(suite: str, data: Path, systems: list[str], work: Path) -> None:
 
 
 def _metrics(run: Path) -> str:
-    """Return the steps of a run as lines of JSON, without the facts of the moment."""
+    """Return the steps of a run as JSON lines, without time-dependent values."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return "".join(json.dumps(_lasting(json.loads(line))) + "\n" for line in lines)
 
 
 def _readable(path: Path) -> str:
-    """Return a file's text without what it cost; JSON is laid out, without facts of the moment."""
+    """Return a file's text without costs; JSON indented, without time-dependent values."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         return json.dumps(_lasting(json.loads(text)), indent=1, sort_keys=True)
@@ -164,7 +164,7 @@ def _is_cost(value: Any) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files that are the same each time: no plots, no reports, which tell times."""
+    """Return the reproducible files: no plots, and no reports, which contain times."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -173,7 +173,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _run(command: list[str], more: dict[str, str] | None = None) -> str:
-    """Run a command of this checkout and return what it printed; its messages are shown."""
+    """Run a command of this checkout and return its stdout; stderr is passed through."""
     words = {"scimult": [sys.executable, "-m", "scimult.cli.main"]}
     words["deepspeed"] = [sys.executable, str(Path(sys.executable).parent / "deepspeed")]
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.getcwd()} | (more or {})

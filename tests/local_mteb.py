@@ -1,4 +1,4 @@
-"""Tasks of MTEB whose data are made in memory, and their registration."""
+"""MTEB tasks with in-memory data, and their registration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.benchmark_sets import CORPUS
 
 
 def metadata(name: str, kind: str, main_score: str) -> Any:
-    """Describe a task that no hub has."""
+    """Describe a task that is on no hub."""
     return mteb.TaskMetadata(
         name=name,
         description="made for a test",
@@ -30,7 +30,7 @@ def metadata(name: str, kind: str, main_score: str) -> Any:
 
 
 def ranking_task(data: Dataset, name: str = "LocalSearch") -> type[Any]:
-    """Make a task of a data set of ours: retrieval, or reranking where it lists candidates."""
+    """Make a task from one of our data sets: retrieval, or reranking if it lists candidates."""
     reranks = data.lists is not None
 
     class Local(AbsTaskRetrieval):
@@ -71,7 +71,7 @@ def _listed(data: Dataset) -> dict[str, list[str]] | None:
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *tasks: type[Any]) -> None:
-    """Let MTEB find the tasks by name, for the time of a test."""
+    """Let MTEB find the tasks by name during a test."""
     module = sys.modules["mteb.get_tasks"]
     named = {task.metadata.name: task for task in tasks}
     monkeypatch.setattr(module, "TASK_LIST", (*module.TASK_LIST, *tasks))

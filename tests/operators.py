@@ -1,4 +1,4 @@
-"""What torch runs on a device, watched from within a test."""
+"""Watch the operators that torch runs on a device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CountOperators(TorchDispatchMode):
 
 
 class NoBlockingCopies(TorchDispatchMode):
-    """Counts copies from the host to a device, and fails where the host would wait for one.
+    """Counts copies from host to device, and fails where the host would wait for one.
 
     That is: at a copy that is not asked to be ``non_blocking``, and at an operator that gets
     tensors of both, one of which torch would copy by itself. Single numbers go along with the

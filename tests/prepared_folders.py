@@ -1,4 +1,4 @@
-"""What a prepared folder says of its papers, as the tests compare it: read in one piece."""
+"""Read a prepared folder's metadata and citations in a form that tests compare."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scimult.types import IntArray
 
 @dataclass(frozen=True)
 class Metadata:
-    """Metadata by row of the text store; rows that are no papers have none."""
+    """Metadata by row of the text store; only papers have any."""
 
     authors: Ragged
     venues: Ragged
@@ -41,7 +41,7 @@ class Metadata:
 
 
 def _spread(lists: pa.LargeListArray, values: pa.Array, rows: IntArray, count: int) -> Ragged:
-    """Return the lists of some rows as lists of all ``count`` rows."""
+    """Spread the lists of some rows over all ``count`` rows."""
     compact = Ragged(values.to_numpy().astype(np.int64), lists.offsets.to_numpy())
     return Ragged.from_pairs(rows[compact.owners], compact.values, count)
 

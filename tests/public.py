@@ -1,4 +1,4 @@
-"""Made-up downloads of public data sets, and what a converter made of them."""
+"""Synthetic downloads of public data sets, and their conversion."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Content = str | bytes | Sequence[Any] | Mapping[str, Any]
 
 @dataclass
 class Converted:
-    """A raw folder that was written."""
+    """A converted raw folder."""
 
     folder: Path
     conversion: Conversion
     notes: list[str]
 
     def rows(self, source: str, kind: str) -> list[dict[str, Any]]:
-        """Return papers, labels or queries of a source, without what a paper has not."""
+        """Return papers, labels or queries of a source, without empty fields."""
         absent: tuple[Any, ...] = (None, [])
         return [
             {name: value for name, value in row.items() if value not in absent}
@@ -46,11 +46,11 @@ class Converted:
         )
 
     def counts(self, source: str) -> dict[str, int]:
-        """Return the counts of a source that are not zero."""
+        """Return the non-zero counts of a source."""
         return {what: count for what, count in self.conversion.counts[source].items() if count}
 
     def prepare(self, folder: Path, **choices: Any) -> PreparedData:
-        """Prepare what was converted, with everything in the train split."""
+        """Prepare the converted data, all in the train split."""
         tree = {
             "root": str(self.folder),
             "sources": [
@@ -91,7 +91,7 @@ def run(
     skip_bad: bool = False,
     **options: Any,
 ) -> Converted:
-    """Write a made-up download below ``folder`` and convert it."""
+    """Write a synthetic download below ``folder`` and convert it."""
     public = SOURCES[source]
     download = write_files(folder / "download", contents)
     raw = folder / "raw"

@@ -1,4 +1,4 @@
-"""Processes that start at once: ranks that talk over gloo, and verbs of the command line."""
+"""Fast-starting processes: ranks that communicate over gloo, and command-line verbs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_ranks(function: Callable[..., Any], world: int, folder: Path, *arguments
 
 
 def rank_environment(rank: int, world: int, port: int) -> dict[str, str]:
-    """Return what a launcher tells a rank of one machine."""
+    """Return the environment that a launcher sets for a rank of one machine."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -112,7 +112,7 @@ class Verb:
         self._process.kill()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code; one that takes longer is killed and fails."""
+        """Return the exit code; kill the process and fail after a timeout."""
         self._process.join(timeout)
         if self.returncode is None:
             self.kill()

@@ -55,7 +55,7 @@ def write_raw(root: Path) -> Path:
 
 
 def raw_config(root: Path, **choices: Any) -> DatasetConfig:
-    """Return the configuration that reads what ``write_raw`` wrote."""
+    """Return the configuration that reads the files of ``write_raw``."""
     source = {
         "name": "toy",
         "papers": "papers.jsonl",

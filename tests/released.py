@@ -16,7 +16,7 @@ WIDTH, LAYERS, HEADS = 16, 4, 2
 def released_encoder(
     vocabulary: int, moe_type: str | None = "mod2:attn", experts: int = 3, seed: int = 0
 ) -> dict[str, Tensor]:
-    """Return the weights below ``ctx_model.encoder.``: a BERT whose experts all differ."""
+    """Return the weights below ``ctx_model.encoder.``: a BERT with distinct experts."""
     generator = torch.Generator().manual_seed(seed)
     weights = {
         key: torch.randn(value.shape, generator=generator) * 0.3
@@ -38,7 +38,7 @@ def released_encoder(
 
 
 def expert_names(layer: str, part: str) -> list[tuple[str, str]]:
-    """Return (name in BERT, name with a place for the expert's number) of a layer's experts."""
+    """Return (name in BERT, template with the expert's number) of a layer's experts."""
     if part == "attn":
         own = f"{layer}.attention.self"
         names = [(f"{own}.{name}", f"{own}.moe_{name}.{{}}") for name in ("query", "key", "value")]
@@ -66,7 +66,7 @@ def bert_config(vocabulary: int) -> BertConfig:
 
 
 def expert_as_bert(encoder: dict[str, Tensor], vocabulary: int, expert: int) -> BertModel:
-    """Return the plain BERT that one expert of ``released_encoder`` makes, key by key."""
+    """Return the plain BERT of one expert of ``released_encoder``, key by key."""
     weights = {}
     for key, value in encoder.items():
         name = key
@@ -86,7 +86,7 @@ def released_state(
     experts: int = 3,
     **parameters: Any,
 ) -> dict[str, Any]:
-    """Return what ``torch.save`` wrote: OmegaConf objects, both towers, optimizer state."""
+    """Return the content of a file: OmegaConf objects, both towers, optimizer state."""
     settings = {
         "pretrained_model_cfg": "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract",
         "projection_dim": 0,
@@ -118,6 +118,6 @@ def released_state(
 
 
 def save_released(path: Path, state: dict[str, Any]) -> Path:
-    """Write ``state`` as the original training code did."""
+    """Write ``state`` like the original training code."""
     torch.save(state, path)
     return path

@@ -1,4 +1,4 @@
-"""Downloads of archives: what is wanted of them, what is refused, and killed in between."""
+"""Downloads of archives: wanted files, refused ones, and killed processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WANTED = ("corpus.jsonl", "qrels/test.tsv")
 
 
 def packed(kind: str, files: dict[str, bytes] | None = None) -> bytes:
-    """Return an archive of files: a zip, or a tar with the packing of a suffix."""
+    """Return an archive of files: a zip, or a tar compressed according to the suffix."""
     target = io.BytesIO()
     if kind == "zip":
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -79,7 +79,7 @@ def test_files_that_were_taken_out_are_compared_later(server: Server, tmp_path: 
     server.content = packed("zip")
     (path, _) = download([_archive(server)], tmp_path)
     path.write_bytes(b"damaged")
-    with pytest.raises(DataError, match="is not the file that is known"):
+    with pytest.raises(DataError, match="differs from the file known"):
         download([_archive(server)], tmp_path)
     path.unlink()
     assert download([_archive(server)], tmp_path) == [path]
@@ -92,13 +92,13 @@ def test_an_archive_that_is_another_one_later_is_refused(server: Server, tmp_pat
     (path, _) = download([_archive(server)], tmp_path)
     path.unlink()
     server.content = packed("zip", {**FILES, "set/corpus.jsonl": b"other"})
-    with pytest.raises(DataError, match="is not the file that is known"):
+    with pytest.raises(DataError, match="differs from the file known"):
         download([_archive(server)], tmp_path)
     assert not path.exists()
 
 
 def test_a_glob_is_answered_by_what_the_archive_had(server: Server, tmp_path: Path) -> None:
-    """Months in folders, of which one is lost; nothing is asked for where all are there."""
+    """Of months in folders, a lost one is restored; if all are there, nothing is requested."""
     files = {f"{year}/arXiv_src_{year}_00.jsonl": b"{}" for year in (21, 22)}
     server.content = packed("tar.xz", {**files, "README": b"read"})
     archive = _archive(server, "tar.xz", wanted=("*arXiv_src_*.jsonl*",), strip=0)
@@ -120,7 +120,7 @@ def test_the_md5_of_the_owners_is_compared(server: Server, tmp_path: Path) -> No
 
 
 def test_what_the_user_put_there_stays(server: Server, tmp_path: Path) -> None:
-    """Their archive is used and kept; their file is not replaced, and never compared."""
+    """A user's archive is used and kept; a user's file is neither replaced nor verified."""
     (tmp_path / "in").mkdir()
     own = tmp_path / "in" / "set.zip"
     own.write_bytes(packed("zip"))
@@ -194,7 +194,7 @@ download([Archive("set.tar.gz", sys.argv[1], wanted=("*.bin",))], Path(sys.argv[
 
 @pytest.mark.ranks
 def test_killed_between_two_files_the_rest_comes_out(server: Server, tmp_path: Path) -> None:
-    """SIGKILL while files come out: the archive lies there, and is asked for once."""
+    """After SIGKILL while unpacking, the archive is still there and not requested again."""
     files = {f"{n}.bin": bytes([n]) * 4_000_000 for n in range(40)}
     server.content = packed("tar.gz", files)
     command = [sys.executable, "-c", CALL, f"{server.base}/set.tar.gz", str(tmp_path)]
@@ -223,7 +223,7 @@ NEEDED = {
 
 @pytest.mark.parametrize("name", [n for n in SOURCES if SOURCES[n].download is not None])
 def test_addresses_of_sources_are_whole(name: str) -> None:
-    """Every file that a source reads of what it downloads lies where its reader looks."""
+    """Every downloaded file that a source reads is where its reader expects it."""
     source = SOURCES[name]
     assert source.download is not None
     files = source.download(validate(source.options, apply_overrides({}, NEEDED.get(name, []))))
@@ -261,7 +261,7 @@ def test_a_set_of_beir_is_downloaded_and_converted(
 def test_ms_marco_in_three_files(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two archives and one packed file, of two owners."""
+    """Two archives and one compressed file, of two owners."""
     monkeypatch.setattr(msmarco, "ADDRESS", server.base)
     triples = b"1\t10\t11\n"
     server.files = {
@@ -294,7 +294,7 @@ def test_sets_of_an_archive_have_all_their_files_in_it(suite: str, tmp_path: Pat
 
 
 def test_a_suite_is_downloaded_from_an_archive_and_scored(server: Server, tmp_path: Path) -> None:
-    """CSFCube as the repository's host packs it: a folder that is called as the release."""
+    """CSFCube as the repository's host packs it: in a folder named after the release."""
     papers = [{"paper_id": str(n), "title": f"word{n}", "abstract": ["one"]} for n in range(4)]
     pool = {"0": {"cands": ["1", "2", "3"], "relevance_adju": [3, 0, 1]}}
     files = {

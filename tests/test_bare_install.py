@@ -1,4 +1,4 @@
-"""The wheel without extras: it searches where no package of training or evaluation is."""
+"""The wheel without extras searches without the packages of training and evaluation."""
 
 from __future__ import annotations
 

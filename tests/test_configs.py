@@ -1,4 +1,4 @@
-"""Every configuration file that we ship loads with the schema of its folder."""
+"""Every shipped configuration file loads with its folder's schema."""
 
 from __future__ import annotations
 

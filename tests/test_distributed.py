@@ -24,7 +24,7 @@ def _rows(world: int) -> list[Tensor]:
 
 
 class _NotedCollectives:
-    """Notes the collectives of torch that are called meanwhile."""
+    """Records the collectives of torch that are called."""
 
     names = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor")
 
@@ -92,7 +92,7 @@ def _collectives_on_rank() -> dict[str, Any]:
 
 
 def _refusal() -> tuple[str, Any]:
-    """Return what every rank learns of an error that only the main one met."""
+    """Return each rank's error after a failure on the main rank only."""
 
     def refuse() -> None:
         raise ConfigError("not so", path="place", value=distributed.rank())
@@ -117,7 +117,7 @@ def test_collectives_on_two_ranks(tmp_path: Path) -> None:
 
 
 def _collectives_beside_a_gpu() -> tuple[dict[str, Any], float]:
-    """Join the group of ranks with GPUs, in which nothing that goes to a GPU arrives.
+    """Join the group of GPU ranks, in which nothing sent to a GPU arrives.
 
     Return what objects become in it, and the norm of a step that DeepSpeed makes in it.
     """

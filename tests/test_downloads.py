@@ -1,4 +1,4 @@
-"""Downloads against a server of our own: stopped half way, other content, without ranges."""
+"""Downloads from a local server: interrupted, with changed content, without ranges."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_broken_connection_goes_on_where_it_broke(server: Server, tmp_path: Pa
 def test_another_call_goes_on_after_the_first_gave_up(server: Server, tmp_path: Path) -> None:
     server.cut, server.errors = [300_000], []
     server.cut += [0, 0]
-    with pytest.raises(DataError, match="goes on where it stopped"):
+    with pytest.raises(DataError, match="resumes the download"):
         download([_remote(server)], tmp_path)
     assert not (tmp_path / "sub" / "a b.json").exists()
     (path,) = download([_remote(server)], tmp_path)
@@ -98,7 +98,7 @@ def test_a_part_longer_than_the_file_begins_anew(server: Server, tmp_path: Path)
 
 
 def test_another_checksum_is_refused_and_nothing_stays(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not the file that is known") as met:
+    with pytest.raises(DataError, match="differs from the file known") as met:
         download([_remote(server, "0" * 64)], tmp_path)
     assert str(met.value).count("Fix:") == 1
     assert [found.name for found in tmp_path.rglob("*")] == ["sub"]
@@ -109,11 +109,11 @@ def test_the_first_download_is_trusted_and_later_ones_are_compared(
 ) -> None:
     (path,) = download([_remote(server)], tmp_path)
     path.write_bytes(b"damaged")
-    with pytest.raises(DataError, match="is not the file that is known"):
+    with pytest.raises(DataError, match="differs from the file known"):
         download([_remote(server)], tmp_path)
     path.unlink()
     server.content = b"other"
-    with pytest.raises(DataError, match="is not the file that is known"):
+    with pytest.raises(DataError, match="differs from the file known"):
         download([_remote(server)], tmp_path)
     server.content = CONTENT
     download([_remote(server)], tmp_path)
@@ -162,7 +162,7 @@ download([Remote("a.bin", sys.argv[1], sys.argv[2])], Path(sys.argv[3]))
 
 @pytest.mark.ranks
 def test_a_killed_process_is_gone_on_with(server: Server, tmp_path: Path) -> None:
-    """SIGKILL in the middle of the body; the second process asks for the rest alone."""
+    """After SIGKILL in the middle of the body, the second process requests only the rest."""
     server.slow = True
     command = [sys.executable, "-c", CALL, f"{server.base}/a.bin", DIGEST, str(tmp_path)]
     with subprocess.Popen(command) as process:
@@ -191,7 +191,7 @@ def test_every_file_that_a_suite_needs_has_an_address(suite: str, tmp_path: Path
 
 
 def test_a_suite_is_downloaded_and_scored(server: Server, tmp_path: Path) -> None:
-    """MDCR's two files under the names that its page gives them; later they are there."""
+    """MDCR's two files under its page's names, downloaded once."""
     texts = [{"paper_id": str(n), "title": f"word{n} paper", "abstract": ""} for n in range(4)]
     server.files = {
         "/mdcr_test.json": json.dumps({"Art": {"0": {"true": ["1"], "bm25": ["2", "3"]}}}),

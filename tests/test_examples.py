@@ -1,4 +1,4 @@
-"""The examples: small, complete, and run as a reader would run them."""
+"""The examples are small and complete, and run as a reader would run them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_notebooks_are_kept_without_outputs(repository: Path, name: str) -> None
 
 @pytest.fixture(scope="module")
 def project(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the model that the first example trains."""
+    """Return a folder with the first example's model."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "examples").mkdir()  # where the notebooks run
     out = _run(repository, folder, str(repository / "examples" / "pretrain_two_stages.py"))

@@ -16,7 +16,7 @@ from scimult.errors import DataError, StorageError
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Return what tells a file from another at its place; reading it changes its times."""
+    """Return a file's identity, without the times that reading changes."""
     stat = path.lstat()
     return stat.st_dev, stat.st_ino, stat.st_mode
 
@@ -204,7 +204,7 @@ def test_the_folder_one_is_in_is_not_replaced(
 ) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path / "out")
-    with pytest.raises(StorageError, match="you are in this folder"):
+    with pytest.raises(StorageError, match="cannot replace the current folder"):
         _write_folder(Path(name), "new")
     with pytest.raises(StorageError, match="is a folder"):
         files.write_text(name, "new")
@@ -245,7 +245,7 @@ with opened(Path(sys.argv[2])) as temporary:
 
 @pytest.fixture
 def start_writer() -> Iterator[Callable[[str, Path], subprocess.Popen[str]]]:
-    """Return a function that starts a process which writes until it is killed."""
+    """Return a function that starts a process that writes until killed."""
     started: list[subprocess.Popen[str]] = []
 
     def start(what: str, path: Path) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""The precision that a device is fast in, and the allocator's settings."""
+"""Fast number formats of devices, and allocator settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_slow_choice_is_kept_and_said(
 @pytest.mark.ranks
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sets options of glibc")
 def test_freed_memory_is_not_faulted_in_again() -> None:
-    """A large buffer that is freed and taken again costs page faults only the first time."""
+    """Reallocating a large buffer costs page faults only the first time."""
     script = """
 import resource, sys, torch
 from scimult.errors import ConfigError
@@ -65,7 +65,7 @@ print(faults() - before)
 
 @pytest.mark.parametrize("name", ["gpu", "mps", "xpu", "abacus", "cuda:99"])
 def test_a_device_that_is_not_there_is_one_short_line(name: str) -> None:
-    """torch lists its devices, or its kernels: thirty lines, most of them of no use."""
+    """torch lists its devices or kernels in thirty mostly useless lines."""
     with pytest.raises(ConfigError, match=r"device cannot be used.*Fix: use cpu") as caught:
         usable_device(name)
     assert len(str(caught.value)) < 200

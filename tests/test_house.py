@@ -1,4 +1,4 @@
-"""The house rules that tools can check: style, types, layers, sizes, packaging, papers in order."""
+"""Project rules that tools can check: style, types, layers, sizes, packaging, documents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLDERS = "scimult|benchmarks|tests|configs|launch|examples|docs|[.]github"
 
 
 def _run(repository: Path, *command: str) -> str:
-    """Run a tool in the repository; its output is the message of the failure."""
+    """Run a tool in the repository; show its output on failure."""
     found = subprocess.run(
         [sys.executable, *command], cwd=repository, capture_output=True, text=True, check=False
     )
@@ -129,7 +129,7 @@ def test_documents_name_files_that_exist(repository: Path) -> None:
 
 
 def test_the_site_leads_to_every_page(repository: Path) -> None:
-    """`make docs` checks links and names of the API; a page outside the navigation is silent."""
+    """`make docs` checks links and API names, but not pages missing from the navigation."""
     site = yaml.safe_load((repository / "mkdocs.yml").read_text(encoding="utf-8"))
     listed = [page for section in site["nav"] for pages in section.values() for page in pages]
     docs = repository / "docs"

@@ -1,4 +1,4 @@
-"""Scripts for clusters: their syntax, and the commands that they compose, with stubs on PATH."""
+"""Cluster scripts: their syntax, and the commands they compose, with stubs on PATH."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCONTROL = RECORD + '[[ $1 != show ]] || printf "%s\\n" alpha beta\n'
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> dict[str, str]:
-    """Return the environment of a job on two nodes; its commands only note their calls."""
+    """Return the environment of a job on two nodes, whose commands only record their calls."""
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")

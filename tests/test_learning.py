@@ -1,4 +1,4 @@
-"""Training helps: a small run on a small generated world, from raw files to scores."""
+"""Training improves scores: a small run on a small generated world, from raw files on."""
 
 from __future__ import annotations
 

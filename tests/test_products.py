@@ -1,4 +1,4 @@
-"""Products by the fastest kernels. Legend: N, M rows, D width, P pairs."""
+"""Matrix products with the fastest kernels. Legend: N, M rows, D width, P pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bars where someone watches: on a terminal and in a notebook, nothing in a pipe."""
+"""Progress bars on a terminal and in a notebook, but not in a pipe."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from scimult.progress import bar, in_notebook, is_watched, note, progress, warn
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def _kernel(monkeypatch: pytest.MonkeyPatch, kernel: object) -> None:
-    """Make IPython look imported, with a shell that belongs to a kernel or to a terminal."""
+    """Fake an imported IPython with the shell of a kernel or of a terminal."""
     shell = SimpleNamespace(kernel=kernel) if kernel else SimpleNamespace()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
 

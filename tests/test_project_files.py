@@ -1,4 +1,4 @@
-"""What surrounds the code: workflows, templates, version, changelog, Docker."""
+"""Project files: workflows, templates, version, changelog, Docker."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ PYTHON = [
 
 @pytest.mark.parametrize(("page", "number"), PYTHON)
 def test_code_of_recipes_imports_what_exists(page: str, number: int) -> None:
-    """Recipes name our modules and functions: renaming one has to reach them."""
+    """Modules and functions named in recipes exist, so that a rename must update them."""
     text = (REPOSITORY / "docs" / "contributing" / f"{page}.md").read_text(encoding="utf-8")
     block = re.findall(r"^ *```python\n(.*?)^ *```", text, re.S | re.M)[number]
     tree = ast.parse(textwrap.dedent(block))
@@ -117,7 +117,7 @@ def test_code_of_recipes_imports_what_exists(page: str, number: int) -> None:
 
 
 def test_names_in_recipes_stand_in_the_code() -> None:
-    """Private names, constants, classes, tests; what an example adds stands in its blocks."""
+    """Private names, constants, classes and tests exist, or an example's blocks add them."""
     files = [path for room in ("scimult", "tests") for path in (REPOSITORY / room).rglob("*.py")]
     code = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in files)))
     block = re.compile(r"^ *```.*?^ *```", re.S | re.M)

@@ -1,4 +1,4 @@
-"""Tables in every form they are written in."""
+"""Tables in every output format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiny random model with experts, as a saved folder: for tests of what surrounds a model."""
+"""Tiny random models as saved folders, for tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tiny_tokenizer() -> TextTokenizer:
 
 
 def tiny_backend() -> Tokenizer:
-    """Return the same as transformers and sentence-transformers have it inside."""
+    """Return the same tokenizer as an object of the library tokenizers."""
     letters = [*ascii_lowercase, *digits, ".", ",", "-"]
     pieces = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
@@ -53,7 +53,7 @@ def save_tiny_model(
     similarity: Similarity = "dot",
     seed: int = 0,
 ) -> Path:
-    """Save a random two-block encoder, whose experts all differ, and return its folder."""
+    """Save a random two-block encoder with distinct experts, and return its folder."""
     tokenizer, tasks = tiny_tokenizer(), default_tasks()
     encoder = EncoderConfig(
         vocab_size=tokenizer.vocab_size,
@@ -76,7 +76,7 @@ def save_tiny_model(
 
 
 def save_cross_encoder(folder: Path, labels: int = 1) -> Path:
-    """Save a random BERT that scores pairs of texts, as sentence-transformers reads it."""
+    """Save a random cross-encoder BERT for sentence-transformers."""
     torch.manual_seed(5)
     tokenizer = tiny_tokenizer()
     config = BertConfig(
@@ -95,7 +95,7 @@ def save_cross_encoder(folder: Path, labels: int = 1) -> Path:
 
 
 def save_static_embeddings(folder: Path, width: int = 8) -> Path:
-    """Save random vectors of tokens, whose mean is a text's, as sentence-transformers does."""
+    """Save a sentence-transformers static embedding: random token vectors, averaged."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 

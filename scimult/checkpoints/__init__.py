@@ -1,4 +1,4 @@
-"""Weights on disk: our folders, Hugging Face folders, warm start."""
+"""Models on disk: our folders, Hugging Face folders, warm start, merging, exports."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Import of bottleneck adapters in AdapterHub's files, as SPECTER2 has them, one per route.
+"""Import bottleneck adapters in AdapterHub's format, such as SPECTER2's, one per route.
 
 A folder holds ``adapter_config.json`` and ``pytorch_adapter.bin`` (or ``adapter.safetensors``).
-Read are adapters of the Pfeiffer form (``seq_bn`` there): after the feed-forward sub-layer with
-output h, input x and LayerNorm LN, ``a = up(relu(down(LN(h + x))))`` and the block's output is
-``LN(h + a + x)``. That is what our variant ``adapters`` computes with placement ``pfeiffer``.
+Supported are Pfeiffer adapters (``seq_bn`` there): after the feed-forward sub-layer with output h,
+input x and LayerNorm LN, ``a = up(relu(down(LN(h + x))))`` and the block's output is
+``LN(h + a + x)``. Our variant ``adapters`` computes the same with placement ``pfeiffer``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILES = ("adapter.safetensors", "pytorch_adapter.bin")
 _FAMILIES = ("bert", "roberta", "xlm-roberta")
 
-# Options that decide what is computed, and what our adapters compute. The library has no
-# default, or another one, for the first group; for the second, ours is its default.
+# Options that change the computation, with the values that our adapters implement. The library
+# has no default, or a different one, for the first group; for the second, ours is its default.
 _STATED: dict[str, Any] = {
     "mh_adapter": False,
     "output_adapter": True,
@@ -56,7 +56,7 @@ _DEFAULT: dict[str, Any] = {
     "inv_adapter": None,
     "invertible_adapter": None,
 }
-# Options of training, and those that only one of the above would switch on.
+# Training options, and options that only matter if one of the above is set.
 _NO_EFFECT = re.compile(
     r"dropout|stochastic_depth|init_weights|init_weights_seed|adapter_residual_before_ln"
     r"|inv_adapter_reduction_factor|learn_phm|hypercomplex_nonlinearity"
@@ -67,7 +67,7 @@ _NO_EFFECT = re.compile(
 
 @dataclass(frozen=True)
 class HubAdapter:
-    """One adapter as a folder holds it; ``weights`` by block and the name inside our adapter."""
+    """One adapter of a folder; ``weights`` by block and name inside our adapter."""
 
     folder: Path
     name: str
@@ -83,15 +83,15 @@ def import_adapters(
     *,
     similarity: Similarity = "dot",
 ) -> tuple[Pretrained, dict[str, HubAdapter]]:
-    """Join a base model and AdapterHub adapters to one model of variant ``adapters``.
+    """Combine a base model and AdapterHub adapters into one model of variant ``adapters``.
 
     Parameters
     ----------
     base : path
         Hugging Face folder or name of the model that the adapters were trained on.
     adapters : mapping
-        Folder or name on the hub of the adapter of each task (``classification``), or of one
-        side of it (``search/query``). If any names a side, all tasks tell sides apart.
+        Folder or hub name of the adapter of each task (``classification``), or of one side of it
+        (``search/query``). If any key names a side, all tasks distinguish sides.
     similarity : {"dot", "cosine", "l2"}
         How the model compares embeddings.
 
@@ -105,15 +105,15 @@ def import_adapters(
     ConfigError
         If a side has no adapter, or an adapter serves no side.
     CheckpointError
-        If a file is damaged or wants to run code, if an adapter computes what ours do not,
-        does not fit the base, or is of another width than the others.
+        If a file is damaged or tries to run code, or an adapter is of an unsupported form, does
+        not fit the base, or differs in width from the others.
     """
     tasks, routing, paths = _route_adapters(adapters)
     folder = find_model_folder(base)
     plain, weights = read_folder(folder, "cls", similarity)
     _check_base(plain.encoder, folder)
-    read = {path: _read_adapter(path, plain.encoder) for path in dict.fromkeys(paths.values())}
-    by_route = {route: read[path] for route, path in paths.items()}
+    by_path = {path: _read_adapter(path, plain.encoder) for path in dict.fromkeys(paths.values())}
+    by_route = {route: by_path[path] for route, path in paths.items()}
     tree = plain.model_dump() | {
         "tasks": [task.model_dump() for task in tasks],
         "routing": routing,
@@ -125,10 +125,9 @@ def import_adapters(
     config = validate(PretrainedConfig, tree, "imported model")
     model = Encoder(config.encoder)
     for route, adapter in enumerate(by_route.values()):
-        for (block, tail), tensor in adapter.weights.items():
-            weights[
-                f"blocks.{block}.feed_forward.experts.0.adapter.bank.experts.{route}.{tail}"
-            ] = tensor
+        for (block, name), tensor in adapter.weights.items():
+            bank = f"blocks.{block}.feed_forward.experts.0.adapter.bank"
+            weights[f"{bank}.experts.{route}.{name}"] = tensor
     load_strictly(model, weights, folder)
     return Pretrained(model.eval(), tokenizer_for(config.encoder, folder), config), by_route
 
@@ -136,7 +135,7 @@ def import_adapters(
 def _route_adapters(
     adapters: Mapping[str, Path | str],
 ) -> tuple[TaskSet, Routing, dict[str, Path | str]]:
-    """Return tasks, routing, and the adapter of each route, in the order of the routes."""
+    """Return tasks, routing, and the adapter of each route in route order."""
     sides = get_args(Role)
     for key in adapters:
         side = key.partition("/")[2]
@@ -150,13 +149,13 @@ def _route_adapters(
         key = route if route in adapters else route.partition("/")[0]
         if key not in adapters:
             raise ConfigError(
-                f"{route} has no adapter", fix=f"name it too: --adapter {route}=FOLDER"
+                f"{route} has no adapter", fix=f"give one too: --adapter {route}=FOLDER"
             )
         paths[route] = adapters[key]
         used.add(key)
     if unused := sorted(adapters.keys() - used):
         raise ConfigError(
-            "an adapter serves no side: both sides of its task have others",
+            "an adapter serves no side: both sides of its task have their own",
             value=unused,
             fix="leave it out",
         )
@@ -166,10 +165,10 @@ def _route_adapters(
 def _check_base(encoder: EncoderConfig, folder: Path) -> None:
     if encoder.family not in _FAMILIES or encoder.is_routed:
         raise CheckpointError(
-            "the base of AdapterHub adapters is a plain BERT, RoBERTa or XLM-R",
+            "the base of AdapterHub adapters must be a plain BERT, RoBERTa or XLM-R",
             path=folder,
             value="a model with routes" if encoder.is_routed else encoder.family,
-            fix="name the model that the adapters were trained on",
+            fix="use the model that the adapters were trained on",
         )
 
 
@@ -177,15 +176,15 @@ def _read_adapter(path: Path | str, base: EncoderConfig) -> HubAdapter:
     folder = local_folder(path, WEIGHTS_FILES[1])
     file = folder / CONFIG_FILE
     if not file.is_file():
-        raise CheckpointError(f"holds no {CONFIG_FILE}", path=path, fix="name an adapter's folder")
+        raise CheckpointError(f"holds no {CONFIG_FILE}", path=path, fix="give an adapter's folder")
     raw = read_json(file)
     options = raw.get("config") if isinstance(raw, dict) else None
     if not isinstance(options, dict) or not isinstance(raw.get("name"), str):
         is_peft = isinstance(raw, dict) and "peft_type" in raw
         fix = (
-            "scimult evaluate --encoder switches PEFT adapters on (docs/suites.md)"
+            "scimult evaluate --encoder supports PEFT adapters (docs/suites.md)"
             if is_peft
-            else "name an adapter that the library adapters saved"
+            else "use an adapter saved by the library adapters"
         )
         raise CheckpointError("describes no AdapterHub adapter", path=file, fix=fix)
     _check_options(options, file)
@@ -195,7 +194,7 @@ def _read_adapter(path: Path | str, base: EncoderConfig) -> HubAdapter:
             raise CheckpointError(
                 f"the adapter is for {key} {raw.get(key)}, the base has {ours}",
                 path=file,
-                fix=f"name the base that it was trained on ({trained_on})",
+                fix=f"use the base that it was trained on ({trained_on})",
             )
     weights_file = next(
         (folder / name for name in WEIGHTS_FILES if (folder / name).is_file()), None
@@ -215,10 +214,10 @@ def _read_adapter(path: Path | str, base: EncoderConfig) -> HubAdapter:
 
 
 def _check_options(options: Mapping[str, Any], file: Path) -> None:
-    """Refuse, by name, every option that asks for something that we would compute otherwise."""
+    """Raise with every option that our adapters do not implement."""
     expected = _STATED | _DEFAULT
-    known = {**dict.fromkeys(_STATED), **_DEFAULT, **options}
-    wrong = {key: known[key] for key, ours in expected.items() if known[key] != ours}
+    actual = {**dict.fromkeys(_STATED), **_DEFAULT, **options}
+    wrong = {key: actual[key] for key, ours in expected.items() if actual[key] != ours}
     factor = options.get("reduction_factor")
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or factor <= 0:
         wrong["reduction_factor"] = factor
@@ -227,7 +226,7 @@ def _check_options(options: Mapping[str, Any], file: Path) -> None:
             wrong[key] = options[key]
     if wrong:
         raise CheckpointError(
-            "the adapter computes something that ours do not",
+            "the adapter is of a form that is not supported",
             path=file,
             value=dict(sorted(wrong.items())),
             fix="only Pfeiffer adapters (seq_bn) with ReLU and one reduction factor can be read",
@@ -235,7 +234,7 @@ def _check_options(options: Mapping[str, Any], file: Path) -> None:
 
 
 def _renamed(weights: Mapping[str, Tensor], name: str, file: Path) -> dict[tuple[int, str], Tensor]:
-    """Return the weights by block and by their names in our adapters."""
+    """Return the weights by block and name inside our adapter."""
     pattern = re.compile(
         rf"(?:\w+\.)?encoder\.layer\.(\d+)\.output\.adapters\.{re.escape(name)}\."
         r"adapter_(?:(down)\.0|(up))\.(weight|bias)"
@@ -245,7 +244,7 @@ def _renamed(weights: Mapping[str, Tensor], name: str, file: Path) -> dict[tuple
         match = pattern.fullmatch(key)
         if match is None:
             raise CheckpointError(
-                f"holds a weight that is not part of the adapter {name}",
+                f"holds a weight that does not belong to the adapter {name}",
                 path=file,
                 value=key,
                 fix="only adapters after feed-forward sub-layers can be read",
@@ -260,7 +259,7 @@ def _common_width(by_route: Mapping[str, HubAdapter]) -> int:
         raise CheckpointError(
             "adapters of different widths cannot be in one model",
             value=widths,
-            fix="import those of one reduction factor",
+            fix="import adapters with one reduction factor",
         )
     return next(iter(widths.values()))
 
@@ -284,7 +283,7 @@ def _provenance(base: Path | str, by_route: Mapping[str, HubAdapter]) -> dict[st
 
 
 def adapter_lines(by_route: Mapping[str, HubAdapter]) -> list[str]:
-    """Return what serves each route, as lines of text."""
+    """Return a line of text per route, with its adapter."""
     return [
         f"{route:<24} {adapter.name}, trained on {adapter.trained_on}, from {adapter.folder}"
         for route, adapter in by_route.items()

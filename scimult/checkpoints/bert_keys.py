@@ -1,11 +1,11 @@
-"""Names and shapes of a Hugging Face BERT, RoBERTa or XLM-R, to and from our encoder's.
+"""Convert configs and weights of a Hugging Face BERT, RoBERTa or XLM-R to and from ours.
 
-Our encoder keeps query, key and value of a block in one linear (``qkv``), and every
+Our encoder keeps query, key and value of a block in one linear layer (``qkv``), and every
 sub-layer inside a bank of experts; a plain BERT fills expert 0 of each bank.
 
-RoBERTa and XLM-R have BERT's blocks, with positions that begin behind the padding id: their
-table of positions is indexed by ``pad_token_id + 1 + place``, and of 514 rows, 512 are used (Liu
-et al., 2019; Conneau et al., 2020).
+RoBERTa and XLM-R have BERT's blocks, but their positions start after the padding id: the position
+table is indexed by ``pad_token_id + 1 + position``, so that 512 of 514 rows are used (Liu et al.,
+2019; Conneau et al., 2020).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BLOCK = {
     "feed_forward.experts.0.norm": "output.LayerNorm",
 }
 _QKV = ("query", "key", "value")
-# What checkpoints carry beside the encoder; embeddings do not use it.
+# Weights of checkpoints that embeddings do not use.
 _UNUSED_PREFIXES = ("pooler.", "cls.", "embeddings.position_ids")
 _REQUIRED = {
     "position_embedding_type": "absolute",
@@ -63,7 +63,7 @@ def bert_config(hf_config: HFConfig, pooling: Pooling, path: object) -> EncoderC
     Raises
     ------
     CheckpointError
-        If the architecture is not BERT or uses an option that our blocks do not have.
+        If the architecture is not BERT or uses an option that our blocks do not support.
     """
     require(hf_config, {"model_type": "bert"}, path)
     return bert_like_config(hf_config, pooling, path)
@@ -77,7 +77,7 @@ def bert_like_config(
     family: FamilyName = "bert",
     position_offset: int = 0,
 ) -> EncoderConfig:
-    """Translate a ``config.json`` with BERT's keys; ``position_offset`` positions are unused."""
+    """Translate a ``config.json`` with BERT's keys; the first ``position_offset`` are unused."""
     require(hf_config, _REQUIRED, path)
     positions = integer(hf_config, "max_position_embeddings", path)
     return EncoderConfig.model_validate(
@@ -92,7 +92,7 @@ def bert_like_config(
             "position_offset": position_offset,
             "token_types": hf_config["type_vocab_size"],
             "activation": activation(hf_config, "hidden_act", path),
-            # SciBERT's config.json is older than this key; transformers uses 1e-12 then.
+            # SciBERT's config.json predates this key; transformers' default is 1e-12.
             "norm_eps": hf_config.get("layer_norm_eps", 1e-12),
             "dropout": hf_config["hidden_dropout_prob"],
             "attention_dropout": hf_config["attention_probs_dropout_prob"],
@@ -103,7 +103,7 @@ def bert_like_config(
 
 
 def to_bert_config(config: EncoderConfig) -> HFConfig:
-    """Return the ``config.json`` of the ``transformers.BertModel`` that equals our encoder."""
+    """Return the ``config.json`` of the equivalent ``transformers.BertModel``."""
     return {
         "model_type": "bert",
         "architectures": ["BertModel"],
@@ -125,13 +125,13 @@ def to_bert_config(config: EncoderConfig) -> HFConfig:
 def from_bert(
     weights: dict[str, Tensor], num_blocks: int, prefix: str = "bert."
 ) -> dict[str, Tensor]:
-    """Rename BERT weights to ours; unknown keys keep their name, so that loading names them.
+    """Rename BERT weights to ours; unknown keys stay, so that loading reports them.
 
     Accepts the encoder alone or inside a model with heads (below ``prefix``), and the old
-    spelling of LayerNorm parameters (``gamma``, ``beta``).
+    names of LayerNorm parameters (``gamma``, ``beta``).
     """
-    inside = encoder_only(weights, prefix)
-    source = {_modern_name(key): value for key, value in inside.items()}
+    encoder = encoder_only(weights, prefix)
+    source = {_modern_name(key): value for key, value in encoder.items()}
     source = {k: v for k, v in source.items() if not k.startswith(_UNUSED_PREFIXES)}
     ours: dict[str, Tensor] = {}
     for our_key, bert_key in _pairs(num_blocks):
@@ -154,21 +154,22 @@ def to_bert(weights: dict[str, Tensor], num_blocks: int) -> dict[str, Tensor]:
             parts = weights[f"blocks.{block}.attention.qkv.experts.0.{kind}"].chunk(3)
             for part, tensor in zip(_QKV, parts, strict=True):
                 bert[f"encoder.layer.{block}.attention.self.{part}.{kind}"] = tensor.contiguous()
-    if _TOKEN_TYPES not in bert:  # ours may have none, BertModel always adds one
+    if _TOKEN_TYPES not in bert:  # ours may have none, but BertModel always adds one
         words = bert["embeddings.word_embeddings.weight"]
         bert[_TOKEN_TYPES] = words.new_zeros(1, words.shape[1])
     return bert
 
 
 def _pairs(num_blocks: int) -> list[tuple[str, str]]:
-    pairs = list(_EMBEDDINGS.items())
-    for block in range(num_blocks):
-        for ours, theirs in _BLOCK.items():
-            for kind in ("weight", "bias"):
-                pairs.append(
-                    (f"blocks.{block}.{ours}.{kind}", f"encoder.layer.{block}.{theirs}.{kind}")
-                )
-    return pairs
+    return [
+        *_EMBEDDINGS.items(),
+        *(
+            (f"blocks.{block}.{ours}.{kind}", f"encoder.layer.{block}.{theirs}.{kind}")
+            for block in range(num_blocks)
+            for ours, theirs in _BLOCK.items()
+            for kind in ("weight", "bias")
+        ),
+    ]
 
 
 def _modern_name(key: str) -> str:
@@ -185,14 +186,14 @@ def roberta_config(
     Raises
     ------
     CheckpointError
-        If it uses an option that our blocks do not have.
+        If it uses an option that our blocks do not support.
     """
     offset = integer({"pad_token_id": 1, **hf_config}, "pad_token_id", path) + 1
     return bert_like_config(hf_config, pooling, path, family=family, position_offset=offset)
 
 
 def to_roberta_config(config: EncoderConfig) -> HFConfig:
-    """Return the ``config.json`` of the RoBERTa or XLM-R that equals our encoder."""
+    """Return the ``config.json`` of the equivalent RoBERTa or XLM-R."""
     return {
         **to_bert_config(config),
         "model_type": config.family,
@@ -202,7 +203,7 @@ def to_roberta_config(config: EncoderConfig) -> HFConfig:
 
 
 def _joined(parts: list[Any]) -> Any:
-    """Join tensors; or arrays, of a model that is opened without torch."""
+    """Concatenate tensors, or the arrays of a model opened without torch."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     import torch

@@ -1,4 +1,4 @@
-"""The model card: a README.md that says what a folder holds and how it is used."""
+"""Write the model card: a README.md that describes a model folder and its use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMPARE = {
 
 
 def title_of(folder: Path | str) -> str:
-    """Return what a model card calls the folder: its name, for a run's ``model`` the run's."""
+    """Return a model card's title: the folder's name, or for a run's ``model`` the run's name."""
     path = Path(folder).absolute()
     return path.parent.name if path.name == "model" else path.name
 
@@ -59,15 +59,15 @@ def model_card(
     Parameters
     ----------
     config : PretrainedConfig
-        What the model is.
+        The model's config.
     weights : mapping of str to Tensor
-        Counted only.
+        The weights, to count parameters.
     name : str
         Title.
     library : str
         ``library_name`` of the front matter.
     usage, notes : str
-        Markdown of the section on use, and of what the form of the folder brings with it.
+        Markdown of the section on use, and notes on the folder's format.
     """
     encoder = config.encoder
     front: dict[str, Any] = {
@@ -82,8 +82,8 @@ def model_card(
     sections = [
         "---\n" + yaml.safe_dump(front, sort_keys=False, allow_unicode=True) + "---",
         f"# {name}",
-        "A bi-encoder of scientific text, trained on several tasks at once: papers, labels and "
-        "queries become vectors, and the best matches are the nearest ones.",
+        "A bi-encoder of scientific text, trained on several tasks at once: it embeds papers, "
+        "labels and queries as vectors, and the nearest vectors are the best matches.",
         "## Tasks\n\n" + _task_table(config),
         "## Model\n\n"
         f"- variant: {variant_of(encoder)}; {_routed(config)}\n"
@@ -92,7 +92,7 @@ def model_card(
         f"- embedding: {_pooling(encoder)}; {encoder.width} dimensions\n"
         f"- compared by {_COMPARE[config.similarity]}; "
         f"{'scaled to length 1' if config.unit_vectors else 'not scaled to length 1'}\n"
-        f"- longest text: {config.max_length} tokens; what is beyond is cut off",
+        f"- longest text: {config.max_length} tokens; longer ones are cut",
         "## Use\n\n" + usage,
         *([notes] if notes else []),
         "## Provenance\n\n" + _provenance(config),
@@ -101,29 +101,25 @@ def model_card(
 
 
 def text_format(separator: str, lowercase: bool) -> str:
-    """Return the section that tells users of other libraries how to write their texts."""
-    casing = (
-        "The tokenizer lower-cases all text itself."
-        if lowercase
-        else "Case is kept: write texts as they are."
-    )
+    """Return the section on how to format texts for other libraries."""
+    casing = "The tokenizer lower-cases all text." if lowercase else "Case is kept."
     return f"""\
 ## How to write texts
 
-The model was trained on one string per text, and other libraries do not build it for you:
+The model was trained on one string per text, which other libraries do not build for you:
 
 | text | string |
 |---|---|
 | paper | `title{separator}abstract` |
 | label | `name{separator}definition` |
-| query | the query as it is |
+| query | the query itself |
 
-Where a part is missing, leave out its separator as well. {separator} becomes the special token.
+If a part is missing, leave out the separator, too. {separator} becomes the special token.
 {casing}"""
 
 
 def _routed(config: PretrainedConfig) -> str:
-    """Say what differs by route, and by which."""
+    """Describe what differs by route."""
     encoder = config.encoder
     kind = next((name for name in ROUTED if getattr(encoder, name) is not None), None)
     if kind is None:
@@ -144,10 +140,10 @@ def _routed(config: PretrainedConfig) -> str:
 def _pooling(encoder: EncoderConfig) -> str:
     if encoder.pooling == "mean":
         return "the mean over all tokens"
-    place = encoder.pooling_position if encoder.pooling == "position" else 0
-    if place == 0:
+    position = encoder.pooling_position if encoder.pooling == "position" else 0
+    if position == 0:
         return "the state of the first token"
-    return f"the state of the token at position {place}"
+    return f"the state of the token at position {position}"
 
 
 def _task_table(config: PretrainedConfig) -> str:
@@ -161,7 +157,7 @@ def _task_table(config: PretrainedConfig) -> str:
 
 
 def _provenance(config: PretrainedConfig) -> str:
-    """List the single values; the whole of it, settings of the run included, is in the config."""
+    """List the scalar values; the config has the rest, such as the run's settings."""
     single: dict[str, Any] = {
         key: value
         for key, value in config.provenance.items()
@@ -171,4 +167,4 @@ def _provenance(config: PretrainedConfig) -> str:
     if isinstance(released, dict):
         single |= {f"released {key}": released.get(key) for key in ("file", "sha256", "epoch")}
     lines = [f"- {key}: {value}" for key, value in single.items()] or ["- not recorded"]
-    return "\n".join([*lines, "", "`config.json` has all that was recorded."])
+    return "\n".join([*lines, "", "`config.json` has the full record."])

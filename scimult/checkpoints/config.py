@@ -1,4 +1,4 @@
-"""What ``config.json`` of a saved encoder says."""
+"""The schema of a saved encoder's ``config.json``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SHORTEST = 3
 class PretrainedConfig(StrictConfig):
     """``config.json`` of a saved encoder.
 
-    ``normalise`` says whether embeddings are scaled to length 1; None: where they are compared
-    by cosine, so that linear models, clusters and distances see what the cosine sees.
+    ``normalise`` decides whether embeddings are scaled to length 1. By default (None) they are if
+    compared by cosine, so that linear models, clusters and distances agree with the cosine.
     """
 
     format: str = FORMAT
@@ -34,11 +34,11 @@ class PretrainedConfig(StrictConfig):
 
     @property
     def routes(self) -> list[str]:
-        """Names of the routes that the encoder tells apart, in order."""
+        """Names of the encoder's routes, in order."""
         return route_names(TaskSet(self.tasks), self.routing)
 
     def route(self, task: str, role: Role = "query") -> int:
-        """Return the route of one side of ``task``; 0 for a model that treats all rows alike.
+        """Return the route of one side of ``task``; 0 for a model without routes.
 
         Raises
         ------
@@ -58,6 +58,6 @@ class PretrainedConfig(StrictConfig):
         routes, count = self.routes, self.encoder.num_routes
         if self.encoder.is_routed and len(routes) != count:
             raise ValueError(
-                f"the encoder tells {count} routes apart, the tasks have {len(routes)}: {routes}"
+                f"the encoder has {count} routes, the tasks have {len(routes)}: {routes}"
             )
         return self

@@ -1,10 +1,12 @@
-"""Exports for other libraries: one route as a plain encoder, or all of them behind one name."""
+"""Export models for other libraries: one route as a plain encoder, or all routes in a folder."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 from typing import Any, get_args
+
+from torch import Tensor
 
 from scimult.checkpoints.card import CARD_FILE, model_card, text_format, title_of
 from scimult.checkpoints.config import PretrainedConfig
@@ -22,17 +24,17 @@ from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError
 from scimult.files import atomic_folder, write_json, write_text
 from scimult.tasks import tells_sides
-from scimult.types import Role, Similarity
+from scimult.types import Role
 
-# Names that versions 2 to 6 of sentence-transformers all understand.
+# Names that sentence-transformers 2 to 6 understand.
 _TRANSFORMER, _POOLING, _NORMALIZE = (
     f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")
 )
 _POOLING_FOLDER, _NORMALIZE_FOLDER = "1_Pooling", "2_Normalize"
 _ROUTER = "sentence_transformers.models.Router"  # from version 5 on
-# A subfolder, and the task and side that are folded into it.
-_Route = tuple[str, str | None, Role | None]
 _OURS = "scimult.inference.sentence_module.RoutedEncoder"  # version 6
+# A subfolder, and the task and side folded into it.
+_Route = tuple[str, str | None, Role | None]
 
 
 def export_folded(
@@ -40,14 +42,14 @@ def export_folded(
 ) -> None:
     """Write one route as a plain folder of the encoder's family (BERT, RoBERTa, ...).
 
-    ``transformers``, sentence-transformers and text-embeddings-inference load it, and so
-    does :func:`load_pretrained`, with embeddings equal to the last bit (with low-rank
-    updates: to float32 rounding).
+    ``transformers``, sentence-transformers and text-embeddings-inference can load it, as can
+    :func:`load_pretrained`, with bit-identical embeddings (up to float32 rounding with low-rank
+    updates).
 
     Parameters
     ----------
     folder : path
-        To be written.
+        Where to write.
     pretrained : Pretrained
         The model.
     task, side : str, optional
@@ -56,7 +58,7 @@ def export_folded(
     Raises
     ------
     ConfigError, UnknownNameError, CheckpointError
-        If the route is not named or unknown, or the model cannot be folded.
+        If the route is missing or unknown, or the model cannot be folded.
     StorageError
         If the folder cannot be written.
     """
@@ -67,14 +69,14 @@ def export_folded(
 def export_sentence_transformers(folder: Path | str, pretrained: Pretrained) -> list[str]:
     """Write a sentence-transformers folder that routes by task: ``encode(texts, task=...)``.
 
-    A model that can be folded becomes the library's own ``Router`` over plain encoders: no
-    code of ours is needed, and what the routes share is there once per route. Any other
-    model becomes a folder of ours, which our module runs inside sentence-transformers.
+    A model that can be folded becomes the library's own ``Router`` over plain encoders, which
+    needs none of our code but repeats shared weights for every route. Any other model becomes a
+    folder in our format, which our module runs inside sentence-transformers.
 
     Returns
     -------
     list of str
-        What the user should know about the folder.
+        Notes on the folder for the user.
 
     Raises
     ------
@@ -96,12 +98,12 @@ def export_sentence_transformers(folder: Path | str, pretrained: Pretrained) -> 
 
 def _write_router(folder: Path, pretrained: Pretrained, title: str) -> list[str]:
     routes = _routes(pretrained)
-    places = {place: (task, side) for place, task, side in routes.values()}
-    for place, (task, side) in places.items():
-        (folder / place).mkdir()
-        _write_folded(folder / place, pretrained, task, side, f"{title}/{place}")
-    kinds = {"": _TRANSFORMER} | _after(pretrained.config)
-    parts = {place: [f"{place}/{path}".rstrip("/") for path in kinds] for place in places}
+    subfolders = {name: (task, side) for name, task, side in routes.values()}
+    for name, (task, side) in subfolders.items():
+        (folder / name).mkdir()
+        _write_folded(folder / name, pretrained, task, side, f"{title}/{name}")
+    kinds = {"": _TRANSFORMER} | _modules_after(pretrained.config)
+    parts = {name: [f"{name}/{path}".rstrip("/") for path in kinds] for name in subfolders}
     types = {
         path: kind
         for paths in parts.values()
@@ -109,8 +111,8 @@ def _write_router(folder: Path, pretrained: Pretrained, title: str) -> list[str]
     }
     router = {
         "types": types,
-        "structure": {name: parts[place] for name, (place, *_) in routes.items()},
-        # No default: without a task, encode() is an error and not some expert.
+        "structure": {route: parts[name] for route, (name, *_) in routes.items()},
+        # No default: without a task, encode() raises instead of using some expert.
         "parameters": {"default_route": None, "allow_empty_key": False},
     }
     write_json(folder / "router_config.json", router)
@@ -118,18 +120,19 @@ def _write_router(folder: Path, pretrained: Pretrained, title: str) -> list[str]
     notes = f"""\
 A sentence-transformers `Router` (version 5 or later, no custom code). Its routes:
 {", ".join(routes)}. `encode` without `task`, or with another one, is an error. Each subfolder is a
-whole plain model and can be loaded alone."""
-    _write_card(folder, pretrained, title, notes, next(iter(routes)), options="")
-    if len(places) == 1:
+complete plain model and can be loaded on its own."""
+    model = pretrained.config, pretrained.model.state_dict(), pretrained.tokenizer
+    _write_card(folder, *model, title, notes, next(iter(routes)))
+    if len(subfolders) == 1:
         return ["all routes are one plain model; needs none of our code"]
     return [
-        f"{len(places)} plain models; needs none of our code, but what the routes share is there "
-        f"{len(places)} times"
+        f"{len(subfolders)} plain models; needs none of our code, but repeats shared weights "
+        f"{len(subfolders)} times"
     ]
 
 
 def _routes(pretrained: Pretrained) -> dict[str, _Route]:
-    """Return, by what ``encode(task=...)`` takes, the subfolder and the route to fold."""
+    """Return the subfolder and route to fold for each ``task`` argument of ``encode``."""
     config = pretrained.config
     routes: dict[str, _Route] = {}
     for task in pretrained.tasks.names:
@@ -144,22 +147,22 @@ def _routes(pretrained: Pretrained) -> dict[str, _Route]:
 
 
 def _write_ours(folder: Path, pretrained: Pretrained, title: str) -> list[str]:
-    config = pretrained.config
-    write_model(folder, pretrained.model.state_dict(), pretrained.tokenizer, config)
-    after = {path: kind for path, kind in _after(config).items() if kind != _POOLING}
+    config, tokenizer = pretrained.config, pretrained.tokenizer
+    weights = pretrained.model.state_dict()
+    write_model(folder, weights, tokenizer, config)
+    after = {path: kind for path, kind in _modules_after(config).items() if kind != _POOLING}
     _write_modules(folder, {"": _OURS} | after)
     _write_similarity(folder, config, {name: name for name in pretrained.tasks.names})
     notes = f"""\
 A folder of `scimult`, which must be installed: its module runs the model inside
-sentence-transformers (version 6 or later), which asks for `trust_remote_code=True` before it
-imports third-party code. `task` is one of {", ".join(pretrained.tasks.names)}; for the candidate
-side with `/candidate` behind it. `encode_query` and `encode_document` take the task as
-`prompt_name`."""
-    task = pretrained.tasks.names[0]
-    _write_card(folder, pretrained, title, notes, task, options=", trust_remote_code=True")
+sentence-transformers (version 6 or later), which requires `trust_remote_code=True` to import
+third-party code. `task` is one of {", ".join(pretrained.tasks.names)}; append `/candidate` for the
+candidate side. `encode_query` and `encode_document` take the task as `prompt_name`."""
+    task, options = pretrained.tasks.names[0], ", trust_remote_code=True"
+    _write_card(folder, config, weights, tokenizer, title, notes, task, options)
     return [
-        f"{', '.join(sorted(not_plain(config)))}: no plain form, so our module runs it; needs "
-        "scimult installed and trust_remote_code=True"
+        f"{', '.join(sorted(not_plain(config)))}: no plain form, so our module runs the model; "
+        "needs scimult installed and trust_remote_code=True"
     ]
 
 
@@ -168,72 +171,51 @@ def _write_folded(
 ) -> None:
     config, weights = fold(pretrained, task, side)
     tokenizer = pretrained.tokenizer
-    hf_config, theirs = plain_model(config, weights, tokenizer.pad_id)
-    write_weights(folder, theirs)
+    hf_config, hf_weights = plain_model(config, weights, tokenizer.pad_id)
+    write_weights(folder, hf_weights)
     write_json(folder / CONFIG_FILE, hf_config)
     tokenizer.save_plain(folder)
-    _write_modules(folder, {"": _TRANSFORMER} | _after(config))
+    _write_modules(folder, {"": _TRANSFORMER} | _modules_after(config))
     write_json(folder / LENGTH_FILE, {"max_seq_length": config.max_length, "do_lower_case": False})
     write_json(folder / _POOLING_FOLDER / CONFIG_FILE, _pooling(config))
     _write_similarity(folder, config, {})
-    write_text(folder / CARD_FILE, _folded_card(config, weights, tokenizer, title, side))
-
-
-def _folded_card(
-    config: PretrainedConfig,
-    weights: dict[str, Any],
-    tokenizer: TextTokenizer,
-    title: str,
-    side: Role | None,
-) -> str:
-    served = ", ".join(task.name for task in config.tasks) + (f" ({side})" if side else "")
+    tasks = ", ".join(task.name for task in config.tasks) + (f" ({side})" if side else "")
     notes = f"""\
-{text_format(tokenizer.separator, tokenizer.lowercase)}
-
-## What this folder is
-
-A plain {config.encoder.family} model that serves: {served}. transformers, sentence-transformers and
-text-embeddings-inference load it without custom code. `pooler_output`, where there is one, is not
-the embedding."""
-    usage = _usage(title, None, config.similarity, tokenizer.separator)
-    return model_card(
-        config, weights, name=title, library="sentence-transformers", usage=usage, notes=notes
-    )
+A plain {config.encoder.family} model that serves: {tasks}. transformers, sentence-transformers and
+text-embeddings-inference load it without custom code. `pooler_output`, if present, is not the
+embedding."""
+    _write_card(folder, config, weights, tokenizer, title, notes)
 
 
 def _write_card(
-    folder: Path, pretrained: Pretrained, title: str, notes: str, task: str, options: str
+    folder: Path,
+    config: PretrainedConfig,
+    weights: dict[str, Tensor],
+    tokenizer: TextTokenizer,
+    title: str,
+    notes: str,
+    task: str | None = None,
+    options: str = "",
 ) -> None:
-    config, tokenizer = pretrained.config, pretrained.tokenizer
-    texts = text_format(tokenizer.separator, tokenizer.lowercase)
-    card = model_card(
-        config,
-        pretrained.model.state_dict(),
-        name=title,
-        library="sentence-transformers",
-        usage=_usage(title, task, config.similarity, tokenizer.separator, options),
-        notes=f"{texts}\n\n## What this folder is\n\n{notes}",
-    )
-    write_text(folder / CARD_FILE, card)
-
-
-def _usage(
-    name: str, task: str | None, similarity: Similarity, separator: str, options: str = ""
-) -> str:
     argument = "" if task is None else f', task="{task}"'
-    return f"""\
+    usage = f"""\
 ```python
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("{name}"{options})
-texts = ["Graph drawing{separator}We lay out large graphs."]
+model = SentenceTransformer("{title}"{options})
+texts = ["Graph drawing{tokenizer.separator}We lay out large graphs."]
 embeddings = model.encode(texts{argument})
-scores = model.similarity(embeddings, embeddings)  # {SIMILARITY_NAMES[similarity]}
+scores = model.similarity(embeddings, embeddings)  # {SIMILARITY_NAMES[config.similarity]}
 ```"""
+    texts = text_format(tokenizer.separator, tokenizer.lowercase)
+    notes = f"{texts}\n\n## What this folder is\n\n{notes}"
+    library = "sentence-transformers"
+    card = model_card(config, weights, name=title, library=library, usage=usage, notes=notes)
+    write_text(folder / CARD_FILE, card)
 
 
-def _after(config: PretrainedConfig) -> dict[str, str]:
-    """Return the kinds of modules that follow the encoder, by subfolder."""
+def _modules_after(config: PretrainedConfig) -> dict[str, str]:
+    """Return the types of the modules that follow the encoder, by subfolder."""
     scaling = {_NORMALIZE_FOLDER: _NORMALIZE} if config.unit_vectors else {}
     return {_POOLING_FOLDER: _POOLING} | scaling
 

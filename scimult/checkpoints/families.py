@@ -1,7 +1,6 @@
-"""The architectures that base checkpoints may have, and their names at Hugging Face.
+"""The supported architectures of base checkpoints, by Hugging Face's ``model_type``.
 
-One entry per ``model_type``: reading its ``config.json``, renaming its weights to ours and
-back. Adding an architecture is adding an entry to ``FAMILIES``.
+Each entry of ``FAMILIES`` reads and writes a ``config.json`` and renames weights to ours and back.
 """
 
 from __future__ import annotations
@@ -29,18 +28,17 @@ class Family:
     Attributes
     ----------
     encoder_config : callable
-        ``(content of config.json, pooling, its path) -> EncoderConfig``, without experts;
-        a ``CheckpointError`` names an option that our blocks do not have, a ``KeyError``
-        a size that is missing.
+        ``(content of config.json, pooling, its path) -> EncoderConfig``, without experts. Raises
+        a ``CheckpointError`` for an unsupported option, a ``KeyError`` for a missing size.
     from_hf : callable
-        ``(weights, encoder config) -> our weights``. Heads are left out; unknown keys keep
-        their name, so that loading names them. Gradients by name can be renamed, too.
+        ``(weights, encoder config) -> our weights``, without heads; unknown keys stay, so that
+        loading reports them. Also renames gradients.
     to_hf : callable
-        ``(weights of an encoder without experts, its config) -> weights`` that
-        ``transformers.AutoModel`` loads; it has no pooler. Use `export_weights`.
+        ``(weights of an encoder without experts, its config) -> weights`` for
+        ``transformers.AutoModel``, without a pooler. Use `export_weights`.
     hf_config : callable
-        ``encoder config -> config.json`` that ``transformers.AutoModel`` understands.
-        ``encoder_config`` of it gives the encoder config back, but for its experts.
+        ``encoder config -> config.json`` for ``transformers.AutoModel``, which
+        ``encoder_config`` inverts, except for experts.
     """
 
     encoder_config: Callable[[HFConfig, Pooling, object], EncoderConfig]
@@ -50,7 +48,7 @@ class Family:
 
 
 def _roberta(name: FamilyName) -> Family:
-    """Return the entry of RoBERTa or XLM-R: BERT's weights below another prefix."""
+    """Return the entry of RoBERTa or XLM-R: BERT's weights with another prefix."""
     return Family(
         encoder_config=partial(bert_keys.roberta_config, family=name),
         from_hf=lambda weights, config: bert_keys.from_bert(
@@ -80,12 +78,12 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(hf_config: HFConfig, path: object = None) -> Family:
-    """Return the family that the ``model_type`` of a ``config.json`` names.
+    """Return the family of a ``config.json``'s ``model_type``.
 
     Raises
     ------
     CheckpointError
-        If we have no such blocks.
+        If it is not supported.
     """
     name = str(hf_config.get("model_type"))
     if name not in FAMILIES:
@@ -104,18 +102,18 @@ def export_weights(weights: Weights, config: EncoderConfig) -> Weights:
     Raises
     ------
     CheckpointError
-        If the encoder has experts; plain Transformers have no place for them.
+        If the encoder has experts, which plain Transformers cannot hold.
     """
     several = sorted(name for name in weights if ".experts.1." in name)
     if config.experts is not None or several:
         raise CheckpointError(
             "an encoder with experts has no plain Transformer form",
             value=several[:1] or None,
-            fix="choose one task's expert and export that",
+            fix="export one task's expert",
         )
     return FAMILIES[config.family].to_hf(weights, config)
 
 
 def export_config(config: EncoderConfig) -> HFConfig:
-    """Return the ``config.json`` that goes with `export_weights`."""
+    """Return the ``config.json`` for `export_weights`."""
     return FAMILIES[config.family].hf_config(config)

@@ -1,4 +1,4 @@
-"""Folding: one route of a model as a plain encoder of its family, which needs none of our code."""
+"""Fold one route of a model into a plain encoder of its family, which needs none of our code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Known = Mapping[type[BaseModel], frozenset[str]]
 
 _EXPERT = re.compile(r"^(.*)\.experts\.(\d+)\.(.*)$")
 _UPDATE = re.compile(r"^(blocks\.\d+)\..*\.lora\.(\w+)\.experts\.(\d+)\.up\.weight$")
-# The linear that a low-rank update changes, and which part of it.
+# The linear layer that a low-rank update changes, and which part of it.
 _UPDATED = {
     "query": ("attention.qkv.experts.0", 0),
     "key": ("attention.qkv.experts.0", 1),
@@ -34,8 +34,8 @@ _UPDATED = {
     "projection": ("feed_forward.experts.0.output", 0),
 }
 
-# What can be folded. A setting that is not listed here, and is not at its default, is
-# something that a plain encoder cannot express: it is refused by name.
+# Settings that can be folded. Any other setting with a non-default value is something that a plain
+# encoder cannot express, and raises.
 _PLAIN: dict[type[BaseModel], frozenset[str]] = {
     PretrainedConfig: frozenset(
         "format version encoder tasks routing similarity normalise max_length provenance".split()
@@ -48,12 +48,12 @@ _PLAIN: dict[type[BaseModel], frozenset[str]] = {
     ExpertLayout: frozenset("count sublayers blocks own_norm".split()),
     LowRankLayout: frozenset("count rank alpha targets".split()),
 }
-# Positions that other libraries have a name for: the first token and the last one.
+# Positions that other libraries support: the first token and the last one.
 _NAMED_POSITIONS = (0, -1)
 
 
 def settings_beyond(config: PretrainedConfig, known: Known) -> dict[str, Any]:
-    """Return the settings of a model, by name, that are not known and not at their default."""
+    """Return the settings of a model, by name, that are neither known nor at their default."""
     beyond: dict[str, Any] = {}
     for section in (config, config.encoder, config.encoder.experts, config.encoder.lora):
         if section is None or type(section) not in known:
@@ -76,7 +76,7 @@ def not_plain(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def named_pooling(encoder: EncoderConfig) -> Literal["mean", "first", "last"]:
-    """Return which state or states of a plain encoder are the embedding."""
+    """Return which states of a plain encoder make the embedding."""
     if encoder.pooling == "mean":
         return "mean"
     last = encoder.pooling == "position" and encoder.pooling_position == -1
@@ -88,23 +88,23 @@ def fold(
 ) -> tuple[PretrainedConfig, dict[str, Tensor]]:
     """Return config and weights of a vanilla encoder that serves one route.
 
-    With experts, embeddings stay equal to the last bit; low-rank updates are added to the
-    linears that they change (W + scale * B A), which rounds once more.
+    With experts, embeddings stay bit-identical. Low-rank updates are added to their linear layers
+    (W + scale * B A), which rounds.
 
     Parameters
     ----------
     pretrained : Pretrained
         A model with or without experts or low-rank updates.
     task : str, optional
-        The task that is kept, and with it all that share its route. Only a model that treats
-        all tasks alike does without: it serves all of them.
+        The task to keep, with all tasks that share its route. Optional only for a model that
+        treats all tasks alike, which keeps all.
     side : {"query", "candidate"}, optional
-        Needed if the model tells the two sides of a task apart, and only then.
+        Required if, and only if, the model distinguishes the sides of a task.
 
     Raises
     ------
     ConfigError
-        If task or side are needed and not given, or given without meaning.
+        If task or side are required but missing, or meaningless.
     UnknownNameError
         If the model does not know the task.
     CheckpointError
@@ -132,7 +132,7 @@ def fold(
         raise CheckpointError(
             "the model has weights that a plain encoder does not",
             value=sorted(weights.keys() ^ expected)[:4],
-            fix="export it as pretrained, which keeps everything",
+            fix="export it as pretrained, which keeps all weights",
         )
     return folded, {key: value.detach().float().cpu() for key, value in weights.items()}
 
@@ -142,30 +142,30 @@ def plain_model(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return ``config.json`` and weights of a folded model for ``transformers``.
 
-    The pooler that all but ModernBERT have there is written as zeros: embeddings do not use
-    it, and without it loaders would draw a random one and warn.
+    The pooler that all families but ModernBERT have there is zero: embeddings do not use it, but
+    without it loaders would draw a random one and warn.
 
     Raises
     ------
     CheckpointError
-        If padding would move the positions of a RoBERTa.
+        If the padding id does not fit the positions of a RoBERTa.
     """
     encoder = config.encoder
     if encoder.position_offset and pad_id != encoder.position_offset - 1:
         raise CheckpointError(
-            f"family {encoder.family} counts positions from its padding token, and that of the "
-            "tokenizer is another one",
+            f"family {encoder.family} counts positions from its padding id, which differs from "
+            "the tokenizer's",
             value=pad_id,
             fix=f"give the tokenizer's padding token the id {encoder.position_offset - 1}",
         )
-    theirs = export_weights(weights, encoder)
+    hf_weights = export_weights(weights, encoder)
     if encoder.modern is None:
-        theirs["pooler.dense.weight"] = torch.zeros(encoder.hidden_size, encoder.hidden_size)
-        theirs["pooler.dense.bias"] = torch.zeros(encoder.hidden_size)
+        hf_weights["pooler.dense.weight"] = torch.zeros(encoder.hidden_size, encoder.hidden_size)
+        hf_weights["pooler.dense.bias"] = torch.zeros(encoder.hidden_size)
     ours = config.model_dump(mode="json", exclude={"encoder"})
     ours |= {"pooling": encoder.pooling, "pooling_position": encoder.pooling_position}
     added = {"pad_token_id": pad_id, "dtype": "float32", FOLDED_KEY: ours}
-    return export_config(encoder) | added, theirs
+    return export_config(encoder) | added, hf_weights
 
 
 def _route(pretrained: Pretrained, task: str | None, side: Role | None) -> int:
@@ -173,12 +173,12 @@ def _route(pretrained: Pretrained, task: str | None, side: Role | None) -> int:
     by_side = routed and tells_sides(pretrained.config.routing)
     if task is None and routed:
         raise ConfigError(
-            "a model that tells tasks apart is folded for one task",
-            fix=f"name it with --task: {', '.join(pretrained.tasks.names)}",
+            "this model has a route per task, and only one can be folded",
+            fix=f"choose one with --task: {', '.join(pretrained.tasks.names)}",
         )
     if by_side and side is None:
         raise ConfigError(
-            "this model tells queries from candidates and is folded for one side",
+            "this model distinguishes queries from candidates, and only one side can be folded",
             fix="add --side query or --side candidate",
         )
     if side is not None and not by_side:
@@ -189,7 +189,7 @@ def _route(pretrained: Pretrained, task: str | None, side: Role | None) -> int:
 
 
 def _of_route(weights: dict[str, Tensor], encoder: EncoderConfig, route: int) -> dict[str, Tensor]:
-    """Keep the given entry of every bank with several, under a vanilla encoder's names."""
+    """Keep one route's entry of every bank with several, under a vanilla encoder's names."""
     if encoder.lora is not None:
         weights = _with_updates(weights, encoder.lora, route)
     matches = {key: match for key in weights if (match := _EXPERT.match(key))}
@@ -201,7 +201,7 @@ def _of_route(weights: dict[str, Tensor], encoder: EncoderConfig, route: int) ->
             if int(match[2]) != route:
                 continue
             key = f"{match[1]}.experts.0.{match[3]}"
-        # Norms may be in a bank of their own, or shared by experts; a plain block has one.
+        # Norms may have a bank of their own or be shared by experts; a plain block has one.
         key = key.replace(".attention.norm.experts.0.", ".attention.norm.")
         key = key.replace(".feed_forward_norm.", ".feed_forward.experts.0.norm.")
         plain[key] = value
@@ -211,7 +211,7 @@ def _of_route(weights: dict[str, Tensor], encoder: EncoderConfig, route: int) ->
 def _with_updates(
     weights: dict[str, Tensor], layout: LowRankLayout, route: int
 ) -> dict[str, Tensor]:
-    """Add a route's low-rank updates to their linears, in double precision until the end."""
+    """Add a route's low-rank updates to their linear layers, in float64."""
     merged = {key: value for key, value in weights.items() if ".lora." not in key}
     for key, up in weights.items():
         match = _UPDATE.match(key)

@@ -1,15 +1,14 @@
-"""A new task for a trained model: its weights begin as a copy of a known task's."""
+"""Add a task to a trained model, starting from a copy of a known task's weights."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from scimult.checkpoints.config import PretrainedConfig
-from scimult.checkpoints.pretrained import Pretrained, read_folder
+from scimult.checkpoints.pretrained import Pretrained, read_folder, tokenizer_for
 from scimult.checkpoints.reading import find_model_folder
 from scimult.checkpoints.warm_start import warm_start
 from scimult.config import validate
-from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError
 from scimult.models import Encoder
 from scimult.models.config import ROUTED
@@ -18,10 +17,10 @@ from scimult.types import Role
 
 
 def grow_task(path: Path | str, task: Task, like: str) -> Pretrained:
-    """Return the model of a folder with one task more.
+    """Return the model of a folder with one more task.
 
-    Everything that is chosen by task (experts, adapters, codes, ...) gets one entry more, a
-    copy of what serves ``like``; embeddings of the known tasks stay bit-identical.
+    Everything selected by task (experts, adapters, codes, ...) gets one more entry, a copy of
+    that of ``like``; embeddings of the known tasks stay bit-identical.
 
     Parameters
     ----------
@@ -35,7 +34,7 @@ def grow_task(path: Path | str, task: Task, like: str) -> Pretrained:
     Raises
     ------
     ConfigError
-        If the model knows a task of that name, or reads instructions and the task has none.
+        If the model already knows that task, or reads instructions and the task has none.
     UnknownNameError
         If the model does not know ``like``.
     """
@@ -44,14 +43,14 @@ def grow_task(path: Path | str, task: Task, like: str) -> Pretrained:
     known = TaskSet(old.tasks)
     if task.name in known:
         raise ConfigError(
-            "model knows this task already", path=folder, value=task.name, fix="choose a new name"
+            "model already knows this task", path=folder, value=task.name, fix="choose a new name"
         )
     known[like]
     new = _with_task(old, task)
     model = Encoder(new.encoder)
     model.initialise(0)
     warm_start(model, weights, folder, _sources(old, new, like))
-    return Pretrained(model, TextTokenizer.from_folder(folder), new)
+    return Pretrained(model, tokenizer_for(new.encoder, folder), new)
 
 
 def _with_task(old: PretrainedConfig, task: Task) -> PretrainedConfig:

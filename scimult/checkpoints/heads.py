@@ -1,4 +1,4 @@
-"""Heads beside a saved model, where a run kept them."""
+"""Save and load the heads that a run keeps with its model."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WEIGHTS_FILE, DESCRIPTION_FILE = "heads.safetensors", "heads.json"
 
 
 class HeadDescription(StrictConfig):
-    """What the outputs of a head mean.
+    """The meaning of a head's outputs.
 
-    ``classes`` are the names of the outputs. A number was trained as ``factor`` times the number
-    (or its logarithm, as the targets were prepared) plus ``offset``.
+    ``classes`` are the names of the outputs. A regression was trained on ``factor`` times the
+    number (or its logarithm, as the targets were prepared) plus ``offset``.
     """
 
     kind: Literal["multi_class", "multi_label", "regression"]
@@ -37,12 +37,12 @@ class HeadDescription(StrictConfig):
 class Head:
     """A linear head on embeddings."""
 
-    described: HeadDescription
+    description: HeadDescription
     weight_KD: Tensor
     bias_K: Tensor
 
     def predict(self, embeddings_BD: Tensor) -> Tensor:
-        """Return probabilities of the classes, or numbers as they were before scaling.
+        """Return probabilities of the classes, or regression values before scaling.
 
         Returns
         -------
@@ -51,36 +51,36 @@ class Head:
         """
         value_KD1 = torch.cat([self.weight_KD, self.bias_K[:, None]], 1)
         outputs_BK = apply_head(value_KD1, embeddings_BD)
-        if self.described.kind == "multi_class":
+        if self.description.kind == "multi_class":
             return outputs_BK.softmax(1)
-        if self.described.kind == "multi_label":
+        if self.description.kind == "multi_label":
             return outputs_BK.sigmoid()
-        return (outputs_BK[:, 0] - self.described.offset) / self.described.factor
+        return (outputs_BK[:, 0] - self.description.offset) / self.description.factor
 
 
 def save_heads(
-    folder: Path, weights: Mapping[str, Tensor], described: Mapping[str, HeadDescription]
+    folder: Path, weights: Mapping[str, Tensor], descriptions: Mapping[str, HeadDescription]
 ) -> None:
-    """Write ``TASK.weight`` and ``TASK.bias`` of every described head, and what they mean."""
-    names = [f"{task}.{part}" for task in described for part in ("weight", "bias")]
+    """Write ``TASK.weight`` and ``TASK.bias`` of every described head, and the descriptions."""
+    names = [f"{task}.{part}" for task in descriptions for part in ("weight", "bias")]
     write_tensors(folder / WEIGHTS_FILE, {name: weights[name] for name in names})
-    tree = {task: head.model_dump(mode="json") for task, head in described.items()}
+    tree = {task: head.model_dump(mode="json") for task, head in descriptions.items()}
     write_json(folder / DESCRIPTION_FILE, tree)
 
 
 def load_heads(folder: Path | str) -> dict[str, Head]:
-    """Return the heads of a saved model or run by task.
+    """Return the heads of a saved model or run, by task.
 
     Raises
     ------
     CheckpointError
-        If it kept none, or a file is damaged.
+        If there are none, or a file is damaged.
     """
     folder = Path(folder)
     folder = folder / "model" if (folder / "model").is_dir() else folder
     if not (folder / DESCRIPTION_FILE).is_file():
         fix = "train with checkpoint.keep_heads: true"
-        raise CheckpointError("no heads were kept beside this model", path=folder, fix=fix)
+        raise CheckpointError("no heads were saved with this model", path=folder, fix=fix)
     weights = read_tensors(folder / WEIGHTS_FILE)
     try:
         return {
@@ -89,4 +89,4 @@ def load_heads(folder: Path | str) -> dict[str, Head]:
         }
     except (ValidationError, KeyError, TypeError, AttributeError):
         path, fix = folder / DESCRIPTION_FILE, "export the model again"
-        raise CheckpointError("description of heads is damaged", path=path, fix=fix) from None
+        raise CheckpointError("descriptions of heads are damaged", path=path, fix=fix) from None

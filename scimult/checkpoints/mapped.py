@@ -1,7 +1,7 @@
-"""Weights of a safetensors file as memory-mapped arrays, without torch.
+"""Memory-map the weights of a safetensors file as arrays, without torch.
 
-The safetensors library makes a copy of every array, and has no bfloat16 for numpy. The format is
-eight bytes with the length of a header in JSON, the header, and the numbers.
+The safetensors library copies every array and has no bfloat16 for NumPy. The format is the length
+of a JSON header in eight bytes, the header, and the numbers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from scimult.errors import CheckpointError
 from scimult.types import FloatArray
 
 _HEAD = 8
-# numpy has no bfloat16: these are the upper halves of float32 numbers.
+# NumPy has no bfloat16: read as uint16, the upper halves of float32 numbers.
 _TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8", "I32": "<i4"}
 
 
 def map_weights(path: Path) -> dict[str, FloatArray]:
-    """Return the arrays of a file by name, float32; those of this type are not read yet.
+    """Return the arrays of a file by name, as float32; stored float32 is not read yet.
 
     Raises
     ------
     CheckpointError
-        If the file cannot be read, is damaged, or has numbers of another type.
+        If the file cannot be read, is damaged, or has numbers of an unsupported type.
     """
     try:
         with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""Merging: arithmetic on the weights of models that started from one base.
+"""Merge models that started from one base, by arithmetic on their weights.
 
-Averages are model soups (Wortsman et al. 2022); with the base as one of two models they are
-WiSE-FT's interpolation (Wortsman et al. 2022). Task vectors are what training added to the base
-(Ilharco et al. 2023). All sums are float64.
+Averages are model soups (Wortsman et al. 2022), or, if one of two models is the base, WiSE-FT's
+interpolation (Wortsman et al. 2022). Task vectors are what training added to the base (Ilharco et
+al. 2023). All sums are float64.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from scimult.types import Role
 Method = Literal["average", "task_vectors", "slerp"]
 Weights = Mapping[str, Tensor]
 
-# Two directions closer than this have no plane to turn in.
+# Below this sine of their angle, two directions span no plane to rotate in.
 _PARALLEL = 1e-6
-# What two models may differ in: noise in training, and what a config says of itself.
-_FREE = {"dropout", "attention_dropout", "initializer_range"}
+# Training settings in which merged models may differ.
+_MAY_DIFFER = {"dropout", "attention_dropout", "initializer_range"}
 
 
 def average(models: Sequence[Weights], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Return Σ share · weight; shares are scaled to a sum of 1."""
+    """Return Σ share · weight, with shares scaled to a sum of 1."""
     total = sum(shares)
     return _combined(models, [share / total for share in shares])
 
@@ -48,11 +48,10 @@ def add_task_vectors(
 
 
 def slerp(first: Weights, second: Weights, share: float) -> dict[str, Tensor]:
-    """Turn each weight of the first model by a share of its angle to the second one's.
+    """Rotate each weight of the first model towards the second's by a share of their angle.
 
-    Lengths go from one to the other in between: ``sin((1−t)Ω)/sin Ω · a + sin(tΩ)/sin Ω · b``, Ω
-    the angle between two weights taken as vectors (Shoemake 1985). Weights that are parallel,
-    or zero, are averaged.
+    ``sin((1−t)Ω)/sin Ω · a + sin(tΩ)/sin Ω · b``, where Ω is the angle between two weights as
+    vectors (Shoemake 1985); lengths are interpolated, too. Parallel or zero weights are averaged.
     """
     merged = {}
     for name, tensor in first.items():
@@ -75,20 +74,19 @@ def merge(
     method: Method = "average",
     base: Path | str | None = None,
 ) -> Pretrained:
-    """Merge whole models; one without experts counts as one whose experts are all alike.
+    """Merge whole models; a model without experts counts as one with equal experts.
 
     Parameters
     ----------
     models : sequence of path
         Runs, saved models or Hugging Face folders. The first one's settings are kept.
     shares : sequence of float, optional
-        One for each model: its share of an average, or the scale of its task vector; equal
-        ones by default, scales of 1 / number of models. ``slerp`` takes two, of which the second
-        says how far to turn.
+        One per model: its share of an average, or the scale of its task vector; by default
+        1 / number of models. ``slerp`` takes two, the second of which is how far to rotate.
     method : {"average", "task_vectors", "slerp"}
         See the functions of these names.
     base : path, optional
-        What task vectors are taken from.
+        The base of task vectors.
 
     Raises
     ------
@@ -97,13 +95,13 @@ def merge(
     CheckpointError
         If models differ in size, tokenizer, tasks or settings; the message names what differs.
     """
-    factors = list(shares) or [1 / len(models)] * len(models)
+    factors = list(shares) or [1 / max(1, len(models))] * len(models)
     _check_choice(models, factors, method, base)
     loaded = [load_pretrained(path) for path in models]
     if base is not None:
         loaded.insert(0, load_pretrained(base))
     paths = [*([] if base is None else [base]), *models]
-    config, weights = _alike(loaded, paths)
+    config, weights = _in_one_layout(loaded, paths)
     if method == "average":
         merged = average(weights, factors)
     elif method == "task_vectors":
@@ -111,9 +109,13 @@ def merge(
     else:
         merged = slerp(weights[0], weights[1], factors[1] / sum(factors))
     first = loaded[0 if base is None else 1]
-    told: dict[str, Any] = {"method": method, "models": [str(path) for path in models]}
-    told |= {"shares": factors, "base": None if base is None else str(base)}
-    return _made(first, config, merged, told)
+    provenance = {
+        "method": method,
+        "models": [str(path) for path in models],
+        "shares": factors,
+        "base": None if base is None else str(base),
+    }
+    return _merged_model(first, config, merged, provenance)
 
 
 def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -> Pretrained:
@@ -124,14 +126,14 @@ def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -
     path : path
         A model with experts or low-rank updates.
     shares : mapping, optional
-        Share of each task; equal ones by default.
+        Share of each task; by default equal ones.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        If the model has nothing by task, or a task of ``shares`` is unknown.
+        If the model has no experts, or a share is negative or of an unknown task.
     CheckpointError
-        If it has something that no plain encoder can express.
+        If the model cannot be folded into a plain encoder.
     """
     model = load_pretrained(path)
     if not model.config.encoder.is_routed:
@@ -140,8 +142,8 @@ def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -
     for name in shares or ():
         model.tasks[name]
     factors = [1.0 if shares is None else shares.get(name, 0.0) for name in names]
-    if not sum(factors) > 0:
-        raise ConfigError("no expert has a share", value=dict(shares or {}))
+    if min(factors) < 0 or not sum(factors) > 0:
+        raise ConfigError("shares must not be negative, nor all 0", value=dict(shares or {}))
     sides: tuple[Role | None, ...] = (None,)
     if tells_sides(model.config.routing):
         sides = ("query", "candidate")
@@ -152,17 +154,17 @@ def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -
     ]
     merged = average([weights for _, (_, weights) in parts], [share for share, _ in parts])
     config = parts[0][1][0].model_copy(update={"tasks": model.config.tasks})
-    told = {"method": "share_experts", "models": [str(path)], "shares": factors}
-    return _made(model, config, merged, told)
+    provenance = {"method": "share_experts", "models": [str(path)], "shares": factors}
+    return _merged_model(model, config, merged, provenance)
 
 
 def split_experts(models: Mapping[str, Path | str], variant: str) -> Pretrained:
-    """Make experts of the models of single tasks; what they share is their average.
+    """Turn single-task models into experts of one model, and average all other layers.
 
     Parameters
     ----------
     models : mapping
-        Each task to the model whose layers become its expert.
+        Each task to the model that becomes its expert.
     variant : {"mha_expert", "ffn_expert", "mha_ffn_expert"}
         Which layers become experts, in every second block.
 
@@ -179,7 +181,7 @@ def split_experts(models: Mapping[str, Path | str], variant: str) -> Pretrained:
     for task, model in loaded.items():
         config, weights = fold(model, task if model.config.encoder.is_routed else None)
         folded.append(Pretrained(_encoder(config, weights), model.tokenizer, config))
-    plain, parts = _alike(folded, list(models.values()), tasks=False)
+    plain, parts = _in_one_layout(folded, list(models.values()), check_tasks=False)
     layouts = variant_layouts(variant, {}, len(tasks), plain.encoder.num_blocks)
     if layouts.keys() != {"experts"}:
         raise ConfigError("variant has no experts", value=variant, fix="use mha_expert or another")
@@ -189,8 +191,11 @@ def split_experts(models: Mapping[str, Path | str], variant: str) -> Pretrained:
     for route, weights in enumerate(parts):
         own = _in_layout(config, weights)
         merged |= {name: own[name] for name in own if _route_of(name, own) == route}
-    told = {"method": "split_experts", "models": {t: str(path) for t, path in models.items()}}
-    return _made(folded[0], config, merged, told)
+    provenance = {
+        "method": "split_experts",
+        "models": {task: str(path) for task, path in models.items()},
+    }
+    return _merged_model(folded[0], config, merged, provenance)
 
 
 def _combined(models: Sequence[Weights], factors: Sequence[float]) -> dict[str, Tensor]:
@@ -208,54 +213,54 @@ def _check_choice(
 ) -> None:
     if len(shares) != len(models):
         problem = f"{len(shares)} shares for {len(models)} models"
-        raise ConfigError(problem, value=list(shares), fix="give one for each model")
+        raise ConfigError(problem, value=list(shares), fix="give one per model")
     if (method == "task_vectors") != (base is not None):
-        fix = "name it for task_vectors, and leave it out otherwise"
+        fix = "give a base for task_vectors only"
         raise ConfigError("task vectors and a base go together", value=method, fix=fix)
+    if len(models) + (base is not None) < 2:
+        raise ConfigError("merging needs at least two models", fix="give two or more")
     if method == "slerp" and len(models) != 2:
-        raise ConfigError("slerp turns one model to another", value=len(models), fix="name two")
+        raise ConfigError("slerp needs exactly two models", value=len(models), fix="give two")
     if method != "task_vectors" and (min(shares) < 0 or not sum(shares) > 0):
-        raise ConfigError("shares are not negative, and not all 0", value=list(shares))
-    if len(models) < 2 and base is None:
-        raise ConfigError("one model alone is nothing to merge", fix="name two or more")
+        raise ConfigError("shares must not be negative, nor all 0", value=list(shares))
 
 
-def _alike(
-    models: Sequence[Pretrained], paths: Sequence[Path | str], *, tasks: bool = True
+def _in_one_layout(
+    models: Sequence[Pretrained], paths: Sequence[Path | str], *, check_tasks: bool = True
 ) -> tuple[PretrainedConfig, list[dict[str, Tensor]]]:
-    """Return the layout that all models fit, and the weights of each in it."""
+    """Return a config that all models fit, and the weights of each in its layout."""
     routed = [model for model in models if model.config.encoder.is_routed]
-    goal = (routed or list(models))[0].config
+    target = (routed or list(models))[0].config
     weights = []
     for model, path in zip(models, paths, strict=True):
-        differing = _differences(goal, model.config, tasks=tasks)
+        differences = _differences(target, model.config, check_tasks=check_tasks)
         if model.tokenizer.fingerprint != models[0].tokenizer.fingerprint:
-            differing["tokenizer"] = (models[0].tokenizer.vocab_size, model.tokenizer.vocab_size)
-        if differing:
-            told = ", ".join(f"{name} {a!r} and {b!r}" for name, (a, b) in differing.items())
+            differences["tokenizer"] = (models[0].tokenizer.vocab_size, model.tokenizer.vocab_size)
+        if differences:
+            listed = ", ".join(f"{name} {a!r} and {b!r}" for name, (a, b) in differences.items())
             fix = "merge models that were trained from one base"
-            raise CheckpointError(f"models differ in {told}", path=path, fix=fix)
-        routes = matching_routes(model.config, goal, path)
-        weights.append(_in_layout(goal, model.model.state_dict(), routes))
-    return goal, weights
+            raise CheckpointError(f"models differ in {listed}", path=path, fix=fix)
+        routes = matching_routes(model.config, target, path)
+        weights.append(_in_layout(target, model.model.state_dict(), routes))
+    return target, weights
 
 
 def _differences(
-    goal: PretrainedConfig, config: PretrainedConfig, *, tasks: bool
+    target: PretrainedConfig, config: PretrainedConfig, *, check_tasks: bool
 ) -> dict[str, tuple[Any, Any]]:
-    """Return by name what two models differ in; a plain encoder fits one with experts."""
-    ours, theirs = goal.encoder.model_dump(), config.encoder.model_dump()
-    free = _FREE | (set() if config.encoder.is_routed else {"experts"})
+    """Return the settings that differ, by name; a plain encoder fits one with experts."""
+    ours, theirs = target.encoder.model_dump(), config.encoder.model_dump()
+    ignored = _MAY_DIFFER | (set() if config.encoder.is_routed else {"experts"})
     pairs = {
         name: (ours[name], theirs[name])
         for name in ours
-        if ours[name] != theirs[name] and name not in free
+        if ours[name] != theirs[name] and name not in ignored
     }
     for name in ("similarity", "unit_vectors"):
-        if getattr(goal, name) != getattr(config, name):
-            pairs[name] = (getattr(goal, name), getattr(config, name))
-    names = ([task.name for task in goal.tasks], [task.name for task in config.tasks])
-    if tasks and sorted(names[0]) != sorted(names[1]):
+        if getattr(target, name) != getattr(config, name):
+            pairs[name] = (getattr(target, name), getattr(config, name))
+    names = ([task.name for task in target.tasks], [task.name for task in config.tasks])
+    if check_tasks and sorted(names[0]) != sorted(names[1]):
         pairs["tasks"] = names
     return pairs
 
@@ -263,7 +268,7 @@ def _differences(
 def _in_layout(
     config: PretrainedConfig, weights: Weights, routes: Sequence[int] | None = None
 ) -> dict[str, Tensor]:
-    """Return the weights under the names of a layout; a shared layer becomes each expert."""
+    """Return the weights in a config's layout; a shared layer is copied to every expert."""
     model = Encoder(config.encoder)
     model.initialise(0)
     warm_start(model, dict(weights), routes=routes)
@@ -271,7 +276,7 @@ def _in_layout(
 
 
 def _route_of(name: str, weights: Weights) -> int | None:
-    """Return the route of a weight in a bank of several experts."""
+    """Return the route of a weight in a bank of several experts; None for other weights."""
     match = EXPERT.match(name)
     if match is None or f"{match[1]}1{match[3]}" not in weights:
         return None
@@ -284,8 +289,8 @@ def _encoder(config: PretrainedConfig, weights: Weights) -> Encoder:
     return model
 
 
-def _made(
-    like: Pretrained, config: PretrainedConfig, weights: Weights, told: dict[str, Any]
+def _merged_model(
+    like: Pretrained, config: PretrainedConfig, weights: Weights, provenance: dict[str, Any]
 ) -> Pretrained:
     bad = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
     if bad:
@@ -294,7 +299,7 @@ def _made(
         "encoder": config.encoder.model_dump(),
         "routing": config.routing,
         "tasks": [task.model_dump() for task in config.tasks],
-        "provenance": {"merged": told},
+        "provenance": {"merged": provenance},
     }
-    made = PretrainedConfig.model_validate(tree)
-    return Pretrained(_encoder(made, weights).eval(), like.tokenizer, made)
+    merged = PretrainedConfig.model_validate(tree)
+    return Pretrained(_encoder(merged, weights).eval(), like.tokenizer, merged)

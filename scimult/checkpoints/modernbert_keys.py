@@ -1,6 +1,6 @@
-"""Names and options of a Hugging Face ModernBERT, to and from our encoder's.
+"""Convert configs and weights of a Hugging Face ModernBERT to and from ours.
 
-Its joined query-key-value and feed-forward linears have our order; only names differ.
+Its joined query-key-value and feed-forward layers are in our order; only names differ.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def modernbert_config(hf_config: HFConfig, pooling: Pooling, path: object) -> EncoderConfig:
-    """Translate the ``config.json`` of a ModernBERT checkpoint, in its old or new spelling.
+    """Translate the ``config.json`` of a ModernBERT checkpoint, with old or new keys.
 
     Raises
     ------
     CheckpointError
-        If it uses an option that our blocks do not have.
+        If it uses an option that our blocks do not support.
     """
     dropout = hf_config.get("mlp_dropout", 0.0)
     if hf_config.get("embedding_dropout", 0.0) != dropout:
@@ -67,7 +67,7 @@ def modernbert_config(hf_config: HFConfig, pooling: Pooling, path: object) -> En
             "pooling": pooling,
             "modern": {
                 "global_blocks": _global_blocks(hf_config, path),
-                # A window of 128 tokens is 64 on each side, the token itself not counted.
+                # A window of 128 tokens is 64 on each side, without the token itself.
                 "local_window": integer(
                     {"local_attention": 128} | hf_config, "local_attention", path
                 )
@@ -83,10 +83,10 @@ def modernbert_config(hf_config: HFConfig, pooling: Pooling, path: object) -> En
 
 
 def to_modernbert_config(config: EncoderConfig) -> HFConfig:
-    """Return the ``config.json`` of the ``transformers.ModernBertModel`` that equals ours.
+    """Return the ``config.json`` of the equivalent ``transformers.ModernBertModel``.
 
-    It has the spelling of transformers 5 and that of older ones, which would otherwise
-    fall back to their defaults in silence.
+    It has the keys of transformers 5 and those of older versions, which would otherwise silently
+    use their defaults.
     """
     modern = config.modern
     assert modern is not None, "family is not modernbert"
@@ -119,7 +119,7 @@ def to_modernbert_config(config: EncoderConfig) -> HFConfig:
         "attention_bias": modern.attention_bias,
         "mlp_bias": modern.feed_forward_bias,
         "norm_bias": modern.norm_bias,
-        # The defaults are ids of the published vocabulary, which ours need not have.
+        # The defaults are ids in the published vocabulary, which ours may lack.
         **{f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep", "pad")},
     }
     if (every := _period(modern, config.num_blocks)) is not None:
@@ -128,7 +128,7 @@ def to_modernbert_config(config: EncoderConfig) -> HFConfig:
 
 
 def from_modernbert(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
-    """Rename ModernBERT weights to ours; unknown keys keep their name, so that loading names them.
+    """Rename ModernBERT weights to ours; unknown keys stay, so that loading reports them.
 
     Accepts the encoder alone or inside a model with heads (prefix ``model.``).
     """
@@ -142,7 +142,7 @@ def to_modernbert(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str
 
 
 def _pairs(num_blocks: int) -> list[tuple[str, str]]:
-    """Return our and their name of every weight and bias that any setting has."""
+    """Return our and their name of every weight and bias, in any setting."""
     modules = list(_OUTER.items())
     for block in range(num_blocks):
         modules += [(f"blocks.{block}.{a}", f"layers.{block}.{b}") for a, b in _BLOCK.items()]
@@ -165,7 +165,7 @@ def _global_blocks(hf_config: HFConfig, path: object) -> list[int]:
 
 
 def _theta(hf_config: HFConfig, kind: str, old_key: str, default: float, path: object) -> object:
-    """Return the rotary base of one kind of block; scaled or partial rotations are refused."""
+    """Return the rotary base of one kind of block; raise for scaled or partial rotations."""
     if hf_config.get("rope_scaling") is not None:
         raise refusal("rope_scaling", hf_config["rope_scaling"], "null", path)
     rotary = hf_config.get("rope_parameters") or {}

@@ -1,4 +1,4 @@
-"""Export of one task's model, pooling included, to ONNX.
+"""Export one route of a model, pooling included, to ONNX.
 
 Shape legend: B rows, L tokens, D width.
 """
@@ -29,7 +29,7 @@ _INPUTS = ("input_ids", "attention_mask")
 
 
 class _Embedder(nn.Module):
-    """A plain encoder, its pooling and length 1, from padded token ids to embeddings."""
+    """A plain encoder with pooling and scaling, from padded token ids to embeddings."""
 
     def __init__(self, plain: PreTrainedModel, pooling: str, unit_vectors: bool) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def export_onnx(
     Parameters
     ----------
     folder : path
-        To be written.
+        Where to write.
     pretrained : Pretrained
         The model.
     task, side : str, optional
@@ -73,16 +73,15 @@ def export_onnx(
     Returns
     -------
     float or None
-        Largest difference between onnxruntime and PyTorch on texts of other sizes than the
-        export saw, relative to the largest entry if that is above 1; None without
-        onnxruntime.
+        Largest difference between onnxruntime and PyTorch on batches of other sizes than the
+        export's, relative to the largest entry if that is above 1; None without onnxruntime.
 
     Raises
     ------
     ConfigError
-        If the packages of the extra ``onnx`` are not installed.
+        If the extra ``onnx`` is not installed.
     CheckpointError
-        If the model cannot be folded, or the graph computes something else.
+        If the model cannot be folded, or the graph's embeddings differ.
     StorageError
         If the folder cannot be written.
     """
@@ -92,10 +91,10 @@ def export_onnx(
         raise ConfigError(f"export to ONNX needs {' and '.join(missing)}", fix=fix)
     config, weights = fold(pretrained, task, side)
     tokenizer = pretrained.tokenizer
-    hf_config, theirs = plain_model(config, weights, tokenizer.pad_id)
+    hf_config, hf_weights = plain_model(config, weights, tokenizer.pad_id)
     plain_config = AutoConfig.for_model(**hf_config)
     plain = AutoModel.from_config(plain_config, attn_implementation="eager")
-    plain.load_state_dict(theirs)
+    plain.load_state_dict(hf_weights)
     embedder = _Embedder(plain, named_pooling(config.encoder), config.unit_vectors).eval()
     with atomic_folder(folder) as temporary:
         _write_graph(embedder, temporary / ONNX_FILE, config.encoder.vocab_size)
@@ -142,7 +141,7 @@ def _write_graph(embedder: _Embedder, path: Path, vocabulary: int) -> None:
 
 
 def _compare(embedder: _Embedder, path: Path, max_length: int) -> float | None:
-    """Run both on batches of other sizes than the example's."""
+    """Return the largest difference of the graph from PyTorch, on batches of other sizes."""
     if find_spec("onnxruntime") is None:
         return None
     import onnxruntime
@@ -156,9 +155,9 @@ def _compare(embedder: _Embedder, path: Path, max_length: int) -> float | None:
         inputs = dict(zip(_INPUTS, (ids_BL.numpy(), mask_BL.numpy()), strict=True))
         vectors_BD: FloatArray = session.run(None, inputs)[0]
         with torch.no_grad():
-            wanted_BD = embedder(ids_BL, mask_BL).numpy()
-        scale = max(1.0, float(np.abs(wanted_BD).max()))
-        worst = max(worst, float(np.abs(vectors_BD - wanted_BD).max()) / scale)
+            expected_BD = embedder(ids_BL, mask_BL).numpy()
+        scale = max(1.0, float(np.abs(expected_BD).max()))
+        worst = max(worst, float(np.abs(vectors_BD - expected_BD).max()) / scale)
     return worst
 
 

@@ -1,6 +1,6 @@
-"""A model as a Python package: a wheel for machines without a network.
+"""Write a model as a Python wheel, for machines without a network.
 
-Its entry point of the group ``scimult.models`` has the model's name; `hub` finds the folder by it.
+Its entry point in the group ``scimult.models`` has the model's name, by which `hub` finds it.
 """
 
 from __future__ import annotations
@@ -20,48 +20,56 @@ from scimult.files import atomic_file
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 _VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?")
-# Of every entry of the archive: the same model gives the same bytes.
+# Fixed for all entries of the archive, so that the same model gives the same bytes.
 _DATE = (1980, 1, 1, 0, 0, 0)
+_WHEEL = """\
+Wheel-Version: 1.0
+Generator: scimult
+Root-Is-Purelib: true
+Tag: py3-none-any
+"""
 
 
 def write_wheel(folder: Path, pretrained: Pretrained, name: str, version: str) -> Path:
-    """Write a wheel that holds a model, and return it.
+    """Write a wheel that holds a model, and return its path.
 
     Parameters
     ----------
     folder : Path
-        Gets the wheel, under the name that installers ask for.
+        Where the wheel goes; its file name follows the standard.
     pretrained : Pretrained
         The model.
     name : str
-        Its name: ``package:NAME`` opens it once the wheel is installed.
+        Name of the model, which ``package:NAME`` opens once the wheel is installed.
     version : str
-        Of the package.
+        Version of the package.
 
     Raises
     ------
     ConfigError
-        If the name or the version is not one of a package.
+        If the name or the version is not valid for a package.
     StorageError
         If the file cannot be written.
     """
     if not _NAME.fullmatch(name):
         fix = "use lower-case letters, digits and single hyphens, such as my-model"
-        raise ConfigError("not a name of a package", value=name, fix=fix)
+        raise ConfigError("not a valid package name", value=name, fix=fix)
     if not _VERSION.fullmatch(version):
-        raise ConfigError("not a version of a package", value=version, fix="write 1.0 or 2026.11")
+        raise ConfigError(
+            "not a valid package version", value=version, fix="use a form such as 1.0 or 2026.11"
+        )
     module = f"scimult_model_{name.replace('-', '_')}"
     info = f"{module}-{version}.dist-info"
-    with TemporaryDirectory() as made:
-        model = Path(made) / name
+    with TemporaryDirectory() as scratch:
+        model = Path(scratch) / name
         save_pretrained(
             model, pretrained.model.state_dict(), pretrained.tokenizer, pretrained.config
         )
         entries = {
             f"{module}/model/{path.name}": path.read_bytes() for path in sorted(model.iterdir())
         }
-    words = f'"""The model {name!r} of scimult: SciMult.from_pretrained("package:{name}")."""\n'
-    entries[f"{module}/__init__.py"] = words.encode()
+    docstring = f'"""The model {name!r} of scimult: SciMult.from_pretrained("package:{name}")."""\n'
+    entries[f"{module}/__init__.py"] = docstring.encode()
     entries |= {f"{info}/{file}": text.encode() for file, text in _metadata(module, name, version)}
     record = "".join(f"{path},{_digest(content)}\n" for path, content in entries.items())
     entries[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
@@ -75,22 +83,16 @@ def write_wheel(folder: Path, pretrained: Pretrained, name: str, version: str) -
 
 
 def _metadata(module: str, name: str, version: str) -> list[tuple[str, str]]:
-    lines = [
-        "Metadata-Version: 2.1",
-        f"Name: {module.replace('_', '-')}",
-        f"Version: {version}",
-        f"Summary: The model {name} of scimult",
-        f"Requires-Dist: scimult>={__version__}",
-    ]
-    tags = [
-        "Wheel-Version: 1.0",
-        "Generator: scimult",
-        "Root-Is-Purelib: true",
-        "Tag: py3-none-any",
-    ]
+    metadata = f"""\
+Metadata-Version: 2.1
+Name: {module.replace("_", "-")}
+Version: {version}
+Summary: The model {name} of scimult
+Requires-Dist: scimult>={__version__}
+"""
     return [
-        ("METADATA", "\n".join(lines) + "\n"),
-        ("WHEEL", "\n".join(tags) + "\n"),
+        ("METADATA", metadata),
+        ("WHEEL", _WHEEL),
         ("entry_points.txt", f"[{GROUP}]\n{name} = {module}\n"),
     ]
 

@@ -1,9 +1,8 @@
-"""Pickled checkpoints read without running their code, and without reading what is not used.
+"""Read pickled checkpoints lazily and without running their code.
 
-PyTorch's restricted unpickler builds tensors and plain containers only. Other classes must
-be on an allow-list; ours maps the names of OmegaConf's classes to empty stand-ins, so that
-a file which holds such objects opens whether or not OmegaConf is installed, and none of its
-code runs either way.
+PyTorch's restricted unpickler builds only tensors, plain containers and classes on an allow-list.
+Ours maps the names of OmegaConf's classes to empty stubs, so that files with such objects open
+without OmegaConf, and none of its code runs.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from scimult.errors import CheckpointError
 
 
 class _Stub:
-    """Stands in for a class named in a pickle: keeps the state, has no behaviour."""
+    """Replaces a class named in a pickle: keeps the state, has no behaviour."""
 
     def __init__(self, *_: object) -> None:
-        """Accept and drop constructor arguments."""
+        pass
 
     def __setstate__(self, state: object) -> None:
         if isinstance(state, dict):
@@ -37,7 +36,7 @@ def _stub(name: str) -> tuple[type[_Stub], str]:
 
 
 _NODES = "Any Boolean Bytes Enum Float Integer Path String Union"
-# What a pickled OmegaConf configuration refers to, over its versions 2.0 to 2.4.
+# Names in pickled OmegaConf configurations of versions 2.0 to 2.4.
 OMEGACONF: tuple[tuple[type, str], ...] = (
     *(
         _stub(f"omegaconf.{name}")
@@ -58,33 +57,33 @@ OMEGACONF: tuple[tuple[type, str], ...] = (
 
 
 def load_pickle(path: Path, allowed: tuple[tuple[type, str], ...] = ()) -> Any:
-    """Read a file of ``torch.save`` with tensors mapped from the file, not copied.
+    """Read a ``torch.save`` file with memory-mapped tensors.
 
-    A tensor's bytes are read when they are first used (files in the format that PyTorch
-    wrote before version 1.6 cannot be mapped and are read as a whole).
+    A tensor's bytes are read on first use (PyTorch's format before version 1.6 cannot be mapped
+    and is read whole).
 
     Parameters
     ----------
     path : Path
         The file.
     allowed : tuple of (type, str)
-        Classes that may be built beside tensors and plain containers, with the full names
-        that the file uses for them.
+        Classes to allow in addition to tensors and plain containers, with their full names in
+        the file.
 
     Raises
     ------
     CheckpointError
-        If the file does not exist, is damaged, or asks for anything else by name.
+        If the file does not exist, is damaged, or refers to anything else.
     """
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "file does not exist"
-        raise CheckpointError(problem, path=path, fix="name the pickled file")
+        raise CheckpointError(problem, path=path, fix="give the pickled file")
     try:
         with torch.serialization.safe_globals(list(allowed)):
             return torch.load(
                 path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
             )
-    # The unpickler of a file made of arbitrary bytes can fail in any of these ways.
+    # Unpickling arbitrary bytes can fail in any of these ways.
     except (
         pickle.UnpicklingError,
         RuntimeError,
@@ -96,13 +95,13 @@ def load_pickle(path: Path, allowed: tuple[tuple[type, str], ...] = ()) -> Any:
         AttributeError,
         AssertionError,
     ) as error:
-        wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if wanted is not None:
+        reference = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if reference is not None:
             raise CheckpointError(
-                "refused: the file holds more than tensors and asks for a function or class "
+                "refused: the file holds more than tensors and refers to a function or class "
                 "that could run code",
                 path=path,
-                value=wanted[1],
+                value=reference[1],
                 fix="convert it to safetensors where you trust it",
             ) from error
         raise CheckpointError(
@@ -113,7 +112,7 @@ def load_pickle(path: Path, allowed: tuple[tuple[type, str], ...] = ()) -> Any:
 
 
 def plain(value: object) -> Any:
-    """Turn what stands for OmegaConf objects into dicts, lists and values."""
+    """Convert stubs of OmegaConf objects to dicts, lists and values."""
     if isinstance(value, _Stub):
         content = value.__dict__.get("_content", value.__dict__.get("_val"))
         return plain(content)
@@ -125,7 +124,7 @@ def plain(value: object) -> Any:
 
 
 def tensor_bytes(value: object) -> int:
-    """Return how many bytes the tensors inside nested containers take, none of them read."""
+    """Return the total size of the tensors inside nested containers without reading them."""
     return sum(tensor.nbytes for tensor in _tensors(value))
 
 
@@ -141,7 +140,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def _detail(error: Exception) -> str:
-    """Return the reason, but none of torch's: it advises to load without any safety."""
+    """Return the reason, unless it is torch's, which advises to load unsafely."""
     if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
         return ""
     return f": {str(error).partition(chr(10))[0] or type(error).__name__}"

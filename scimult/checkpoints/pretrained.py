@@ -1,4 +1,4 @@
-"""A pretrained encoder as a folder: weights, config, tokenizer, tasks."""
+"""Save and load a pretrained encoder as a folder: weights, config, tokenizer, tasks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WHOLE_VALUE = re.compile(r"\.fusion\.experts\.\d+\.value\.weight$")
 
 @dataclass
 class Pretrained:
-    """An encoder with everything that its use needs."""
+    """An encoder with its tokenizer and config."""
 
     model: Encoder
     tokenizer: TextTokenizer
@@ -46,7 +46,7 @@ class Pretrained:
 
     @property
     def tasks(self) -> TaskSet:
-        """Tasks that the model knows."""
+        """The model's tasks."""
         return TaskSet(self.config.tasks)
 
     def route(self, task: str, role: Role = "query") -> int:
@@ -73,19 +73,20 @@ class Pretrained:
         row = self.tokenizer.encode([Text("query", text)], _MANY_TOKENS)[0]
         if len(row) > limit:
             raise ConfigError(
-                f"an instruction has {len(row)} tokens, the model's context {limit}",
+                f"an instruction has {len(row)} tokens, the model's context is {limit}",
                 value=f"{text[:60]}...",
                 fix="shorten it",
             )
         return row
 
     def replacement_row(self, instruction: str) -> TokenIds:
-        """Return the token ids of an instruction in place of a task's own.
+        """Return the token ids of an instruction that replaces a task's own.
 
         Raises
         ------
         ConfigError
-            If the model reads none; if it is no string, empty or longer than the model's context.
+            If the model reads none, or it is not a string, empty or longer than the model's
+            context.
         """
         if self.config.encoder.instructions is None:
             fix = "leave instruction out, or use a model of variant instruction or prefix"
@@ -117,35 +118,33 @@ def load_pretrained(
     ----------
     path : path
         The folder, or ``organisation/name`` on the hub. A Hugging Face model (families:
-        `checkpoints.families`) knows the default tasks, without experts; a folded export
-        only the tasks that it was made for.
+        `checkpoints.families`) has the default tasks, without experts; a folded export only the
+        tasks that it serves.
     pooling, similarity, normalise : optional
-        Replace the checkpoint's own, which a sentence-transformers folder has, too; any other
-        Hugging Face folder has ``cls`` and ``dot``. A similarity given here decides about
-        length 1 as well, unless the folder scales embeddings itself.
+        Override the settings of the checkpoint or its sentence-transformers folder; the defaults
+        of other Hugging Face folders are ``cls`` and ``dot``. Overriding the similarity also
+        decides about scaling to length 1, unless the folder itself scales embeddings.
     dims : int, optional
-        Keep only so many dimensions of the embeddings (for models trained with
+        Keep only the first dimensions of the embeddings (for models trained with
         ``loss.matryoshka``), which are scaled to length 1 after that.
     tokenizer : path, optional
-        A folder that holds a copy of the model's tokenizer, such as one that opens faster.
+        A folder with a copy of the model's tokenizer, such as one that opens faster.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        If ``dims`` is more than the model has, or an option is of another type or value.
+        If ``dims`` is more than the model has, or an option has a wrong type or value.
     CheckpointError
-        If the folder holds no model, one that does not fit its config, or one that makes or
-        compares embeddings in a way that we do not have.
+        If the folder holds no model, or one that does not fit its config or is not supported.
     """
     folder = find_model_folder(path)
-    pretrained_config, family = chosen_config(
+    config, family = chosen_config(
         folder, pooling=pooling, similarity=similarity, normalise=normalise, dims=dims
     )
-    weights = _our_weights(folder, pretrained_config, family)
-    model = empty_model(pretrained_config.encoder)
-    load_strictly(model, weights, folder, assign=True)
-    loaded = tokenizer_for(pretrained_config.encoder, Path(tokenizer or folder))
-    return Pretrained(model.eval(), loaded, pretrained_config)
+    model = empty_model(config.encoder)
+    load_strictly(model, _our_weights(folder, config, family), folder, assign=True)
+    text_tokenizer = tokenizer_for(config.encoder, Path(tokenizer or folder))
+    return Pretrained(model.eval(), text_tokenizer, config)
 
 
 def tokenizer_for(encoder: EncoderConfig, folder: Path) -> TextTokenizer:
@@ -167,34 +166,33 @@ def tokenizer_for(encoder: EncoderConfig, folder: Path) -> TextTokenizer:
 
 
 def start_from(path: Path | str, config: PretrainedConfig, *, seed: int = 0) -> Pretrained:
-    """Build the encoder that ``config`` describes and warm-start it from a folder.
+    """Build the encoder of ``config`` and warm-start it from a folder.
 
-    Weights of routes go by name: the folder's tasks may be listed in another order. ``seed``
-    draws what the folder does not have (adapters, control codes and the like).
+    Routes are matched by name: the folder's tasks may be in another order. ``seed`` draws what
+    the folder lacks (adapters, control codes and the like).
 
     Raises
     ------
     CheckpointError
-        If the folder does not fit, or has weights of its own for some tasks but not for all
-        that ``config`` lists.
+        If the folder does not fit, or has routes for some tasks but not for all of ``config``.
     """
     folder = find_model_folder(path)
     base, weights = read_folder(folder, config.encoder.pooling)
     model = Encoder(config.encoder)
     model.initialise(seed)
     warm_start(model, weights, folder, matching_routes(base, config, folder))
-    return Pretrained(model, TextTokenizer.from_folder(folder), config)
+    return Pretrained(model, tokenizer_for(config.encoder, folder), config)
 
 
 def matching_routes(
     base: PretrainedConfig, config: PretrainedConfig, folder: Path | str
 ) -> list[int]:
-    """Return, for each route of ``config``, the number of the base's route of that name.
+    """Return, for each route of ``config``, the index of the base's route of that name.
 
     Raises
     ------
     CheckpointError
-        If the base has weights of its own for some tasks, but not for all of ``config``.
+        If the base has routes for some tasks, but not for all of ``config``.
     """
     theirs, ours = base.routes, config.routes
     if not (base.encoder.is_routed and config.encoder.is_routed):
@@ -221,7 +219,7 @@ def save_pretrained(
     Raises
     ------
     StorageError
-        If something else than a model of ours is there, or the folder cannot be written.
+        If the folder holds anything but a model of ours, or cannot be written.
     """
     with atomic_folder(folder, MODEL) as temporary:
         write_model(temporary, weights, tokenizer, config)
@@ -231,7 +229,7 @@ def save_pretrained(
 def write_model(
     folder: Path, weights: dict[str, Tensor], tokenizer: TextTokenizer, config: PretrainedConfig
 ) -> None:
-    """Write the files that `load_pretrained` reads into a folder that exists."""
+    """Write the files that `load_pretrained` reads into an existing folder."""
     write_weights(folder, weights)
     write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
     tokenizer.save(folder)
@@ -240,10 +238,10 @@ def write_model(
 def read_folder(
     folder: Path, pooling: Pooling | None = None, similarity: Similarity | None = None
 ) -> tuple[PretrainedConfig, dict[str, Tensor]]:
-    """Read config and weights of a folder that `find_model_folder` found, weights by our names.
+    """Read a folder returned by `find_model_folder`: its config, and its weights by our names.
 
-    ``pooling`` and ``similarity`` are those of a Hugging Face folder; by default what a folded
-    export or the files of sentence-transformers say, else ``cls`` and ``dot``.
+    ``pooling`` and ``similarity`` apply to a Hugging Face folder; by default those of a folded
+    export or sentence-transformers folder, else ``cls`` and ``dot``.
     """
     config, family = config_of(folder, pooling, similarity, SentenceFolder.find(folder))
     return config, _our_weights(folder, config, family)
@@ -252,7 +250,6 @@ def read_folder(
 def _our_weights(
     folder: Path, config: PretrainedConfig, family: Family | None
 ) -> dict[str, Tensor]:
-    """Read the weights of a folder, by our names."""
     weights = read_weights(folder)
     return (
         _with_value_changes(weights) if family is None else family.from_hf(weights, config.encoder)
@@ -260,7 +257,7 @@ def _our_weights(
 
 
 def _with_value_changes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights with what fusions of before kept whole, V, as V - I."""
+    """Convert the value matrices V of old fusions, which were saved whole, to V - I."""
     changed = {}
     for name, weight in weights.items():
         if _WHOLE_VALUE.search(name):

@@ -1,6 +1,6 @@
-"""What a model's folder says of it: tasks, sizes, pooling, similarity. Its weights are not read.
+"""Read a model folder's config: tasks, sizes, pooling, similarity. Weights are not read.
 
-Nothing here needs torch: who only searches a library does without.
+Needs no torch, so that searching a library does not load it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scimult.tasks import default_tasks
 from scimult.types import Similarity
 
 CONFIG_FILE = "config.json"
-# Key of a folded export's config.json that tells what a config of transformers cannot.
+# Key of a folded export's config.json for settings that transformers' configs lack.
 FOLDED_KEY = "scimult"
 _FOLDED_ENCODER = ("pooling", "pooling_position")
 
@@ -32,7 +32,7 @@ _FOLDED_ENCODER = ("pooling", "pooling_position")
 def find_model_folder(path: Path | str) -> Path:
     """Return ``path`` or its ``model`` subfolder, whichever holds a ``config.json``.
 
-    A name that is no folder but looks like ``organisation/name`` is downloaded from the hub.
+    A name of the form ``organisation/name`` that is no folder is downloaded from the hub.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(
@@ -43,13 +43,13 @@ def find_model_folder(path: Path | str) -> Path:
         if (folder / CONFIG_FILE).is_file():
             return folder
     problem = "folder holds no model" if root.is_dir() else "folder does not exist"
-    fix = "name a run, a saved model, a Hugging Face folder or organisation/name on the hub"
+    fix = "use a run, a saved model, a Hugging Face folder or organisation/name on the hub"
     if (root / "checkpoints").is_dir():
         fix = (
             "the run has not ended; scimult export RUN --step N --to pretrained reads a checkpoint"
         )
-    elif (described := SentenceFolder.find(root)) is not None:
-        problem, fix = "encoder is in a subfolder", described.elsewhere
+    elif (settings := SentenceFolder.find(root)) is not None:
+        problem, fix = "encoder is in a subfolder", settings.subfolder_fix
     raise CheckpointError(problem, path=path, fix=fix)
 
 
@@ -61,17 +61,17 @@ def chosen_config(
     normalise: bool | None = None,
     dims: int | None = None,
 ) -> tuple[PretrainedConfig, Family | None]:
-    """Read the config of a folder that `find_model_folder` found, as the user wants the model.
+    """Read the config of a folder returned by `find_model_folder`, with the user's overrides.
 
-    The options are those of `pretrained.load_pretrained`. The family is None for a folder of ours,
-    whose weights have our names.
+    The options are those of `pretrained.load_pretrained`. The family is None for a folder in our
+    format, whose weights have our names.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        If an option is of another type or value, or ``dims`` is more than the model has.
+        If an option has a wrong type or value, or ``dims`` is more than the model has.
     CheckpointError
-        If the config is not valid, or of a model that we do not have.
+        If the config is not valid or not supported.
     """
     if pooling is not None:
         one_of("pooling", pooling, get_args(Pooling))
@@ -79,8 +79,7 @@ def chosen_config(
         one_of("similarity", similarity, get_args(Similarity))
     if not (normalise is None or isinstance(normalise, bool)):
         raise ConfigError("normalise is not a boolean", value=normalise, fix="pass True or False")
-    described = SentenceFolder.find(folder)
-    config, family = config_of(folder, pooling, similarity, described)
+    config, family = config_of(folder, pooling, similarity, SentenceFolder.find(folder))
     if similarity is not None:
         config.similarity = similarity
         config.normalise = config.normalise or None
@@ -95,14 +94,15 @@ def chosen_config(
 
 
 def read_config(path: Path | str) -> PretrainedConfig:
-    """Read the config of a folder without its weights; of a Hugging Face one the encoder's alone.
+    """Read the config of a folder.
 
-    (Its pooling is ``cls``, whatever sentence-transformers files say; its length is theirs.)
+    For a Hugging Face folder, sentence-transformers files set the length, but not the pooling,
+    which is ``cls``.
     """
     folder = find_model_folder(path)
     config, family = config_of(folder)
-    if family is not None and (described := SentenceFolder.find(folder)) is not None:
-        config.max_length = described.longest(config.encoder.max_text_length)
+    if family is not None and (settings := SentenceFolder.find(folder)) is not None:
+        config.max_length = settings.longest(config.encoder.max_text_length)
     return config
 
 
@@ -110,22 +110,22 @@ def config_of(
     folder: Path,
     pooling: Pooling | None = None,
     similarity: Similarity | None = None,
-    described: SentenceFolder | None = None,
+    settings: SentenceFolder | None = None,
 ) -> tuple[PretrainedConfig, Family | None]:
-    """Read the config and, for a folder that is not ours, the family that it belongs to.
+    """Read the config and, for a Hugging Face folder, its family.
 
-    ``described`` fills in what Hugging Face's ``config.json`` cannot say; our own can.
+    ``settings`` supply what a Hugging Face ``config.json`` lacks; our own needs nothing.
     """
     path = folder / CONFIG_FILE
     raw = read_json(path)
     if isinstance(raw, dict) and raw.get("format") == FORMAT:
         return validate(PretrainedConfig, raw, path), None
     if not isinstance(raw, dict) or not raw.keys() & {"model_type", "num_hidden_layers"}:
-        fix = "name a saved model, or a Hugging Face checkpoint"
+        fix = "use a saved model, or a Hugging Face checkpoint"
         raise CheckpointError(
             "config.json is neither ours nor Hugging Face's", path=folder, fix=fix
         )
-    # SciBERT's config.json is older than the key; only BERT existed then.
+    # SciBERT's config.json predates the key, when there was only BERT.
     family = family_of({"model_type": "bert", **raw}, path)
     folded = dict(raw.get(FOLDED_KEY) or {})
     own = {key: folded.pop(key) for key in _FOLDED_ENCODER if key in folded}
@@ -142,7 +142,7 @@ def config_of(
         raise CheckpointError(
             f"this checkpoint reads at most {encoder.max_text_length} tokens",
             path=path,
-            fix=f"use one for {SHORTEST} tokens (cls, a word, sep) or more",
+            fix=f"use one that reads {SHORTEST} tokens (cls, a word, sep) or more",
         )
     if folded:
         if pooling is not None:
@@ -152,26 +152,26 @@ def config_of(
     config = PretrainedConfig(
         encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
     )
-    if described is not None:
-        _follow(config, described, pooling, similarity)
+    if settings is not None:
+        _apply_settings(config, settings, pooling, similarity)
     return config, family
 
 
-def _follow(
+def _apply_settings(
     config: PretrainedConfig,
-    described: SentenceFolder,
+    settings: SentenceFolder,
     pooling: Pooling | None,
     similarity: Similarity | None,
 ) -> None:
-    """Take over what a sentence-transformers folder says, but for what the user chose."""
+    """Apply a sentence-transformers folder's settings, except those that the user overrides."""
     if pooling is None:
-        config.encoder.pooling, config.encoder.pooling_position = described.pooling
+        config.encoder.pooling, config.encoder.pooling_position = settings.pooling
     if similarity is None:
-        config.similarity = described.similarity
-    config.normalise = described.normalises
-    config.max_length = described.longest(config.encoder.max_text_length)
-    if described.prompts:
+        config.similarity = settings.similarity
+    config.normalise = settings.normalises
+    config.max_length = settings.longest(config.encoder.max_text_length)
+    if settings.prompts:
         note(
-            f"{described.folder}: its prompts ({', '.join(described.prompts)}) are not written "
-            "before texts; write them into the texts, or use --encoder"
+            f"{settings.folder}: its prompts ({', '.join(settings.prompts)}) are not prepended; "
+            "write them into the texts, or use --encoder"
         )

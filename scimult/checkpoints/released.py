@@ -1,7 +1,8 @@
-"""Import of the checkpoint files that SciMult's authors released."""
+"""Import the checkpoint files that SciMult's authors released."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,12 +31,13 @@ from scimult.tasks import TaskSet, default_tasks, named_tasks
 BASE = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 QUESTION, CONTEXT = "question_model.encoder.", "ctx_model.encoder."
 POSITION_IDS = "embeddings.position_ids"
+_INCOMPLETE = "download the file again: it is incomplete"
 _UNSUPPORTED = {"factor_rep": False, "per_layer_gating": False, "projection_dim": 0}
 
 
 @dataclass(frozen=True)
 class ReleasedReport:
-    """What a released file held, and what became of it."""
+    """The content of a released file, and what was imported."""
 
     variant: str
     moe_type: str | None
@@ -59,10 +61,9 @@ class ReleasedReport:
             + (f" (moe_type {self.moe_type})" if has_experts else ""),
             f"experts      {experts if has_experts else 'none; tasks ' + ', '.join(self.tasks)}",
             f"parameters   {self.parameters_in_file:,} in the file; {self.parameters:,} kept, "
-            f"{self.pooler_parameters:,} of the pooler left out (embeddings do not use it)",
+            f"{self.pooler_parameters:,} of the pooler dropped (embeddings do not use it)",
             f"training     epoch {self.epoch}, offset {self.offset}",
-            f"skipped      {self.optimizer_bytes:,} bytes of optimizer state, never read, "
-            f"of {self.file_bytes:,}",
+            f"skipped      {self.optimizer_bytes:,} of {self.file_bytes:,} bytes: optimizer state",
             f"base model   {self.base or 'not named'}",
             *(f"note         {note}" for note in self.notes),
         ]
@@ -75,31 +76,31 @@ def read_released(
     tasks: Sequence[str] | None = None,
     num_heads: int | None = None,
 ) -> tuple[Pretrained, ReleasedReport]:
-    """Read a released file safely: no code of the pickle runs, optimizer state is not read.
+    """Read a released file safely: no pickled code runs, and optimizer state is not read.
 
     Parameters
     ----------
     path : path
         ``scimult_vanilla``, ``scimult_moe`` or another file of that structure.
     tokenizer : path
-        Folder of the base model's tokenizer, which the file does not hold. If it also has
-        the base model's ``config.json``, heads and dropout come from there.
+        Folder of the base model's tokenizer, which the file lacks. If it also has the base
+        model's ``config.json``, heads and dropout come from there.
     tasks : sequence of str, optional
-        Names of the experts in order; needed if there are not three. Default: search,
+        Tasks of the experts in order; needed unless there are three. Default: search,
         link_prediction, classification, the order of the released models.
     num_heads : int, optional
-        Attention heads; default: those of the config beside the tokenizer, else width / 64.
+        Attention heads; default: from the config next to the tokenizer, else width / 64.
 
     Raises
     ------
     CheckpointError
-        If the file is damaged, wants to run code, or does not hold what it should; if the
-        tokenizer does not fit.
+        If the file is damaged, tries to run code or has an unexpected content, or the tokenizer
+        does not fit.
     """
     path = Path(path)
     state = load_pickle(path, OMEGACONF)
     if not isinstance(state, dict) or not isinstance(state.get("model_dict"), dict):
-        fix = "name scimult_vanilla, scimult_moe or a file of that structure"
+        fix = "use scimult_vanilla, scimult_moe or a file of that structure"
         raise CheckpointError("holds no model_dict", path=path, fix=fix)
     parameters = plain(state.get("encoder_params")) or {}
     _check_parameters(parameters, path)
@@ -164,7 +165,7 @@ def _check_parameters(parameters: dict[str, Any], path: Path) -> None:
         wrong["shared_encoder"] = False
     if wrong:
         raise CheckpointError(
-            "encoder_params asks for something that SciMult's released models do not have",
+            "encoder_params has settings that SciMult's released models do not have",
             path=path,
             value=wrong,
             fix="expected one shared encoder without projection, factors or gating",
@@ -172,7 +173,7 @@ def _check_parameters(parameters: dict[str, Any], path: Path) -> None:
 
 
 def _context_weights(model_dict: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Return the encoder under ``ctx_model.``, equal to the one under ``question_model.``."""
+    """Return the encoder under ``ctx_model.``, checked to equal that under ``question_model.``."""
     sides: dict[str, dict[str, Tensor]] = {QUESTION: {}, CONTEXT: {}}
     for key, value in model_dict.items():
         prefix = next((prefix for prefix in sides if str(key).startswith(prefix)), None)
@@ -181,7 +182,7 @@ def _context_weights(model_dict: dict[str, Tensor], path: Path) -> dict[str, Ten
                 f"model_dict holds a key that is not below {QUESTION} or {CONTEXT}",
                 path=path,
                 value=key,
-                fix="name a file of SciMult's encoder; other parts cannot be imported",
+                fix="use a file of SciMult's encoder; other parts cannot be imported",
             )
         sides[prefix][key.removeprefix(prefix)] = value
     question, context = sides[QUESTION], sides[CONTEXT]
@@ -191,17 +192,17 @@ def _context_weights(model_dict: dict[str, Tensor], path: Path) -> dict[str, Ten
             "question_model and ctx_model hold different keys",
             path=path,
             value=one_sided[0] if one_sided else None,
-            fix="the file is incomplete; download it again",
+            fix=_INCOMPLETE,
         )
     for key, value in question.items():
         other = context[key]
-        same = value.data_ptr() == other.data_ptr() and value.shape == other.shape
-        if not same and not torch.equal(value, other):
+        is_shared = value.data_ptr() == other.data_ptr() and value.shape == other.shape
+        if not is_shared and not torch.equal(value, other):
             raise CheckpointError(
                 "question_model and ctx_model differ; SciMult has one encoder for both",
                 path=path,
                 value=key,
-                fix="this is a model with two encoders, which cannot be imported",
+                fix="use a model with one encoder; two cannot be imported",
             )
     return {key: value for key, value in context.items() if key != POSITION_IDS}
 
@@ -214,35 +215,29 @@ def _encoder_config(
     num_heads: int | None,
     notes: list[str],
 ) -> EncoderConfig:
-    """Read the sizes off the weights; what they do not tell comes from the base's config."""
+    """Infer the sizes from the weights; everything else comes from the base's config."""
     layout = find_layout(list(weights), path)
     if parameters.get("use_moe") is True and layout is None:
-        raise CheckpointError(
-            "encoder_params says use_moe, but no expert weights are there",
-            path=path,
-            fix="the file is incomplete; download it again",
-        )
+        problem = "encoder_params says use_moe, but there are no expert weights"
+        raise CheckpointError(problem, path=path, fix=_INCOMPLETE)
     words = _shape(weights, "embeddings.word_embeddings.weight", path)
-    numbers = {int(key.split(".")[2]) for key in weights if key.startswith("encoder.layer.")}
-    num_blocks = max(numbers, default=-1) + 1
+    matches = (re.match(r"encoder\.layer\.(\d+)\.", key) for key in weights)
+    num_blocks = 1 + max((int(match[1]) for match in matches if match), default=-1)
     moe_type = parameters.get("moe_type")
     if layout and isinstance(moe_type, str) and moe_type_contradicts(moe_type, layout, num_blocks):
         raise CheckpointError(
             f"moe_type {moe_type!r} contradicts the weights, which have experts of "
             f"{' and '.join(layout.sublayers)} in layers {layout.blocks}",
             path=path,
-            fix="the file is not what its encoder_params say; do not use it",
+            fix="do not use the file: it is not what its encoder_params say",
         )
-    plain_block = next((n for n in range(num_blocks) if f"{_intermediate(n)}" in weights), None)
-    first = (
-        _intermediate(plain_block)
-        if plain_block is not None
-        else "encoder.layer.0.moe_layer.interm_layers.0.dense.weight"
-    )
-    base = tokenizer / "config.json"
-    raw = read_json(base) if base.is_file() else {}
-    said = raw if isinstance(raw, dict) and raw.get("hidden_size") == words[1] else {}
-    heads = num_heads or said.get("num_attention_heads")
+    plain_keys = (f"encoder.layer.{n}.intermediate.dense.weight" for n in range(num_blocks))
+    expert = "encoder.layer.0.moe_layer.interm_layers.0.dense.weight"
+    intermediate = next((key for key in plain_keys if key in weights), expert)
+    base_config = tokenizer / "config.json"
+    raw = read_json(base_config) if base_config.is_file() else {}
+    base = raw if isinstance(raw, dict) and raw.get("hidden_size") == words[1] else {}
+    heads = num_heads or base.get("num_attention_heads")
     if heads is None:
         heads = words[1] // 64
         if words[1] % 64:
@@ -251,36 +246,27 @@ def _encoder_config(
                 path=path,
                 fix="give --num-heads, or a tokenizer folder with the base model's config.json",
             )
-        notes.append(f"{heads} attention heads: 64 wide each, as in every BERT of this width")
-    settings = {
-        "norm_eps": said.get("layer_norm_eps", 1e-12),
-        "dropout": said.get("hidden_dropout_prob", 0.1),
-        "attention_dropout": said.get("attention_probs_dropout_prob", 0.1),
-        "initializer_range": said.get("initializer_range", 0.02),
-    }
+        notes.append(f"assumed {heads} attention heads, 64 wide each as in any BERT of this width")
     return EncoderConfig(
         vocab_size=words[0],
         hidden_size=words[1],
         num_blocks=num_blocks,
         num_heads=heads,
-        intermediate_size=_shape(weights, first, path)[0],
+        intermediate_size=_shape(weights, intermediate, path)[0],
         max_positions=_shape(weights, "embeddings.position_embeddings.weight", path)[0],
         token_types=_shape(weights, "embeddings.token_type_embeddings.weight", path)[0],
         pooling="mean" if parameters.get("mean_pool") else "cls",
         experts=layout,
-        **settings,
+        norm_eps=base.get("layer_norm_eps", 1e-12),
+        dropout=base.get("hidden_dropout_prob", 0.1),
+        attention_dropout=base.get("attention_probs_dropout_prob", 0.1),
+        initializer_range=base.get("initializer_range", 0.02),
     )
-
-
-def _intermediate(block: int) -> str:
-    return f"encoder.layer.{block}.intermediate.dense.weight"
 
 
 def _shape(weights: dict[str, Tensor], key: str, path: Path) -> tuple[int, ...]:
     if key not in weights or weights[key].dim() != 2:
-        raise CheckpointError(
-            f"lacks {CONTEXT}{key}", path=path, fix="the file is incomplete; download it again"
-        )
+        raise CheckpointError(f"lacks {CONTEXT}{key}", path=path, fix=_INCOMPLETE)
     return tuple(weights[key].shape)
 
 
@@ -300,7 +286,7 @@ def _check_vocabulary(
             fix=f"give the tokenizer of {base}",
         )
     notes.append(
-        f"the tokenizer's size fits; that it is {base}'s cannot be seen from the file "
+        f"the tokenizer's size fits, but the file cannot tell whether it is {base}'s "
         "(bert-base-uncased has as many tokens)"
     )
 
@@ -309,7 +295,7 @@ def _name_experts(encoder: EncoderConfig, names: Sequence[str] | None, path: Pat
     defaults = default_tasks()
     if names is None and encoder.experts is not None and encoder.experts.count != len(defaults):
         raise ConfigError(
-            f"the checkpoint has {encoder.experts.count} experts, not those of "
+            f"the checkpoint has {encoder.experts.count} experts, not one each for "
             f"{', '.join(defaults.names)}",
             path=path,
             fix="name their tasks in order: --task FIRST --task SECOND ...",
@@ -318,9 +304,9 @@ def _name_experts(encoder: EncoderConfig, names: Sequence[str] | None, path: Pat
         return defaults
     if encoder.experts is not None and encoder.experts.count != len(names):
         raise ConfigError(
-            f"the checkpoint has {encoder.experts.count} experts, {len(names)} tasks were named",
+            f"the checkpoint has {encoder.experts.count} experts, {len(names)} tasks were given",
             path=path,
             value=list(names),
-            fix="name one task per expert, in order",
+            fix="give one task per expert, in order",
         )
     return named_tasks(names)

@@ -1,4 +1,4 @@
-"""Export of a model in the structure of the checkpoints that SciMult's authors released."""
+"""Export a model in the structure of the checkpoints that SciMult's authors released."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scimult.files import atomic_file
 from scimult.models import EncoderConfig, ExpertLayout
 from scimult.tasks import default_tasks
 
-# What the released structure can express: a BERT, and experts by task.
+# Settings that the released structure can express: a BERT with experts by task.
 _KNOWN: Known = {
     PretrainedConfig: frozenset(
         "format version encoder tasks similarity max_length provenance".split()
@@ -31,7 +31,7 @@ _KNOWN: Known = {
 
 
 def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
-    """Write a model in the released structure; return what its reader should know.
+    """Write a model in the released structure; return notes for the user.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
     config, encoder = pretrained.config, pretrained.config.encoder
     if beyond := settings_beyond(config, _KNOWN):
         raise CheckpointError(
-            f"the released structure has no place for {', '.join(sorted(beyond))}",
+            f"the released structure cannot express {', '.join(sorted(beyond))}",
             value=beyond,
             fix="export it as pretrained, which keeps everything",
         )
@@ -51,11 +51,11 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
     weights = {
         key: value.detach().float().cpu() for key, value in pretrained.model.state_dict().items()
     }
-    theirs = to_released(_reorder(weights, order), encoder)
+    released = to_released(_reorder(weights, order), encoder)
     width = encoder.hidden_size
-    theirs["pooler.dense.weight"] = torch.zeros(width, width)
-    theirs["pooler.dense.bias"] = torch.zeros(width)
-    theirs[POSITION_IDS] = torch.arange(encoder.max_positions)[None]
+    released["pooler.dense.weight"] = torch.zeros(width, width)
+    released["pooler.dense.bias"] = torch.zeros(width)
+    released[POSITION_IDS] = torch.arange(encoder.max_positions)[None]
     layout = encoder.experts
     before = config.provenance.get("released", {})
     parameters = before.get("encoder_params", {}) | {
@@ -73,7 +73,7 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
     }
     state = {
         "model_dict": {
-            prefix + key: value for prefix in (QUESTION, CONTEXT) for key, value in theirs.items()
+            prefix + key: value for prefix in (QUESTION, CONTEXT) for key, value in released.items()
         },
         "optimizer_dict": {},
         "scheduler_dict": {},
@@ -85,7 +85,7 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
         torch.save(state, temporary)
     names = [config.tasks[number].name for number in order]
     notes = [
-        "the pooler is zero: embeddings do not use it, the original code's loader wants it",
+        "the pooler is zero: embeddings do not use it, but the original code's loader requires it",
         "optimizer and scheduler state are empty",
     ]
     if layout:
@@ -98,7 +98,7 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
 
 
 def _released_order(config: PretrainedConfig) -> list[int]:
-    """Return our expert numbers in the order of the released models, if the tasks are those."""
+    """Return our expert numbers, in the released order if the tasks are the released ones."""
     names, released = [task.name for task in config.tasks], default_tasks().names
     if config.encoder.experts is None or set(names) != set(released):
         return list(range(len(names)))
@@ -106,7 +106,7 @@ def _released_order(config: PretrainedConfig) -> list[int]:
 
 
 def _reorder(weights: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
-    """Renumber the experts of every bank that has as many as ``order``."""
+    """Renumber the experts of every bank that has ``len(order)``."""
     if order == sorted(order):
         return weights
     last = f".experts.{len(order) - 1}."

@@ -1,8 +1,8 @@
-"""Names of the weights in the checkpoints that SciMult's authors released, to and from ours.
+"""Rename the weights of SciMult's released checkpoints to ours and back.
 
-Their encoder is a BERT in whose expert layers the linears of attention (``moe_query``,
-``moe_key``, ``moe_value``, ``moe_dense``) or the whole feed-forward unit (``moe_layer``,
-the form of TASER) exist once per expert.
+Their encoder is a BERT whose expert layers have one copy per expert of the attention's linear
+layers (``moe_query``, ``moe_key``, ``moe_value``, ``moe_dense``) or of the whole feed-forward unit
+(``moe_layer``, as in TASER).
 """
 
 from __future__ import annotations
@@ -19,22 +19,30 @@ from scimult.models import EncoderConfig, ExpertLayout
 from scimult.models.layouts import Sublayer
 
 SUBLAYERS: dict[str, Sublayer] = {"attn": "attention", "fwd": "feed_forward"}
-LAYER_SETS = (2, 3, 4, 6, 12)  # the ``modN`` that the original code knows
+LAYER_SETS = (2, 3, 4, 6, 12)  # the N of ``modN`` in the original code
 _QKV = ("query", "key", "value")
 _MARKS: dict[Sublayer, str] = {
     "attention": r"attention\.self\.moe_query\.(\d+)\.weight",
     "feed_forward": r"moe_layer\.interm_layers\.(\d+)\.dense\.weight",
 }
-# Ours and theirs inside one expert of one block.
-_FEED_FORWARD = {
-    "intermediate": "moe_layer.interm_layers.{}.dense",
-    "output": "moe_layer.output_layers.{}.dense",
-    "norm": "moe_layer.output_layers.{}.LayerNorm",
+# Our names in a sub-layer and theirs in a block, for each expert.
+_NAMES: dict[Sublayer, dict[str, str]] = {
+    "attention": {"output.experts.{}": "attention.output.moe_dense.{}"},
+    "feed_forward": {
+        "experts.{}.intermediate": "moe_layer.interm_layers.{}.dense",
+        "experts.{}.output": "moe_layer.output_layers.{}.dense",
+        "experts.{}.norm": "moe_layer.output_layers.{}.LayerNorm",
+    },
+}
+# BERT's layers that experts replace.
+_REPLACED: dict[Sublayer, tuple[str, ...]] = {
+    "attention": (*(f"attention.self.{part}" for part in _QKV), "attention.output.dense"),
+    "feed_forward": ("intermediate.dense", "output.dense", "output.LayerNorm"),
 }
 
 
 def find_layout(keys: list[str], path: Path) -> ExpertLayout | None:
-    """Return which blocks have experts, and how many, from the names of the weights.
+    """Infer from weight names which blocks have experts, and how many.
 
     Raises
     ------
@@ -68,7 +76,7 @@ def moe_type_of(layout: ExpertLayout, num_blocks: int) -> str:
     Raises
     ------
     CheckpointError
-        If that code has no name for it.
+        If there is none.
     """
     for n in LAYER_SETS:
         for short, sublayer in SUBLAYERS.items():
@@ -78,13 +86,13 @@ def moe_type_of(layout: ExpertLayout, num_blocks: int) -> str:
     raise CheckpointError(
         "the released structure has no name for this expert layout",
         value={"sublayers": layout.sublayers, "blocks": layout.blocks},
-        fix="it knows experts of attention or of feed-forward, in every 2nd, 3rd, 4th, 6th or "
+        fix="it supports experts of attention or feed-forward, in every 2nd, 3rd, 4th, 6th or "
         "12th block; export to another format",
     )
 
 
 def moe_type_contradicts(moe_type: str, layout: ExpertLayout, num_blocks: int) -> bool:
-    """Return whether ``modN:part`` names other blocks or another sub-layer than the weights."""
+    """Return whether ``modN:part`` contradicts the blocks or the sub-layer of the weights."""
     match = re.fullmatch(r"mod(\d+):(\w+)", moe_type)
     if match is None or int(match[1]) < 1 or match[2] not in SUBLAYERS:
         return False
@@ -94,50 +102,56 @@ def moe_type_contradicts(moe_type: str, layout: ExpertLayout, num_blocks: int) -
 
 
 def from_released(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
-    """Rename weights; a key that is not known keeps its name, so that loading names it."""
+    """Rename weights to ours; unknown keys stay, so that loading reports them."""
     source, ours = dict(weights), {}
+    for our_key, their_key in _pairs(config):
+        if their_key in source:
+            ours[our_key] = source.pop(their_key)
     for block, expert, kind in _experts(config, "attention"):
-        theirs, mine = f"encoder.layer.{block}.attention", f"blocks.{block}.attention"
-        names = [f"{theirs}.self.moe_{part}.{expert}.{kind}" for part in _QKV]
+        names = [_qkv_name(block, part, expert, kind) for part in _QKV]
         if all(name in source for name in names):
             joined = torch.cat([source.pop(name) for name in names])
-            ours[f"{mine}.qkv.experts.{expert}.{kind}"] = joined
-        name = f"{theirs}.output.moe_dense.{expert}.{kind}"
-        if name in source:
-            ours[f"{mine}.output.experts.{expert}.{kind}"] = source.pop(name)
-    for block, expert, kind in _experts(config, "feed_forward"):
-        for part, pattern in _FEED_FORWARD.items():
-            name = f"encoder.layer.{block}.{pattern.format(expert)}.{kind}"
-            if name in source:
-                key = f"blocks.{block}.feed_forward.experts.{expert}.{part}.{kind}"
-                ours[key] = source.pop(name)
+            ours[f"blocks.{block}.attention.qkv.experts.{expert}.{kind}"] = joined
     return ours | from_bert(source, config.num_blocks)
 
 
 def to_released(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
     """Rename our weights to the released names, without pooler and position ids."""
-    theirs = to_bert(weights, config.num_blocks)
+    replaced = tuple(
+        f"encoder.layer.{block}.{name}."
+        for sublayer, names in _REPLACED.items()
+        for block, expert, kind in _experts(config, sublayer)
+        for name in names
+    )
+    bert = to_bert(weights, config.num_blocks)
+    released = {key: value for key, value in bert.items() if not key.startswith(replaced)}
+    released |= {their_key: weights[our_key] for our_key, their_key in _pairs(config)}
     for block, expert, kind in _experts(config, "attention"):
-        name, mine = f"encoder.layer.{block}.attention", f"blocks.{block}.attention"
-        parts = weights[f"{mine}.qkv.experts.{expert}.{kind}"].chunk(3)
+        parts = weights[f"blocks.{block}.attention.qkv.experts.{expert}.{kind}"].chunk(3)
         for part, tensor in zip(_QKV, parts, strict=True):
-            theirs.pop(f"{name}.self.{part}.{kind}", None)
-            theirs[f"{name}.self.moe_{part}.{expert}.{kind}"] = tensor.contiguous()
-        theirs.pop(f"{name}.output.dense.{kind}", None)
-        output = weights[f"{mine}.output.experts.{expert}.{kind}"]
-        theirs[f"{name}.output.moe_dense.{expert}.{kind}"] = output
-    for block, expert, kind in _experts(config, "feed_forward"):
-        name = f"encoder.layer.{block}"
-        for plain in ("intermediate.dense", "output.dense", "output.LayerNorm"):
-            theirs.pop(f"{name}.{plain}.{kind}", None)
-        for part, pattern in _FEED_FORWARD.items():
-            tensor = weights[f"blocks.{block}.feed_forward.experts.{expert}.{part}.{kind}"]
-            theirs[f"{name}.{pattern.format(expert)}.{kind}"] = tensor
-    return theirs
+            released[_qkv_name(block, part, expert, kind)] = tensor.contiguous()
+    return released
+
+
+def _qkv_name(block: int, part: str, expert: int, kind: str) -> str:
+    return f"encoder.layer.{block}.attention.self.moe_{part}.{expert}.{kind}"
+
+
+def _pairs(config: EncoderConfig) -> list[tuple[str, str]]:
+    """Return our and their name of every expert parameter except query, key and value."""
+    return [
+        (
+            f"blocks.{block}.{sublayer}.{ours.format(expert)}.{kind}",
+            f"encoder.layer.{block}.{theirs.format(expert)}.{kind}",
+        )
+        for sublayer, names in _NAMES.items()
+        for block, expert, kind in _experts(config, sublayer)
+        for ours, theirs in names.items()
+    ]
 
 
 def _experts(config: EncoderConfig, sublayer: Sublayer) -> list[tuple[int, int, str]]:
-    """Return (block, expert, kind of parameter) of every expert of a sub-layer."""
+    """Return (block, expert, "weight" or "bias") of every expert of a sub-layer."""
     layout = config.experts
     if layout is None or sublayer not in layout.sublayers:
         return []

@@ -1,6 +1,6 @@
-"""What a sentence-transformers folder says beside its encoder: pooling, length 1, similarity.
+"""Read a sentence-transformers folder's settings: pooling, scaling to length 1, similarity.
 
-The files are the library's, of versions 2 to 6: ``modules.json`` (its modules in order), the
+The files are those of the library's versions 2 to 6: ``modules.json`` (the modules in order), the
 pooling's ``config.json``, ``sentence_bert_config.json`` and ``config_sentence_transformers.json``.
 """
 
@@ -19,10 +19,10 @@ from scimult.types import Similarity
 MODULES_FILE = "modules.json"
 LENGTH_FILE = "sentence_bert_config.json"
 SIMILARITY_FILE = "config_sentence_transformers.json"
-# The library's names of our similarities; its Euclidean one is the negative distance.
+# The library's names for our similarities; its Euclidean one is the negative distance.
 SIMILARITY_NAMES: dict[Similarity, str] = {"dot": "dot", "cosine": "cosine", "l2": "euclidean"}
 
-# The library's poolings that we have, as `pooling` and `pooling_position`.
+# The library's poolings that we support, as `pooling` and `pooling_position`.
 _POOLINGS: dict[str, tuple[Pooling, int]] = {
     "cls": ("cls", 0),
     "mean": ("mean", 0),
@@ -32,15 +32,15 @@ _KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 class SentenceFolder:
-    """The settings of a sentence-transformers folder, each read when it is asked for.
+    """The settings of a sentence-transformers folder, each read on demand.
 
-    So what the user replaces is never an error: a folder whose pooling we do not have can be
+    So a setting that the user overrides never raises: a folder with an unsupported pooling can be
     loaded with another one.
 
     Parameters
     ----------
     folder : Path
-        Where ``modules.json`` is.
+        The folder with ``modules.json``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +48,7 @@ class SentenceFolder:
 
     @classmethod
     def find(cls, folder: Path) -> SentenceFolder | None:
-        """Return the settings, or None for a folder that is none of the library's."""
+        """Return the settings, or None if the library did not write the folder."""
         return cls(folder) if (folder / MODULES_FILE).is_file() else None
 
     @property
@@ -58,22 +58,21 @@ class SentenceFolder:
         Raises
         ------
         CheckpointError
-            If the folder pools in a way that we do not have, or embeddings pass through
-            modules that we do not have.
+            If we support neither its pooling nor another module that embeddings pass through.
         """
         kinds = [kind for kind, _ in self._modules]
-        beyond = [kind for kind in kinds if kind not in _KNOWN_MODULES]
-        if beyond or kinds[:2] != ["Transformer", "Pooling"] or self._modules[0][1]:
-            raise self._refusal(f"its embeddings are made by {', '.join(kinds)}", beyond or kinds)
+        unknown = [kind for kind in kinds if kind not in _KNOWN_MODULES]
+        if unknown or kinds[:2] != ["Transformer", "Pooling"] or self._modules[0][1]:
+            raise self._refusal(f"its modules are {', '.join(kinds)}", unknown or kinds)
         content = self._read(Path(self._modules[1][1], "config.json"))
         mode = content.get("pooling_mode")
         if mode is None:
-            old = [key for key, on in content.items() if key.startswith("pooling_mode_") and on]
-            mode = [key.removeprefix("pooling_mode_").removesuffix("_tokens") for key in old]
+            keys = [key for key, on in content.items() if key.startswith("pooling_mode_") and on]
+            mode = [key.removeprefix("pooling_mode_").removesuffix("_tokens") for key in keys]
             mode = ["cls" if name == "cls_token" else name for name in mode] or ["mean"]
         modes = [mode] if isinstance(mode, str) else list(mode)
         if len(modes) != 1 or modes[0] not in _POOLINGS or not content.get("include_prompt", True):
-            raise self._refusal("its pooling is not one of ours", content)
+            raise self._refusal("its pooling is not supported", content)
         return _POOLINGS[modes[0]]
 
     @property
@@ -83,50 +82,50 @@ class SentenceFolder:
 
     @property
     def similarity(self) -> Similarity:
-        """How embeddings are compared: cosine where no file says so, as in the library.
+        """How embeddings are compared: by default cosine, as in the library.
 
         Raises
         ------
         CheckpointError
-            If it is none of ours.
+            If we do not support it.
         """
         name = self._read(SIMILARITY_FILE).get("similarity_fn_name") or "cosine"
         for ours, theirs in SIMILARITY_NAMES.items():
             if theirs == name:
                 return ours
-        raise self._refusal("its similarity is not one of ours", name, "similarity=l2, for one")
+        raise self._refusal("its similarity is not supported", name, "such as similarity=l2")
 
     @property
     def max_length(self) -> int | None:
-        """Longest text in tokens, if a file says so."""
+        """Longest text in tokens, if specified."""
         limits = (
             self._read(LENGTH_FILE).get("max_seq_length"),
-            # Where version 6 keeps it; "no limit" is a number beyond all texts.
+            # Where version 6 keeps it; no limit is a huge number.
             self._read("tokenizer_config.json").get("model_max_length"),
         )
         return next((int(limit) for limit in limits if isinstance(limit, (int, float))), None)
 
     def longest(self, positions: int) -> int:
-        """Return the longest text in tokens, of a model that has room for ``positions``."""
+        """Return the longest text in tokens for a model with ``positions``."""
         return max(SHORTEST, min(self.max_length or positions, positions))
 
     @property
     def lowercases(self) -> bool:
-        """Whether texts are lower-cased before the tokenizer sees them."""
+        """Whether texts are lower-cased before tokenisation."""
         return bool(self._read(LENGTH_FILE).get("do_lower_case", False))
 
     @property
     def prompts(self) -> list[str]:
-        """Names of the prompts that the library can write before a text."""
+        """Names of the prompts that the library can prepend to a text."""
         prompts = self._read(SIMILARITY_FILE).get("prompts") or {}
         return sorted(name for name, text in prompts.items() if text)
 
     @property
-    def elsewhere(self) -> str:
-        """What to do with a folder whose encoder is in a subfolder."""
-        whole = sorted(file.parent.name for file in self.folder.glob(f"*/{MODULES_FILE}"))
-        if whole:
-            return f"name one of the models in it: {', '.join(whole)}"
+    def subfolder_fix(self) -> str:
+        """The fix for a folder whose encoder is in a subfolder."""
+        models = sorted(file.parent.name for file in self.folder.glob(f"*/{MODULES_FILE}"))
+        if models:
+            return f"use one of the models in it: {', '.join(models)}"
         return "save it again with sentence-transformers, or evaluate it with --encoder"
 
     @cached_property
@@ -150,14 +149,14 @@ class SentenceFolder:
         self, problem: str, value: object, instead: str = "pooling=mean or pooling=cls"
     ) -> CheckpointError:
         return CheckpointError(
-            f"a sentence-transformers folder that our encoder cannot follow: {problem}",
+            f"sentence-transformers folder that our encoder cannot reproduce: {problem}",
             path=self.folder,
             value=value,
-            fix=f"evaluate it with --encoder, or say what to do in its place ({instead})",
+            fix=f"evaluate it with --encoder, or override the setting ({instead})",
         )
 
 
 def lowercases(folder: Path) -> bool | None:
-    """Return whether a model's folder lower-cases its texts; None: as its tokenizer says."""
-    described = SentenceFolder.find(folder)
-    return True if described is not None and described.lowercases else None
+    """Return True if a sentence-transformers folder lower-cases its texts; None: see tokenizer."""
+    settings = SentenceFolder.find(folder)
+    return True if settings is not None and settings.lowercases else None

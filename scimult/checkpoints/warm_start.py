@@ -1,4 +1,4 @@
-"""Warm start: what a model shares with its base is copied, experts as often as needed."""
+"""Warm-start a model: copy the weights it shares with its base, into every expert if needed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from scimult.checkpoints.weights import load_strictly
 from scimult.errors import CheckpointError
 from scimult.models import Encoder
 
-# The last bank in a name is the one that routes (an adapter inside a feed-forward layer).
+# The last bank in a name is the routed one (an adapter's inside a feed-forward layer).
 EXPERT = re.compile(r"^(.*\.experts\.)(\d+)(\..*)$")
 _CODES = "embeddings.codes.weight"
-# What a base need not have: it starts neutral, or drawn at random.
+# Weights that a base may lack: they start neutral or random.
 _ADDED = re.compile(r"\.adapter\.|\.lora\.|\.pal\.|^pal_projections\.|^embeddings\.codes\.")
 
 
@@ -27,29 +27,29 @@ def warm_start(
 ) -> None:
     """Fill ``model`` from weights of the same layout or of a simpler encoder.
 
-    Where a bank of ``model`` holds several experts and the source a single layer, each
-    expert becomes a copy of it, so that the first embeddings equal the source's
-    (SciMult, appendix C: the two-stage strategy). So does an instruction encoder of its
-    own. Adapters, low-rank updates, projected attention and control codes that the source
-    does not have keep the values that ``model`` has.
+    If a bank of ``model`` has several experts and the source a single layer, each expert becomes
+    a copy of it, so that initial embeddings equal the source's (SciMult, appendix C: the two-stage
+    strategy). A separate instruction encoder is copied from the encoder likewise. Adapters,
+    low-rank updates, projected attention and control codes that the source lacks keep the values
+    of ``model``.
 
     Parameters
     ----------
     model : Encoder
-        Is changed in place; initialised.
+        An initialised encoder; changed in place.
     weights : mapping
         Weights by our names.
     path : path
-        Where they are from, for messages.
+        Their origin, for messages.
     routes : sequence of int, optional
-        For each route of ``model``, the route of the source that serves it; by default the
-        same number.
+        For each route of ``model``, the source's route to copy; by default that of the same
+        number.
 
     Raises
     ------
     CheckpointError
-        If the source has experts or added layers where the model has none or another
-        number of them, or if a weight is missing, extra or of another shape.
+        If the source has experts or added layers that the model lacks, or a weight is missing,
+        extra or of another shape.
     """
     filled: dict[str, Tensor] = {}
     used: set[str] = set()
@@ -76,7 +76,7 @@ def warm_start(
 
 
 def _sources(key: str, weights: dict[str, Tensor], routes: Sequence[int] | None) -> list[str]:
-    """Return the names under which a source may hold the weight ``key``, best first."""
+    """Return the source's possible names for the weight ``key``, best first."""
     if key.startswith("instruction_encoder."):
         return [key, key.removeprefix("instruction_encoder.")]
     names = [key]
@@ -88,7 +88,7 @@ def _sources(key: str, weights: dict[str, Tensor], routes: Sequence[int] | None)
         else:
             names = [f"{head}0{tail}"]
         if head.endswith("attention.norm.experts."):
-            names.append(head.removesuffix("experts.").removesuffix(".") + tail)
+            names.append(head.removesuffix(".experts.") + tail)
     if key.startswith("blocks.") and ".feed_forward_norm." in key:
         names.append(key.replace(".feed_forward_norm.", ".feed_forward.experts.0.norm."))
     return names

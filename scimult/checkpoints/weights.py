@@ -1,4 +1,4 @@
-"""Weight files: writing, safe reading, and strict loading into a module."""
+"""Write weight files, read them safely, and load them strictly into a module."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         save_file(tensors, path, metadata={"format": "pt"})
     except SafetensorError as error:
         raise _os_error(error, path) from error
-    # safetensors makes files that no one but their owner can read.
+    # safetensors creates files that only their owner can read.
     path.chmod(mode)
 
 
 def _os_error(error: SafetensorError, path: Path) -> OSError:
-    """Return what the system said, which safetensors hands on as text."""
+    """Recover the system error that safetensors passes on as text."""
     match = re.search(r"os error (\d+)", str(error))
     number = int(match[1]) if match else errno.EIO
     return OSError(number, os.strerror(number), str(path))
@@ -105,19 +105,19 @@ def read_weights_file(path: Path) -> dict[str, Tensor]:
             "file holds more than tensors",
             path=path,
             value=_some(sorted(map(str, weights))) if isinstance(weights, dict) else None,
-            fix="save the model's state_dict, or name a SciMult file with import --released",
+            fix="save the model's state_dict, or import a SciMult file with import --released",
         )
     return weights
 
 
 def empty_model(config: EncoderConfig) -> Encoder:
-    """Return an encoder on the meta device, without memory or random numbers; assign weights."""
-    with torch.device("meta"), _Uninitialised():
+    """Return an encoder on the meta device, for `load_strictly` with ``assign``."""
+    with torch.device("meta"), _SkipInit():
         return Encoder(config)
 
 
-class _Uninitialised(TorchFunctionMode):
-    """Leaves new weights as they are; torch would import its compiler for those on no device."""
+class _SkipInit(TorchFunctionMode):
+    """Skips weight initialisation, for which torch would import its compiler on "meta"."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -129,15 +129,15 @@ class _Uninitialised(TorchFunctionMode):
 def load_strictly(
     model: nn.Module, weights: dict[str, Tensor], path: Path | str, *, assign: bool = False
 ) -> None:
-    """Copy ``weights`` into ``model``; every key must be there with the same shape.
+    """Copy ``weights`` into ``model``; keys and shapes must match exactly.
 
-    With ``assign`` they become the model's own, in float32: what is memory-mapped stays so, and
-    the model may be on the meta device.
+    With ``assign`` the tensors themselves become the model's, in float32: memory-mapped ones stay
+    so, and the model may be on the meta device.
 
     Raises
     ------
     CheckpointError
-        Naming missing, extra and mis-shaped keys and the likely cause.
+        Listing missing, extra and mis-shaped keys.
     """
     expected = model.state_dict()
     missing = sorted(expected.keys() - weights.keys())
@@ -150,13 +150,13 @@ def load_strictly(
     if missing or extra or shapes:
         details = [
             f"{what}: {_some(keys)}"
-            for what, keys in (("missing", missing), ("not expected", extra), ("shape", shapes))
+            for what, keys in (("missing", missing), ("unexpected", extra), ("shape", shapes))
             if keys
         ]
         raise CheckpointError(
             "checkpoint does not fit the model: " + "; ".join(details),
             path=path,
-            fix="the checkpoint is of another architecture, size or expert layout than its config",
+            fix="use a checkpoint whose architecture, size and expert layout match the config",
         )
     if assign:
         weights = {key: weight.float() for key, weight in weights.items()}

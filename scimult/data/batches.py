@@ -1,4 +1,4 @@
-"""From planned rows to a batch of packed tokens with ids for the loss.
+"""Turn planned rows into batches of tokens, with ids for the loss.
 
 Shape legend: B queries of this rank, C candidates of this rank, P known positives of all
 B queries, flattened, U distinct texts of this rank, H its hard negatives, W ranks.
@@ -28,15 +28,15 @@ from scimult.data.tokenization import cut
 from scimult.data.views import ViewName, view_pair
 from scimult.types import FloatArray, IntArray
 
-# From rows of the text store to the vectors of a teacher, one per row.
+# Maps rows of the text store to a teacher's vectors, one per row.
 Vectors = Callable[[IntArray], FloatArray]
-# Views are cut from all that the token store has of a text.
+# Views are cut from everything the token store has of a text.
 STORED_LENGTH = 1 << 20
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    """What one rank encodes of one source; each distinct text once."""
+    """The texts of one source that one rank encodes, each distinct text once."""
 
     source: str
     task: str
@@ -45,25 +45,23 @@ class _Encoded:
 
     @property
     def num_tokens(self) -> int:
-        """Real tokens that this rank encodes."""
+        """Tokens that this rank encodes, without padding."""
         return sum(len(row) for row in self.rows)
 
 
 @dataclass(frozen=True)
 class Batch(_Encoded):
-    """Pairs of one source: what one rank encodes and compares in one part of a micro-batch.
+    """Pairs of one source: one rank's share of one part of a micro-batch.
 
-    Each distinct text is encoded once: ``query_B`` and ``candidate_C`` say which encoded
-    text stands in each row. ``sides`` says of each encoded text whether it is a query (0) or
-    a candidate (1), where the two are encoded apart; else it is all 0. Candidates are the B
-    positives, in order, then the hard negatives that exist; ``negative_rows_H`` says for
-    which query row each was drawn. ``known_rows_P`` and ``known_ids_P`` pair each query row
-    with the text rows that must not count as its negatives: its known positives, of any task, and
-    itself.
-    ``teacher_C`` is a teacher's score of each candidate for the query that it was drawn for,
-    NaN where unknown; there if the loss needs it. ``vectors_UE`` are a teacher's vectors of the
-    encoded texts, there if the loss follows them. ``sizes_W`` are the queries and the hard
-    negatives that each rank has of the part, where there are several.
+    Each distinct text is encoded once: ``query_B`` and ``candidate_C`` are indices into the
+    encoded texts. ``sides`` marks each encoded text as query (0) or candidate (1) where the two
+    are encoded separately; otherwise it is all 0. Candidates are the B positives, in order, then
+    the existing hard negatives; ``negative_rows_H`` is the query row of each. ``known_rows_P``
+    and ``known_ids_P`` pair each query row with the text rows that must not count as its
+    negatives: its known positives, of any task, and itself.
+    ``teacher_C`` is a teacher's score of each candidate for its own query, NaN if unknown; set if
+    the loss needs it. ``vectors_UE`` are a teacher's vectors of the encoded texts, set if the loss
+    follows them. ``sizes_W`` are every rank's numbers of queries and hard negatives in the part.
     """
 
     query_B: Tensor
@@ -82,8 +80,8 @@ class Batch(_Encoded):
 class TargetBatch(_Encoded):
     """Papers of one source with targets for a head: a rank's share of a part of a micro-batch.
 
-    As in `Batch`, each distinct text is encoded once, and ``text_B`` says which of them stands in
-    each row. ``targets_B`` is what `TargetFile.targets` returns.
+    As in `Batch`, each distinct text is encoded once, and ``text_B`` are indices into the encoded
+    texts. ``targets_B`` is what `TargetFile.targets` returns.
     """
 
     text_B: Tensor
@@ -96,11 +94,11 @@ Part = Batch | TargetBatch
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one rank does in one forward-backward.
+    """One rank's work in one forward-backward.
 
-    ``parts`` are of the same sources on every rank, and may be empty on some; ``pairs``
-    counts those of all ranks and parts, and ``pairs_of`` those of each task. A paper with a
-    target counts as a pair.
+    ``parts`` are of the same sources on every rank, and may be empty on some; ``pairs`` counts
+    the pairs of all ranks and parts, ``pairs_of`` those of each task. A paper with a target counts
+    as a pair.
     """
 
     parts: Sequence[Part]
@@ -123,19 +121,19 @@ class BatchBuilder:
     tokens : TokenStore
         Token ids of every text.
     known : mapping of task to KnownPositives
-        Known positives of every query, over all splits: a dev pair is no negative either. A
-        positive of any task is none, but for the hard negative that was drawn for its query:
-        mining knows what was judged (`mining.rules.RuleBuilder.known`).
+        Known positives of every query, over all splits: dev pairs are no negatives either. A
+        positive of any task is no negative, except the hard negative drawn for its query: mining
+        knows what was judged (`mining.rules.RuleBuilder.known`).
     max_length : int
         Longer texts are cut.
     hard_negatives : bool
-        Whether hard negatives take part.
+        Whether to use hard negatives.
     by_side : bool
         Encode a text that is both query and candidate once for each side.
     teacher : TeacherScores, optional
         Scores for the loss to follow.
     vectors_of : callable
-        From a source of pairs to the vectors that its texts follow, or to None.
+        Maps a source of pairs to the vectors that its texts follow, or to None.
     seed : int
         Decides, with epoch and row, how the texts of self-supervised sources are cut.
     """
@@ -164,60 +162,62 @@ class BatchBuilder:
         self._seed = seed
 
     def micro_batch(self, planned: Sequence[PlannedPart], rank: int) -> MicroBatch:
-        """Return what ``rank`` does of a micro-batch."""
+        """Return the part of a micro-batch that ``rank`` works on."""
         parts: list[Part] = []
         pairs_of: dict[str, int] = defaultdict(int)
-        for one in planned:
-            source, rows = self._sources[one.source], one.rows.shard(rank)
+        for part in planned:
+            source, rows = self._sources[part.source], part.rows.shard(rank)
             if isinstance(source, TargetFile):
                 parts.append(self._targets(source, rows))
             else:
-                parts.append(self._batch(source, rows, self._sizes(one.rows)))
-            pairs_of[source.task] += len(one.rows)
+                parts.append(self._batch(source, rows, self._sizes(part.rows)))
+            pairs_of[source.task] += len(part.rows)
         return MicroBatch(parts, sum(pairs_of.values()), pairs_of)
 
     def _targets(self, source: TargetFile, planned: Rows) -> TargetBatch:
-        distinct_U, places = np.unique(planned.queries_R, return_inverse=True)
+        distinct_U, indices = np.unique(planned.queries_R, return_inverse=True)
         return TargetBatch(
             source=source.source,
             task=source.task,
             rows=[self._tokens.tokens(int(row), self._max_length) for row in distinct_U],
             sides=[0] * len(distinct_U),
-            text_B=torch.from_numpy(places),
+            text_B=torch.from_numpy(indices),
             text_ids_B=torch.from_numpy(np.array(planned.queries_R)),
             targets_B=source.targets(planned.queries_R),
         )
 
     def _sizes(self, planned: Rows) -> list[tuple[int, int]]:
-        """Return how many queries and hard negatives each rank has."""
-        bounds = list(pairwise(planned.bounds))
-        has_negative_R = self._drawn(planned)
-        return [(last - first, int(has_negative_R[first:last].sum())) for first, last in bounds]
+        """Return the number of queries and hard negatives of each rank."""
+        has_negative_R = self._has_negative(planned)
+        return [
+            (last - first, int(has_negative_R[first:last].sum()))
+            for first, last in pairwise(planned.bounds)
+        ]
 
-    def _drawn(self, planned: Rows) -> NDArray[np.bool_]:
-        """Return which rows have a hard negative that takes part."""
+    def _has_negative(self, planned: Rows) -> NDArray[np.bool_]:
+        """Return which rows have a hard negative to use."""
         has_negative_R: NDArray[np.bool_] = planned.negatives_R != NO_NEGATIVE
         return has_negative_R if self._hard_negatives else np.zeros_like(has_negative_R)
 
     def _batch(self, source: PairFile, planned: Rows, sizes_W: Sequence[tuple[int, int]]) -> Batch:
-        negative_rows = np.flatnonzero(self._drawn(planned))
+        negative_rows = np.flatnonzero(self._has_negative(planned))
         negatives = planned.negatives_R[negative_rows]
         candidates = np.concatenate([planned.positives_R, negatives])
         num_queries = len(planned.queries_R)
-        # A text's key is (side, id): without sides, all are on side 0.
+        # A text's key is side * len(tokens) + id; without sides, all are on side 0.
         keys = np.concatenate([planned.queries_R, candidates])
         if self._by_side or source.view is not None:
             keys[num_queries:] += len(self._tokens)
-        distinct_U, first_U, places = np.unique(keys, return_index=True, return_inverse=True)
+        distinct_U, first_U, indices = np.unique(keys, return_index=True, return_inverse=True)
         sides_U, ids_U = np.divmod(distinct_U, len(self._tokens))
         if source.view is None:
             rows = [self._tokens.tokens(int(row), self._max_length) for row in ids_U]
-        else:  # its keys are those of queries and positives: it has no negatives
+        else:  # without negatives, the keys are those of queries and positives
             epochs_U = np.tile(planned.epochs_R, 2)[first_U]
             rows = self._views(source.view, ids_U, sides_U, epochs_U)
         vectors = self._vectors_of(source)
         known = [
-            self._no_negatives(source.task, int(query), int(negative))
+            self._not_negatives(source.task, int(query), int(negative))
             for query, negative in zip(planned.queries_R, planned.negatives_R, strict=True)
         ]
         return Batch(
@@ -225,8 +225,8 @@ class BatchBuilder:
             task=source.task,
             rows=rows,
             sides=sides_U.tolist(),
-            query_B=torch.from_numpy(places[:num_queries]),
-            candidate_C=torch.from_numpy(places[num_queries:]),
+            query_B=torch.from_numpy(indices[:num_queries]),
+            candidate_C=torch.from_numpy(indices[num_queries:]),
             query_ids_B=torch.from_numpy(np.array(planned.queries_R)),
             candidate_ids_C=torch.from_numpy(candidates),
             negative_rows_H=torch.from_numpy(negative_rows),
@@ -239,8 +239,8 @@ class BatchBuilder:
             sizes_W=sizes_W,
         )
 
-    def _no_negatives(self, task: str, query: int, hard_negative: int) -> IntArray:
-        """Return what must not count as a negative of a query in one pair: itself, too."""
+    def _not_negatives(self, task: str, query: int, hard_negative: int) -> IntArray:
+        """Return the text rows that must not count as negatives of a query, itself included."""
         lists = [self._known[task][query]]
         for other, known in self._known.items():
             if other != task and (ids := known.get(query)) is not None:
@@ -250,7 +250,7 @@ class BatchBuilder:
     def _views(
         self, view: ViewName, ids_U: IntArray, sides_U: IntArray, epochs_U: IntArray
     ) -> list[IntArray]:
-        """Return the tokens of the view that stands on each side of a text."""
+        """Return the tokens of each text's view for its side."""
         rows = []
         for row, side, epoch in zip(ids_U, sides_U, epochs_U, strict=True):
             whole = self._tokens.tokens(int(row), STORED_LENGTH)
@@ -268,7 +268,7 @@ class BatchBuilder:
 
 
 def all_known_positives(data: PreparedData) -> dict[str, KnownPositives]:
-    """Return, by task, the known positives of every query over sources and splits."""
+    """Return every query's known positives over all sources and splits, by task."""
     files = [*data.pairs("train"), *data.pairs("dev")]
     tasks = {file.task for file in files}
     return {task: known_positives([f for f in files if f.task == task]) for task in tasks}

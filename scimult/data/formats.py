@@ -1,6 +1,6 @@
-"""Tells what a file is that stands where JSON lines are meant, and which command reads it.
+"""Recognise files given in place of JSON lines, and name the command that reads them.
 
-One place for everything that reads JSON lines: search, tag, encode, prepare, evaluate.
+Shared by everything that reads JSON lines: search, tag, encode, prepare, evaluate.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from scimult.errors import DataError
 HEAD_BYTES = 1 << 16
 _BLOCK = 1 << 16
 _SPACE = re.compile(r"\s*")
-# After an element: a comma and what follows, or the bracket that closes the array.
+# After an element: a comma before the next one, or the closing bracket.
 _AFTER = re.compile(r"\s*(?:,\s*(?=\S)|(?=\]))")
-# What stands before the objects of a JSON file that is no JSON lines.
+# Text before the objects of JSON files other than JSON lines.
 ARRAY = re.compile(r"\s*\[(?=\s*(?:\{|\]|\Z))")
 OPENALEX_PAGE = re.compile(r'\s*\{\s*"meta"\s*:\s*\{.*?"results"\s*:\s*\[', re.DOTALL)
-# Crossref: an answer to a query, or a file of its yearly dump.
+# Crossref: a query's response, or a file of the yearly dump.
 CROSSREF_PAGE = re.compile(
     r'\s*\{\s*(?:"status"\s*:.*?"message"\s*:\s*\{.*?)?"items"\s*:\s*\[', re.DOTALL
 )
-# How files that are not text start, what they are, and what to do with them.
+# Binary files: first bytes, format, and fix.
 _BINARY = {
     b"\x1f\x8b": ("gzip", "end its name in .gz"),
     b"PAR1": ("Parquet", "convert it with scimult prepare table"),
@@ -35,7 +35,7 @@ _BINARY = {
     b"\xff\xfe": ("UTF-16", "save the file as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"),
     b"\xfe\xff": ("UTF-16", "save the file as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"),
 }
-# What ``scimult prepare table`` makes papers of (``importers``), and how its names end.
+# Formats that ``scimult prepare table`` converts (``importers``), with their file names' endings.
 _IMPORTED = {
     "BibTeX": (re.compile(r"\A(?:\s*%[^\n]*\n)*\s*@\w+\s*[{(]"), ".bib"),
     "RIS": (re.compile(r"\A\s*TY  - "), ".ris"),
@@ -44,7 +44,7 @@ _IMPORTED = {
 _OTHER = {
     "a MEDLINE export": (
         re.compile(r"\A\s*PMID- "),
-        "import it into a reference manager and export CSL JSON, which is read as it is",
+        "import it into a reference manager and export CSL JSON, which is read directly",
     ),
     "a web page": (
         re.compile(r"\A\s*<(?:!doctype html|html)", re.I),
@@ -52,12 +52,12 @@ _OTHER = {
     ),
     "XML": (
         re.compile(r"\A\s*<[?!\w]"),
-        'write {"id": "1", "title": "...", "abstract": "..."} on a line for every paper',
+        'write one line per paper: {"id": "1", "title": "...", "abstract": "..."}',
     ),
 }
 _SEPARATORS = {",": (".csv", "CSV"), "\t": (".tsv", "a table (TSV)"), ";": (".csv", "CSV")}
 _COLUMN = re.compile(r"[\w .:/()#-]{1,60}")
-# Words that name our columns in other people's tables; the first column with one is meant.
+# Words that identify our columns in third-party tables; the first matching column counts.
 _COLUMN_WORDS = {
     "id": {"id", "key", "doi", "pmid", "eid"},
     "title": {"title"},
@@ -68,18 +68,16 @@ _INDEX = "abstract_inverted_index"
 
 
 def refuse_binary(path: Path, start: bytes) -> None:
-    """Refuse a file of another format as a whole: its lines would be nonsense one by one."""
+    """Raise if a file is binary: reporting its lines one by one would make no sense."""
     for mark, (what, fix) in _BINARY.items():
         if start.startswith(mark):
-            problem = f"file is not text but {what}"
-            raise DataError(problem, path=path, value=start[:8], fix=fix)
+            raise DataError(f"file is not text but {what}", path=path, value=start[:8], fix=fix)
 
 
 def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
-    """Return what stands before the objects of a JSON array; ``None`` for JSON lines.
+    """Return the pattern of a JSON file's text before its objects; ``None`` for JSON lines.
 
-    A start that is of no known format counts as JSON lines: what is wrong with a line is said
-    when it is read.
+    An unknown format counts as JSON lines: reading it reports what is wrong with each line.
 
     Parameters
     ----------
@@ -108,16 +106,16 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
                 return page
         if re.match(r'\{[ \t]*\r?\n\s*"', text):
             fix = f"jq -c . {_quoted(path)} > {_quoted(path.with_suffix('.jsonl'))}"
-            raise _foreign(path, "JSON objects over several lines each", text, fix)
+            raise _other_format(path, "JSON objects over several lines each", text, fix)
         return None
     for what, (pattern, suffix) in _IMPORTED.items():
         if pattern.match(text):
-            named, first = _named(path, suffix)
-            fix = first + _prepare_command(named, f"papers.file={_quoted(named.name)}")
-            raise _foreign(path, what, text, fix)
+            renamed, rename = _with_suffix(path, suffix)
+            fix = rename + _prepare_command(renamed, f"papers.file={_quoted(renamed.name)}")
+            raise _other_format(path, what, text, fix)
     for what, (pattern, fix) in _OTHER.items():
         if pattern.match(text):
-            raise _foreign(path, what, text, fix)
+            raise _other_format(path, what, text, fix)
     _refuse_table(path, text)
     return None
 
@@ -125,12 +123,12 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
 def read_elements(text: TextIO | PlainNumbers, opening: re.Pattern[str]) -> Iterator[Any]:
     """Yield the elements of the array that starts after ``opening``, one at a time.
 
-    Only the element that is read is held in memory, with a block of the text after it.
+    Holds one element and a block of the following text in memory.
 
     Raises
     ------
     ValueError, RecursionError
-        If the array is cut off or holds what is no JSON, or is nested too deeply.
+        If the array is cut off, is not valid JSON or is nested too deeply.
     """
     decode = json.JSONDecoder().raw_decode
     buffer = text.read(_BLOCK)
@@ -152,13 +150,13 @@ def read_elements(text: TextIO | PlainNumbers, opening: re.Pattern[str]) -> Iter
         yield value
         at = after.end()
     if opening is ARRAY and (buffer[at + 1 :].strip() or text.read(_BLOCK).strip()):
-        raise ValueError("more after the end of the array")
+        raise ValueError("extra text after the end of the array")
 
 
 class PlainNumbers:
-    """Text of a JSON file that a database wrote, ``NumberInt(2000)`` being 2000.
+    """Reads a database's JSON export, replacing ``NumberInt(2000)`` by 2000.
 
-    AMiner's DBLP network v13 is such a file. Its numbers stand on lines of their own.
+    AMiner's DBLP network v13 is such a file. Its numbers are on lines of their own.
     """
 
     MARK = b"NumberInt("
@@ -173,29 +171,29 @@ class PlainNumbers:
 
 
 def restore_abstract(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a work of OpenAlex with its abstract in words; any other record as it is.
+    """Return a record, with the abstract restored from OpenAlex's inverted index if it has one.
 
-    OpenAlex gives the places of every word: ``{"of": [1, 5], ...}``.
+    The index lists the positions of every word: ``{"of": [1, 5], ...}``.
     """
     index = fields.get(_INDEX)
     if not isinstance(index, dict) or fields.get("abstract") is not None:
         return fields
     try:
-        abstract = words_in_place(index)
+        abstract = text_of_index(index)
     except TypeError:
         return fields
     rest = {name: value for name, value in fields.items() if name != _INDEX}
     return {**rest, "abstract": abstract}
 
 
-def words_in_place(index: dict[str, list[int]]) -> str:
-    """Return the text of an inverted index: each word with its places."""
-    places = sorted((place, word) for word, positions in index.items() for place in positions)
-    return " ".join(word for _, word in places)
+def text_of_index(index: dict[str, list[int]]) -> str:
+    """Return the text of an inverted index, which lists the positions of each word."""
+    words = sorted((at, word) for word, positions in index.items() for at in positions)
+    return " ".join(word for _, word in words)
 
 
 def _refuse_table(path: Path, text: str) -> None:
-    """Refuse a table: its first line is names of columns, and the next has as many values."""
+    """Raise if the first line has column names and the second no more values than that."""
     lines = [line for line in text.splitlines()[:2] if line.strip()]
     for separator, (suffix, what) in _SEPARATORS.items():
         try:
@@ -216,40 +214,40 @@ def _refuse_table(path: Path, text: str) -> None:
 
 
 def _table_command(path: Path, suffix: str, names: Sequence[str]) -> str:
-    named, first = _named(path, suffix)
+    renamed, rename = _with_suffix(path, suffix)
     if "title" not in names and "name" in names:
-        files = f"papers.file=PAPERS labels.file={_quoted(named.name)}"
+        files = f"papers.file=PAPERS labels.file={_quoted(renamed.name)}"
     else:
-        files = f"papers.file={_quoted(named.name)}{_columns(names)}"
-    return first + _prepare_command(named, files)
+        files = f"papers.file={_quoted(renamed.name)}{_column_options(names)}"
+    return rename + _prepare_command(renamed, files)
 
 
-def _named(path: Path, suffix: str) -> tuple[Path, str]:
-    """Return a path with the name that its format should have, and what says to rename it."""
+def _with_suffix(path: Path, suffix: str) -> tuple[Path, str]:
+    """Return a path with its format's suffix, and the instruction to rename it if needed."""
     plain = path.with_name(path.name.removesuffix(".gz"))
-    named = path if plain.suffix == suffix else path.with_suffix(suffix)
-    return named, "" if named == path else f"call it {named.name}; "
+    renamed = path if plain.suffix == suffix else path.with_suffix(suffix)
+    return renamed, "" if renamed == path else f"rename it to {renamed.name}; "
 
 
 def _prepare_command(path: Path, files: str) -> str:
-    """Return the command that makes papers of a file, and what to name after it."""
+    """Return the command that converts a file to papers, and the folder to use after it."""
     raw = path.with_name(f"{path.name.partition('.')[0]}.raw")
-    folder, out, made = _quoted(path.parent), _quoted(raw), _quoted(raw / "table")
-    return f"scimult prepare table --input {folder} --raw {out} {files}, then name {made}"
+    folder, out, result = _quoted(path.parent), _quoted(raw), _quoted(raw / "table")
+    return f"scimult prepare table --input {folder} --raw {out} {files}, then use {result}"
 
 
-def _columns(names: Sequence[str]) -> str:
-    """Return the options that say what our columns are called in this table."""
+def _column_options(names: Sequence[str]) -> str:
+    """Return the options that map this table's columns to ours."""
     options = []
-    for ours, others in _COLUMN_WORDS.items():
-        alike = [name for name in names if others & set(name.casefold().split())]
-        if ours not in names and (alike or ours != "abstract"):
-            option = f"papers.columns.{ours}={alike[0] if alike else 'COLUMN'}"
+    for ours, words in _COLUMN_WORDS.items():
+        matches = [name for name in names if words & set(name.casefold().split())]
+        if ours not in names and (matches or ours != "abstract"):
+            option = f"papers.columns.{ours}={matches[0] if matches else 'COLUMN'}"
             options.append(f" {_quoted(option)}")
     return "".join(options)
 
 
-def _foreign(path: Path, what: str, text: str, fix: str) -> DataError:
+def _other_format(path: Path, what: str, text: str, fix: str) -> DataError:
     problem = f"expected JSON lines, this is {what}"
     return DataError(problem, path=path, value=text.splitlines()[0][:60], fix=fix)
 

@@ -1,4 +1,4 @@
-"""Judged pairs, a row each, in every layout that public files have them in."""
+"""Read relevance judgments, one per row, in every public layout."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from scimult.data.lines import Record, Rejects, read_jsonl, read_lines
 from scimult.data.rows import read_delimited
 
 QUERY, PAPER, SCORE = "query-id", "paper-id", "score"
-"""What the fields of a judgment are called, whatever the file calls them."""
+"""Field names of a judgment, whatever the file calls them."""
 TABLE = {QUERY: "query-id", PAPER: "corpus-id", SCORE: "score"}
 LINES = {QUERY: "query_id", PAPER: "cand_id", SCORE: "score"}
-# Tables without a header, by their number of values: BEIR's own, and TREC's.
+# Headerless tables by their number of columns: BEIR's and TREC's.
 HEADERLESS = {
     3: ("query-id", "corpus-id", "score"),
     4: ("query-id", "iteration", "corpus-id", "score"),
@@ -23,15 +23,15 @@ HEADERLESS = {
 def read_judgments(path: Path, rejects: Rejects) -> Iterator[Record]:
     """Yield ``query-id``, ``paper-id`` and ``score`` of every judged pair.
 
-    ``.jsonl`` has ``query_id``, ``cand_id`` and ``score`` (SciRepEval). ``.qrel`` has lines of four
-    values, split at spaces (SciDocs, as TREC: query, iteration, document, relevance). Any other is
-    a table: BEIR's has a header, and without one three values are taken for BEIR's and four, split
-    at tabs or spaces, for TREC's.
+    ``.jsonl`` has ``query_id``, ``cand_id`` and ``score`` (SciRepEval). ``.qrel`` has four
+    space-separated values (SciDocs, in TREC's order: query, iteration, document, relevance).
+    Anything else is a table: BEIR's with a header, or else three columns in BEIR's order or four,
+    split at tabs or spaces, in TREC's.
 
     Raises
     ------
     DataError
-        If the file does not exist or lacks a column; and, through ``rejects``, at a bad row.
+        If the file does not exist or lacks a column; and, through ``rejects``, for a bad row.
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".jsonl"):
@@ -45,7 +45,7 @@ def read_judgments(path: Path, rejects: Rejects) -> Iterator[Record]:
 
 
 def grade_of(record: Record) -> int:
-    """Return the score of a pair as a grade.
+    """Return the score of a pair as an integer grade.
 
     Raises
     ------
@@ -56,27 +56,27 @@ def grade_of(record: Record) -> int:
     if not isinstance(score, float):
         return record.integer(SCORE)
     if not score.is_integer():
-        raise record.error("field 'score' is not whole", value=score, fix="grade in whole numbers")
+        raise record.error("field 'score' is not whole", value=score, fix="use whole numbers")
     return int(score)
 
 
 def _renamed(
     rows: Iterator[Record], columns: Mapping[str, str], rejects: Rejects
 ) -> Iterator[Record]:
-    """Yield the rows with our names of the fields; a row may lack the score alone."""
+    """Yield the rows with our field names; only the score may be missing."""
     for row in rows:
         fields = {new: row.fields[old] for new, old in columns.items() if old in row.fields}
-        lacking = [columns[new] for new in (QUERY, PAPER) if new not in fields]
-        if lacking:
-            fix = f"add {lacking[0]!r}, or leave the record out with --skip-bad"
-            error = row.error(f"missing field {lacking[0]!r}", value=list(row.fields), fix=fix)
+        missing = [columns[new] for new in (QUERY, PAPER) if new not in fields]
+        if missing:
+            fix = f"add {missing[0]!r}, or leave the record out with --skip-bad"
+            error = row.error(f"missing field {missing[0]!r}", value=list(row.fields), fix=fix)
             rejects.reject(error)
             continue
         yield Record(row.path, row.line, fields)
 
 
 def _layout(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Return what separates the values of a table, and its columns if it has no header."""
+    """Return the separator of a table, and its columns if it has no header."""
     first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
     separator = "\t" if "\t" in first else " "
     values = first.split(separator)

@@ -1,4 +1,4 @@
-"""Input files line by line, with errors that name file, line, value and fix."""
+"""Read input files line by line; errors name file, line, value and fix."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ T = TypeVar("T")
 
 EXAMPLES_PER_REASON = 3
 CUT_OFF = (EOFError, zlib.error, gzip.BadGzipFile)
-"""What reading a gzip file raises that is cut off or damaged."""
+"""Exceptions from reading a gzip file that is cut off or damaged."""
 
 
 class Rejects:
-    """What was left out of the input, by reason.
+    """Collects rejected records by reason.
 
     Parameters
     ----------
     skip_bad : bool
-        Without it the first bad record ends the work.
+        Collect bad records instead of raising at the first.
     log : path, optional
-        JSON lines file that gets every rejected record: reason, file, line and value.
+        JSON lines file for every rejected record: reason, file, line and value.
     """
 
     def __init__(self, skip_bad: bool = False, log: Path | None = None) -> None:
@@ -49,13 +49,7 @@ class Rejects:
         self.examples: dict[str, list[str]] = {}
 
     def reject(self, error: DataError) -> None:
-        """Count ``error`` under its problem, or raise it.
-
-        Raises
-        ------
-        DataError
-            The error itself, unless bad records are to be skipped.
-        """
+        """Count ``error`` under its problem; raise it unless bad records are skipped."""
         if not self.skip_bad:
             raise error
         self.counts[error.problem] += 1
@@ -75,11 +69,11 @@ class Rejects:
     def refuse(
         self, problem: str, path: Path, line: int | None = None, *, value: Any = None, fix: str
     ) -> None:
-        """Reject what stands at a place of a file; see ``reject``."""
+        """Reject a record with a new error; see ``reject``."""
         self.reject(DataError(problem, path=path, line=line, value=value, fix=fix))
 
     def keep(self, records: Iterable[Record], parse: Callable[[Record], T]) -> Iterator[T]:
-        """Yield ``parse(record)`` for the good records; reject those on which it raises."""
+        """Yield ``parse(record)`` for each record; reject those that it refuses."""
         for record in records:
             try:
                 parsed = parse(record)
@@ -89,18 +83,17 @@ class Rejects:
                 yield parsed
 
     def because(self) -> str:
-        """Return what was left out as the end of a problem: each reason with its first place."""
+        """Return the rejects as a suffix for a problem: each reason's count and first example."""
         if not self.counts:
             return ""
-        places = {
-            reason: messages[0].partition(". Fix: ")[0]
-            for reason, messages in self.examples.items()
-        }
-        reasons = [f"{n:,} as in {places[reason]}" for reason, n in self.counts.most_common()]
+        reasons = [
+            f"{count:,} as in {self.examples[reason][0].partition('. Fix: ')[0]}"
+            for reason, count in self.counts.most_common()
+        ]
         return f"; left out: {', '.join(reasons)}"
 
     def summary(self) -> str:
-        """Return one line per reason with its count and first examples; empty if none."""
+        """Return each reason's count and first examples, a line each; empty if none."""
         lines = []
         for reason, count in self.counts.most_common():
             lines.append(f"left out {count:,}: {reason}")
@@ -110,7 +103,7 @@ class Rejects:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One object of a JSON lines file or one row of a table, and where it stands."""
+    """One object of a JSON lines file or one row of a table, with its location."""
 
     path: Path
     line: int
@@ -121,12 +114,12 @@ class Record:
         return DataError(problem, path=self.path, line=self.line, value=value, fix=fix)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a string field; an absent or null one gives ``default`` if that is set.
+        """Return a string field; ``default``, if given, replaces a missing or null one.
 
         Raises
         ------
         DataError
-            If the field is missing, not a string, or holds half a surrogate pair.
+            If the field is missing, not a string, or holds a lone surrogate.
         """
         value = self._value(name, default)
         if not isinstance(value, str):
@@ -135,7 +128,7 @@ class Record:
         return value
 
     def identifier(self, name: str) -> str:
-        """Return a non-empty id; an integer is taken as its decimal digits.
+        """Return a non-empty id; an integer becomes its decimal digits.
 
         Raises
         ------
@@ -157,7 +150,7 @@ class Record:
         ------
         DataError
             If the field is missing (and has no default), not a list of strings, or one of
-            them holds half a surrogate pair.
+            them holds a lone surrogate.
         """
         value = self._value(name, default)
         if not isinstance(value, Sequence) or isinstance(value, str):
@@ -169,7 +162,7 @@ class Record:
         return list(value)
 
     def identifiers(self, name: str) -> list[str]:
-        """Return a list of ids; an integer is taken as its decimal digits, null as an empty list.
+        """Return a list of ids; an integer becomes its decimal digits, null an empty list.
 
         Raises
         ------
@@ -182,12 +175,12 @@ class Record:
         return Record(self.path, self.line, {name: values}).strings(name, ())
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Return an integer field; in a table its decimal digits.
+        """Return an integer field, parsed from its decimal digits in a table.
 
         Raises
         ------
         DataError
-            If the field is missing (and has no default) or not an integer of 64 bits.
+            If the field is missing (and has no default) or not a 64-bit integer.
         """
         value = self._value(name, default)
         if isinstance(value, str):
@@ -198,11 +191,11 @@ class Record:
         if not isinstance(value, int) or isinstance(value, bool):
             raise self._wrong_type(name, "an integer", value)
         if not -(2**63) <= value < 2**63:
-            raise self._wrong_type(name, "an integer of 64 bits", value)
+            raise self._wrong_type(name, "a 64-bit integer", value)
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Return a number field; in a table its decimal form.
+        """Return a number field, parsed from its decimal form in a table.
 
         Raises
         ------
@@ -251,16 +244,16 @@ class Record:
 def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> Iterator[Record]:
     """Yield the objects of a JSON lines file; ``.gz`` is decompressed, blank lines are skipped.
 
-    One JSON array of objects is read too, and so is a page of OpenAlex; ``Record.line`` is then
-    the number of the element. With ``arrays`` a line may be an array, whose items become the
-    fields ``"0"``, ``"1"``, ...
+    Also reads a JSON array of objects, or a page of OpenAlex or Crossref; ``Record.line`` is then
+    the element's number. With ``arrays`` a line may be an array, whose items become the fields
+    ``"0"``, ``"1"``, ...
 
     Raises
     ------
     DataError
-        If the file does not exist, or is CSV, BibTeX or the like, with the command that reads
-        it; and, through ``rejects``, if it is empty or cut off, or a line is not UTF-8, not JSON
-        or not an object.
+        If the file does not exist, or is CSV, BibTeX or the like (the message has the command
+        that reads it); and, through ``rejects``, if it is empty or cut off, or a line is not
+        UTF-8, not JSON or not an object.
     """
     path = Path(path)
     opening = None if arrays else find_objects(path)
@@ -291,7 +284,7 @@ def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> I
 
 
 def find_objects(path: Path) -> re.Pattern[str] | None:
-    """Return what stands before the objects of a JSON array; see ``formats.json_form``.
+    """Return the pattern of a JSON file's text before its objects; see ``formats.json_form``.
 
     Raises
     ------
@@ -302,18 +295,17 @@ def find_objects(path: Path) -> re.Pattern[str] | None:
         with open_binary(path) as file:
             start = file.read(HEAD_BYTES)
     except (EOFError, zlib.error, OSError):
-        return None  # said when it is read
+        return None  # reading it reports the problem
     return json_form(path, start)
 
 
 def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> Iterator[Record]:
-    """Yield the objects of a JSON array."""
     number = 0
     try:
         with open_binary(path) as file:
-            calls = PlainNumbers.MARK in file.peek(HEAD_BYTES)
+            has_number_calls = PlainNumbers.MARK in file.peek(HEAD_BYTES)
             text = io.TextIOWrapper(file, encoding="utf-8-sig")
-            elements = read_elements(PlainNumbers(text) if calls else text, opening)
+            elements = read_elements(PlainNumbers(text) if has_number_calls else text, opening)
             for number, value in enumerate(elements, start=1):
                 if isinstance(value, dict):
                     yield Record(path, number, restore_abstract(value))
@@ -334,7 +326,7 @@ def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> It
 def read_lines(
     path: Path, rejects: Rejects, *, keep_blank: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of every line that is not blank, or of every line.
+    """Yield number and text of every line, by default without blank ones.
 
     Raises
     ------
@@ -352,7 +344,7 @@ def read_lines(
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     fix = f"save the file as UTF-8 ({error.reason} at byte {error.start}), as "
-                    fix += "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW does for one of Windows"
+                    fix += "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW does for a Windows file"
                     rejects.refuse("line is not UTF-8", path, number, value=raw[:60], fix=fix)
                     continue
                 line = line.rstrip("\r\n")
@@ -383,5 +375,5 @@ def open_binary(path: Path) -> io.BufferedReader | gzip.GzipFile:
 
 
 def empty_file(path: Path) -> DataError:
-    """Return the error of a file without a record."""
+    """Return the error for a file without records."""
     return DataError("file is empty", path=path, fix="write the file again or leave it out")

@@ -1,4 +1,4 @@
-"""``manifest.json`` of a prepared folder: what went in, which files hold what, their checksums."""
+"""``manifest.json`` of a prepared folder: its configuration, contents and checksums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSION = "1"
 
 
 class _Entry(BaseModel):
-    """A part of the manifest; keys of later versions of this file are kept as they are."""
+    """A part of the manifest; unknown keys from later versions are preserved."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, protected_namespaces=())
 
@@ -33,7 +33,7 @@ class FileEntry(_Entry):
 
 
 class SourceEntry(_Entry):
-    """A source, and how much of what was read from it."""
+    """A source, and counts of what was read from it."""
 
     name: str
     namespace: str
@@ -41,10 +41,10 @@ class SourceEntry(_Entry):
 
 
 class MinedCounts(_Entry):
-    """What mining gave a pair file.
+    """Mining results of a pair file.
 
-    ``with_negatives`` groups have ``negatives`` together; ``found`` counts the finds of each
-    rule, ``drawn`` is the share of each in the negatives that training draws.
+    ``with_negatives`` groups have ``negatives`` in total; ``found`` counts each rule's candidates,
+    ``drawn`` is its share of the negatives that training draws.
     """
 
     with_negatives: int = 0
@@ -54,10 +54,10 @@ class MinedCounts(_Entry):
 
 
 class PairEntry(MinedCounts):
-    """A pair file: whose pairs, and how many.
+    """A pair file: its origin and counts.
 
-    ``queries`` are distinct ones. Neighbours name the source whose citations they come from,
-    self-supervised pairs the papers that were too short.
+    ``queries`` counts distinct ones. ``neighbours_of`` is the source whose citations gave a
+    neighbours file; ``too_short`` counts papers that self-supervision left out.
     """
 
     file: str
@@ -75,7 +75,7 @@ class PairEntry(MinedCounts):
 
     @classmethod
     def of(cls, pairs: PairFile) -> PairEntry:
-        """Return the entry of a pair file that was not mined yet."""
+        """Return the entry of a pair file that has not been mined."""
         assert pairs.part is not None
         return cls(
             file=pair_file_name(pairs.source, pairs.task, pairs.split),
@@ -91,15 +91,15 @@ class PairEntry(MinedCounts):
         )
 
     def mined(self, counts: MinedCounts) -> PairEntry:
-        """Return the entry with what mining gave."""
+        """Return the entry with mining results."""
         return self.model_copy(update=dict(counts))
 
 
 class TargetEntry(_Entry):
-    """A file of targets: whose, of what kind, of how many papers and classes.
+    """A target file: its origin, kind, and counts.
 
-    A number of a regression was ``(value - offset) / factor`` before it was scaled, or ln(1 + n)
-    of it under scale ``log``.
+    A regression is trained on ``factor * n + offset``, where n is the number read, or its
+    ln(1 + n) under scale ``log``.
     """
 
     file: str
@@ -115,7 +115,7 @@ class TargetEntry(_Entry):
 
     @classmethod
     def of(cls, targets: TargetFile, factor: float, offset: float) -> TargetEntry:
-        """Return the entry of a file of targets."""
+        """Return the entry of a target file."""
         return cls(
             file=target_file_name(targets.source, targets.task, targets.split),
             source=targets.source,
@@ -131,7 +131,7 @@ class TargetEntry(_Entry):
 
 
 class OverlapEntry(_Entry):
-    """An evaluation set: distinct texts by role, those that training has too, and how it showed."""
+    """An evaluation set: distinct texts by role, overlap with training, and how it was found."""
 
     set: str
     texts: dict[str, int]
@@ -140,7 +140,7 @@ class OverlapEntry(_Entry):
 
 
 class HygieneReport(_Entry):
-    """What cleaning counted; ``None`` where nothing was looked for."""
+    """Counts from cleaning; ``None`` for checks that did not run."""
 
     duplicates: dict[str, int] | None = None
     overlap: list[OverlapEntry] | None = None
@@ -149,30 +149,31 @@ class HygieneReport(_Entry):
 
 
 class Manifest(_Entry):
-    """What a prepared folder says of itself; see ``docs/formats.md``.
+    """The manifest of a prepared folder; see ``docs/formats.md``.
 
     Parameters
     ----------
     config : dict
         The resolved configuration of ``prepare``.
     tasks : list of Task
-        Those that some file of pairs or targets trains.
+        Tasks that some pair or target file trains.
     texts : int
-        How many there are.
+        Number of texts.
     label_rows : dict
         First row of the labels of each namespace, and the row after the last.
     sources, pairs, targets : list
-        In the order of the configuration.
+        In configuration order.
     in_neither_split : dict
-        Pairs that would show training a text of the dev split, by source and task.
+        Number of pairs left out because they would show training a text of the dev split, by
+        source and task.
     hygiene : HygieneReport
         Empty if nothing was cleaned.
     rejects : dict
-        Bad records that were left out, by reason.
+        Numbers of bad records left out, by reason.
     mining : dict
         The resolved configuration of the last mining; empty before the first.
     files : dict
-        Every Arrow file, by its name in the folder.
+        Every Arrow file, by its relative path.
     fingerprint : str
         Hash of ``files``: changes when texts or pairs do.
     """
@@ -194,7 +195,7 @@ class Manifest(_Entry):
 
     @field_serializer("tasks")
     def _whole(self, tasks: list[Task]) -> list[dict[str, Any]]:
-        """Write the defaults of a task too, which other versions may not share."""
+        """Include the defaults of a task, which other versions may not share."""
         return [task.model_dump(mode="json") for task in tasks]
 
     @classmethod
@@ -222,9 +223,9 @@ class Manifest(_Entry):
             raise DataError(problem, path=path, fix="run scimult prepare again") from None
 
     def write(self, folder: Path, unchanged: Collection[str] = ()) -> None:
-        """Write it, last of all files: it gets size and SHA-256 of each, and a fingerprint.
+        """Record size and SHA-256 of every file and a fingerprint, and write; call it last.
 
-        Files named as unchanged keep the SHA-256 that the manifest has, and are not read.
+        ``unchanged`` files keep their recorded SHA-256 and are not read.
         """
         known = {name: self.files[name] for name in unchanged}
         self.files = {

@@ -1,7 +1,7 @@
-"""Which hard negative of its group's pool a pair gets.
+"""Draw each pair's hard negative from its group's pool.
 
-Shape legend: G groups, P pairs, C candidates of all pools, one pool after the other, R rules,
-S different sets of rules that gave some group its candidates.
+Shape legend: G groups, P pairs, C candidates of all pools, concatenated, R rules, S distinct sets
+of rules that found a group's candidates.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from scimult.data.pairs import PairFile
 from scimult.types import IntArray
 
 NO_NEGATIVE = -1
-# Of the fitting: most rounds, when it is done, and the least weight beside the largest. A rule
-# of the least weight is drawn where no other one gave anything.
-_ROUNDS, _CLOSE, _LEAST = 1000, 1e-6, 1e-9
-# Of a file at once, where all are counted.
+# Fitting of rule weights: most rounds, tolerance, and least weight relative to the largest. A
+# rule of the least weight is drawn only where no other rule found anything.
+_MAX_ROUNDS, _TOLERANCE, _MIN_WEIGHT = 1000, 1e-6, 1e-9
+# Bounds the memory of `drawn_by_rule`.
 _GROUPS_PER_PART = 1 << 18
 
 
 class NegativeDraws:
     """Draws a hard negative for each pair of a file, uniformly from the pool or by rules.
 
-    Where the rules of mining have shares, a draw takes a rule first, then one of its candidates,
-    uniformly. The shares are those of all draws of the file: as many groups have no candidate of
-    some rule, the others draw it more often, as far as that goes.
+    If the mining rules have shares, a draw picks a rule, then one of its candidates uniformly.
+    Shares apply to all draws of the file: since many groups have no candidate from some rule,
+    other groups draw from it more often, as far as possible.
     """
 
     def __init__(self, pairs: PairFile) -> None:
@@ -43,46 +43,46 @@ class NegativeDraws:
         has_any = counts_P > 0
         first, last = first_P[has_any], (first_P + counts_P)[has_any] - 1
         if self._ends_C is None:
-            places = first + (chances_P * counts_P).astype(np.int64)[has_any]
+            indices = first + (chances_P * counts_P).astype(np.int64)[has_any]
         else:
             starts = np.where(first > 0, self._ends_C[first - 1], 0.0)
-            aims = starts + chances_P[has_any] * (self._ends_C[last] - starts)
-            # A sum of millions of weights is rounded: keep within the pool.
-            places = np.searchsorted(self._ends_C, aims, side="right").clip(first, last)
-        rows_P[has_any] = self._negatives.values[places]
+            points = starts + chances_P[has_any] * (self._ends_C[last] - starts)
+            # The cumulative sum has rounding errors: stay within the pool.
+            indices = np.searchsorted(self._ends_C, points, side="right").clip(first, last)
+        rows_P[has_any] = self._negatives.values[indices]
         return rows_P
 
 
 def draw_weights(pairs: PairFile) -> NDArray[np.float64]:
-    """Return the chance of each candidate to be drawn for a pair of its group, shape ``(C,)``.
+    """Return each candidate's probability of being drawn for a pair of its group, shape ``(C,)``.
 
-    A candidate that several rules gave adds up what each of them gives it.
+    A candidate found by several rules gets the sum of their contributions.
     """
     return _chances(pairs, _rule_weights(pairs) if pairs.shares else None)
 
 
 def _chances(pairs: PairFile, weights_R: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """Return the chance of each candidate, given the weights of rules; without any, uniform."""
+    """Return each candidate's probability, given the rules' weights; uniform without any."""
     owners_C = pairs.negatives.owners
     if weights_R is None:
         uniform_C: NDArray[np.float64] = 1.0 / pairs.negatives.lengths[owners_C]
         return uniform_C
     weights_C = np.zeros(len(owners_C), dtype=np.float64)
     totals_G = np.zeros(len(pairs))
-    for place, weight in enumerate(weights_R):
-        given_C = gives(pairs, place)
-        counts_G = np.bincount(owners_C[given_C], minlength=len(pairs))
-        weights_C[given_C] += weight / counts_G[owners_C[given_C]]
+    for rule, weight in enumerate(weights_R):
+        found_C = found_by_rule(pairs, rule)
+        counts_G = np.bincount(owners_C[found_C], minlength=len(pairs))
+        weights_C[found_C] += weight / counts_G[owners_C[found_C]]
         totals_G += weight * (counts_G > 0)
     weights_C /= totals_G[owners_C]
     return weights_C
 
 
 def _rule_weights(pairs: PairFile) -> NDArray[np.float64]:
-    """Return weights such that rules drawn by them, where they gave any, have their shares.
+    """Return rule weights whose draws reproduce the rules' shares.
 
-    By iterative proportional fitting (Deming and Stephan, 1940) over the sets of rules that
-    groups have candidates of. Shares that no weights give are approached.
+    Fitted by iterative proportional fitting (Deming and Stephan, 1940) over the sets of rules
+    that found a group's candidates. Unattainable shares are approximated.
     """
     assert pairs.found_by is not None
     filled = np.flatnonzero(pairs.negatives.lengths)
@@ -92,24 +92,24 @@ def _rule_weights(pairs: PairFile) -> NDArray[np.float64]:
     sets_S, set_G = np.unique(sets_G, return_inverse=True)
     pairs_S = np.bincount(set_G, weights=pairs.positives.lengths[filled])
     has_SR = (sets_S[:, None].astype(np.int64) >> np.arange(len(pairs.shares))) & 1
-    asked_R = np.array(pairs.shares) * has_SR.any(axis=0)
-    asked_R /= asked_R.sum()
-    weights_R: NDArray[np.float64] = asked_R.copy()
-    for _ in range(_ROUNDS):
+    target_R = np.array(pairs.shares) * has_SR.any(axis=0)
+    target_R /= target_R.sum()
+    weights_R: NDArray[np.float64] = target_R.copy()
+    for _ in range(_MAX_ROUNDS):
         chances_SR = has_SR * weights_R / (has_SR @ weights_R)[:, None]
         shares_R = pairs_S @ chances_SR / pairs_S.sum()
-        factors_R = np.divide(asked_R, shares_R, out=np.ones_like(asked_R), where=shares_R > 0)
-        if np.abs(factors_R - 1).max() < _CLOSE:
+        factors_R = np.divide(target_R, shares_R, out=np.ones_like(target_R), where=shares_R > 0)
+        if np.abs(factors_R - 1).max() < _TOLERANCE:
             break
         weights_R *= factors_R
-        weights_R = np.maximum(weights_R, _LEAST * weights_R.max() * (asked_R > 0))
+        weights_R = np.maximum(weights_R, _MIN_WEIGHT * weights_R.max() * (target_R > 0))
     return weights_R
 
 
 def drawn_by_rule(pairs: PairFile) -> dict[str, float]:
-    """Return the expected share of each rule in the negatives that training draws.
+    """Return each rule's expected share of the negatives that training draws.
 
-    Over all pairs whose pool is not empty. A negative that several rules gave counts for each.
+    Over all pairs with a non-empty pool. A negative found by several rules counts for each.
     """
     weights_R = _rule_weights(pairs) if pairs.shares else None
     draws_R = np.zeros(len(pairs.rules))
@@ -118,7 +118,7 @@ def drawn_by_rule(pairs: PairFile) -> dict[str, float]:
         part = _part(pairs, start, min(start + _GROUPS_PER_PART, len(pairs)))
         pairs_G, negatives = part.positives.lengths, part.negatives
         draws_C = _chances(part, weights_R) * pairs_G[negatives.owners]
-        draws_R += [draws_C[gives(part, place)].sum() for place in range(len(draws_R))]
+        draws_R += [draws_C[found_by_rule(part, rule)].sum() for rule in range(len(draws_R))]
         total += int(pairs_G[negatives.lengths > 0].sum())
     return {
         rule: draws / max(total, 1)
@@ -127,7 +127,7 @@ def drawn_by_rule(pairs: PairFile) -> dict[str, float]:
 
 
 def _part(pairs: PairFile, start: int, stop: int) -> PairFile:
-    """Return some groups of a file."""
+    """Return groups ``start`` to ``stop`` of a file."""
     assert pairs.found_by is not None
     first, last = pairs.negatives.offsets[[start, stop]]
     return replace(
@@ -140,9 +140,9 @@ def _part(pairs: PairFile, start: int, stop: int) -> PairFile:
     )
 
 
-def gives(pairs: PairFile, rule: int) -> NDArray[np.bool_]:
-    """Return which candidates the rule at this place gave, shape ``(C,)``."""
+def found_by_rule(pairs: PairFile, rule: int) -> NDArray[np.bool_]:
+    """Return which candidates rule number ``rule`` found, shape ``(C,)``."""
     assert pairs.found_by is not None
     bit = pairs.found_by.dtype.type(1 << rule)
-    given_C: NDArray[np.bool_] = (pairs.found_by & bit) != 0
-    return given_C
+    found_C: NDArray[np.bool_] = (pairs.found_by & bit) != 0
+    return found_C

@@ -1,7 +1,7 @@
-"""Endless streams of a source's pairs or targets, and how they are cut into micro-batches.
+"""Endless streams of a source's pairs or targets, cut into micro-batches.
 
-A *micro-batch* is one forward-backward over all ranks. What a stream gives is a pure function of
-(seed, number of the micro-batch), and of the ranks where they have budgets of their own.
+A *micro-batch* is one forward-backward over all ranks. It is a pure function of the seed and its
+number, and of the number of ranks where each rank has its own token budget.
 
 Shape legend: P pairs of a source or of a pool, R rows of a micro-batch over all ranks, N texts.
 """
@@ -25,13 +25,13 @@ from scimult.types import IntArray
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one micro-batch: parallel arrays of text rows, -1 where none exists.
+    """Rows of one micro-batch: parallel arrays of text rows, -1 for none.
 
     A paper with a target is a query without a positive.
 
-    ``epochs_R`` counts how often the source's pairs had all been visited before. Rank ``r``
-    works on rows ``bounds[r]`` to ``bounds[r + 1]``; rows that were not divided are those of
-    one rank.
+    ``epochs_R`` is the epoch of each row: the number of complete passes over the source before
+    it. Rank ``r`` works on rows ``bounds[r]`` to ``bounds[r + 1]``; undivided rows belong to one
+    rank.
     """
 
     queries_R: IntArray
@@ -44,7 +44,7 @@ class Rows:
         return len(self.queries_R)
 
     def take(self, order: IntArray, bounds: list[int]) -> Rows:
-        """Return the rows in another order, with other bounds of ranks."""
+        """Return the rows in another order, with new bounds."""
         return Rows(
             self.queries_R[order],
             self.positives_R[order],
@@ -54,7 +54,7 @@ class Rows:
         )
 
     def tokens(self, lengths_N: IntArray, hard_negatives: bool) -> IntArray:
-        """Return the tokens of each row's texts, shape ``(R,)``, given those of every text."""
+        """Return the total tokens of each row's texts, shape ``(R,)``."""
         tokens_R = lengths_N[self.queries_R]
         for rows_R in (self.positives_R, self.negatives_R)[: 1 + hard_negatives]:
             has_one = rows_R != NO_NEGATIVE
@@ -68,12 +68,12 @@ class Rows:
 
 
 class ItemStream(ABC):
-    """An endless sequence of the pairs or targets of one file, in another order at every epoch.
+    """An endless sequence of the pairs or targets of one file, reshuffled every epoch.
 
     Parameters
     ----------
     file : PairFile or TargetFile
-        Where they come from.
+        The pairs or targets.
     seed : int
         Decides orders and draws.
     """
@@ -86,15 +86,15 @@ class ItemStream(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many an epoch has."""
+        """Return the number of items in an epoch."""
 
     @abstractmethod
     def _shuffle(self, epoch: int, rng: np.random.Generator) -> IntArray:
-        """Return the items of an epoch in its order."""
+        """Return the items of an epoch, in order."""
 
     @abstractmethod
     def _texts(self, items: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Return queries, positives and negatives of items of the epoch."""
+        """Return queries, positives and negatives of items of the current epoch."""
 
     def rows(self, start: int, count: int) -> Rows:
         """Return items ``start`` to ``start + count``."""
@@ -116,7 +116,7 @@ class ItemStream(ABC):
 
 
 class TargetStream(ItemStream):
-    """The papers of one file of targets; each epoch visits every one once."""
+    """The papers of one target file; each epoch visits every paper once."""
 
     def __len__(self) -> int:
         return len(self.file)
@@ -133,8 +133,8 @@ class TargetStream(ItemStream):
 class PairStream(ItemStream):
     """The pairs of one source.
 
-    Each epoch visits every pair once, in an order of its own, and draws one hard negative
-    per pair from the pair's group (SciMult, section 3.4), by ``(seed, epoch)``.
+    Each epoch visits every pair once, in its own order, and draws one hard negative per pair
+    from the pair's group (SciMult, section 3.4), both seeded by ``(seed, epoch)``.
 
     Parameters
     ----------
@@ -143,8 +143,8 @@ class PairStream(ItemStream):
     seed : int
         Decides orders and draws.
     per_query : int, optional
-        Most pairs of a query in an epoch (SPECTER, section 4: 5). Each query's pairs have a
-        random order; an epoch goes on where the last one stopped, and begins again at the end.
+        Most pairs of a query in an epoch (SPECTER, section 4: 5). Epochs take turns through each
+        query's pairs, in a fixed random order.
     """
 
     def __init__(self, pairs: PairFile, seed: int, per_query: int | None = None) -> None:
@@ -152,15 +152,13 @@ class PairStream(ItemStream):
         self._pairs = pairs
         self._group_P = pairs.positives.owners
         self._draws = NegativeDraws(pairs)
-        self._turns = None if per_query is None else _Turns(self._queries_P, per_query, seed)
+        self._turns = None
+        if per_query is not None:
+            self._turns = _Turns(pairs.queries[self._group_P], per_query, seed)
         self._negative_P: IntArray = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._group_P) if self._turns is None else len(self._turns)
-
-    @property
-    def _queries_P(self) -> IntArray:
-        return self._pairs.queries[self._group_P]
 
     def _shuffle(self, epoch: int, rng: np.random.Generator) -> IntArray:
         order = rng.permutation(len(self))
@@ -174,14 +172,14 @@ class PairStream(ItemStream):
 
 
 class _Turns:
-    """Which pairs of each query an epoch has, if it has at most so many."""
+    """Selects each epoch's pairs, at most ``limit`` per query."""
 
     def __init__(self, queries_P: IntArray, limit: int, seed: int) -> None:
         self._limit = limit
         chances_P = np.random.default_rng([seed, 0, 2]).random(len(queries_P))
         order = np.lexsort((chances_P, queries_P))
-        self._place_P = np.empty(len(queries_P), dtype=np.int64)
-        self._place_P[order] = rank_in_runs(queries_P[order])
+        self._position_P = np.empty(len(queries_P), dtype=np.int64)
+        self._position_P[order] = rank_in_runs(queries_P[order])
         _, query_P, counts = np.unique(queries_P, return_inverse=True, return_counts=True)
         self._count_P = counts[query_P]
         self._length = int(np.minimum(counts, limit).sum())
@@ -190,8 +188,8 @@ class _Turns:
         return self._length
 
     def pairs(self, epoch: int) -> IntArray:
-        """Return the pairs of an epoch: of each query as many, whatever the epoch."""
-        turn_P = (self._place_P - epoch * self._limit) % self._count_P
+        """Return the pairs of an epoch; every epoch has equally many of each query."""
+        turn_P = (self._position_P - epoch * self._limit) % self._count_P
         return np.flatnonzero(turn_P < self._limit)
 
 
@@ -205,33 +203,30 @@ def pair_streams(
     ConfigError
         If a source is empty, or there is none.
     """
-    empty = [file.name for file in sources if not items(file)]
+    empty = [file.name for file in sources if not item_count(file)]
     if empty or not sources:
         raise ConfigError(
             "a source has no training pairs",
             value=empty or "no source at all",
             fix="leave it out of data.sources or prepare it again",
         )
-    seeds = [np.random.SeedSequence([seed, number]) for number in range(len(sources))]
-    return [
-        _stream(file, int(own.generate_state(1)[0]), per_query)
-        for file, own in zip(sources, seeds, strict=True)
-    ]
+    streams: list[ItemStream] = []
+    for number, file in enumerate(sources):
+        own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+        if isinstance(file, TargetFile):
+            streams.append(TargetStream(file, own_seed))
+        else:
+            streams.append(PairStream(file, own_seed, per_query))
+    return streams
 
 
-def items(file: PairFile | TargetFile) -> int:
-    """Return how many pairs, or papers with targets, a file has."""
+def item_count(file: PairFile | TargetFile) -> int:
+    """Return the number of pairs, or of papers with targets, in a file."""
     return len(file) if isinstance(file, TargetFile) else len(file.positives.values)
 
 
-def _stream(file: PairFile | TargetFile, seed: int, per_query: int | None) -> ItemStream:
-    if isinstance(file, TargetFile):
-        return TargetStream(file, seed)
-    return PairStream(file, seed, per_query)
-
-
 class FixedMicroBatches:
-    """Micro-batches of always as many pairs."""
+    """Micro-batches of a fixed number of pairs."""
 
     def __init__(self, stream: ItemStream, rows: int) -> None:
         self._stream, self._rows = stream, rows
@@ -241,7 +236,7 @@ class FixedMicroBatches:
 
     @property
     def micro_batches_per_epoch(self) -> float:
-        """Micro-batches in which every pair comes once; two epochs may share the last one."""
+        """Micro-batches per epoch; two epochs may share one."""
         return len(self._stream) / self._rows
 
     def micro_batch(self, number: int) -> Rows:
@@ -250,34 +245,33 @@ class FixedMicroBatches:
 
 
 class TokenMicroBatches:
-    """Micro-batches that fill a budget of tokens for each rank with pairs of similar length.
+    """Micro-batches of similar-length pairs that fill each rank's token budget.
 
-    The pairs of an epoch, in its random order, are taken in pools of about ``pool`` micro-batches.
-    Within a pool they are sorted by length, cut into micro-batches of equal tokens and dealt to the
-    ranks in turn; the micro-batches of a pool then come in random order. So a pair meets other
-    pairs at every epoch, and lengths are alike only among those that happened to share its pool.
+    An epoch's shuffled pairs are split into pools of about ``pool`` micro-batches. Each pool is
+    sorted by length, cut into micro-batches of equal tokens and dealt to the ranks in turn; the
+    micro-batches of a pool then come in random order. So a pair meets other pairs in every epoch,
+    and lengths are similar only within a random pool.
 
     Parameters
     ----------
     stream : ItemStream
         The pairs.
     lengths_N : IntArray
-        Tokens of every text, as they are encoded.
+        Encoded tokens of every text.
     max_tokens : int
-        Budget of one rank's micro-batch. A text that two pairs of a micro-batch share counts twice
-        here, though it is encoded once; a view of a text counts as the whole text, of which it is
-        a part.
+        Budget of one rank's micro-batch. A text shared by two pairs of a micro-batch counts
+        twice, though it is encoded once; a view counts as the whole text.
     ranks : int
         World size.
     pool : int
-        Micro-batches of a pool; 1 for random lengths in every micro-batch.
+        Micro-batches in a pool; 1 mixes all lengths in every micro-batch.
     hard_negatives : bool
         Whether hard negatives are encoded.
 
     Raises
     ------
     ConfigError
-        If a pair alone is beyond the budget.
+        If a single pair exceeds the budget.
     """
 
     def __init__(
@@ -296,7 +290,7 @@ class TokenMicroBatches:
         self._ranks = ranks
         self._pool = pool
         self._hard_negatives = hard_negatives
-        # First micro-batch of every epoch so far; micro-batches of the epoch that was cut last.
+        # First micro-batch of every epoch so far; then the micro-batches of one current epoch.
         self._first_of_epoch = [0]
         self._epoch = -1
         self._micro_batches: list[IntArray] = []
@@ -319,7 +313,7 @@ class TokenMicroBatches:
         self._enter(epoch)
         assert self._whole is not None
         pairs = self._micro_batches[number - self._first_of_epoch[epoch]]
-        # Sorted by length, pairs dealt in turn give every rank the same load.
+        # Pairs are sorted by length, so dealing them in turn balances the ranks.
         dealt = [pairs[rank :: self._ranks] for rank in range(self._ranks)]
         bounds = np.cumsum([0, *map(len, dealt)]).tolist()
         return self._whole.take(np.concatenate(dealt), bounds)
@@ -334,7 +328,7 @@ class TokenMicroBatches:
         for pool_P in self._pools(costs_P):
             micro_batches = self._cut(pool_P[np.argsort(costs_P[pool_P], kind="stable")], costs_P)
             self._micro_batches += [
-                micro_batches[place] for place in rng.permutation(len(micro_batches))
+                micro_batches[index] for index in rng.permutation(len(micro_batches))
             ]
         self._epoch = epoch
         if epoch == len(self._first_of_epoch) - 1:
@@ -352,13 +346,13 @@ class TokenMicroBatches:
         return costs_P
 
     def _pools(self, costs_P: IntArray) -> Iterator[IntArray]:
-        """Yield places of the epoch's pairs, in order, about ``pool`` micro-batches at a time."""
+        """Yield indices of the epoch's pairs in order, about ``pool`` micro-batches at a time."""
         tokens = self._pool * self._ranks * self._max_tokens
         pools = max(1, round(int(costs_P.sum()) / tokens))
         yield from np.array_split(np.arange(len(costs_P)), pools)
 
     def _cut(self, sorted_P: IntArray, costs_P: IntArray) -> list[IntArray]:
-        """Cut a pool into as few micro-batches of about equal tokens as the budget allows."""
+        """Cut a pool into the fewest micro-batches of about equal tokens that fit the budget."""
         totals_P = np.cumsum(costs_P[sorted_P])
         count = max(1, -(-int(totals_P[-1]) // (self._ranks * self._max_tokens)))
         while True:

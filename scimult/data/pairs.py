@@ -1,4 +1,4 @@
-"""Pair files: which candidates are positive and which are hard negatives of a query."""
+"""Pair files: positives and hard negatives of each query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scimult.data.views import ViewName
 from scimult.types import IntArray
 
 Split = Literal["train", "dev"]
-# What the pairs were made of: a file of the source, its papers alone, or its citation graph.
+# Origin of the pairs: a file of the source, its papers alone, or its citation graph.
 PairPart = Literal["labels", "citations", "links", "queries", "views", "neighbours"]
 SPLITS: tuple[Split, ...] = ("train", "dev")
 VERSION = "1"
@@ -31,11 +31,10 @@ RuleBits: TypeAlias = NDArray[np.unsignedinteger[Any]]
 class PairFile:
     """Groups of one source and split. All integers are rows of the text store.
 
-    Group ``i`` says: any of ``positives[i]`` may be trained as a positive of query
-    ``queries[i]`` together with any of ``negatives[i]`` as its hard negative.
-    Classification and search have one group per query; link prediction has one per
-    (query, positive), because its negatives depend on the positive (SciMult, section 3.4). So
-    has every source whose data bring hard negatives for single pairs.
+    In group ``i``, training may combine any of ``positives[i]`` as a positive of query
+    ``queries[i]`` with any of ``negatives[i]`` as its hard negative. Classification and search
+    have one group per query. Link prediction has one per (query, positive), because its negatives
+    depend on the positive (SciMult, section 3.4), as do sources with hard negatives per pair.
 
     Parameters
     ----------
@@ -44,22 +43,22 @@ class PairFile:
     queries : IntArray
         Query of each group, shape ``(G,)``.
     positives, negatives : Ragged
-        ``G`` lists each; ``negatives`` are empty where mining found none.
+        ``G`` lists each; a list of ``negatives`` is empty if mining found none.
     unsampled : Ragged, optional
         True positives that down-sampling left out: never drawn, but known.
     view : str, optional
         For self-supervision: each query is its own positive, cut in two ways (``data/views.py``).
     rules : tuple of str
-        The rules of mining that gave the negatives; empty if that is not known.
+        Mining rules that found the negatives; empty if unknown.
     found_by : RuleBits, optional
-        For each of ``negatives.values``: bit ``i`` is set if ``rules[i]`` gave it.
+        For each of ``negatives.values``: bit ``i`` is set if ``rules[i]`` found it.
     shares : tuple of float
-        How often each rule gives a drawn negative, relative to the others; empty where every
-        negative of a group is drawn as often as any other.
+        Relative frequency of each rule among drawn negatives; empty if the negatives of a group
+        are drawn uniformly.
     namespace : str
-        Of the ids of its papers. This and ``part`` stand in the manifest, not in the file.
+        Namespace of the paper ids. This and ``part`` come from the manifest, not the file.
     part : PairPart, optional
-        What the pairs were made of.
+        Origin of the pairs.
     """
 
     source: str
@@ -94,13 +93,13 @@ class PairFile:
         return f"{self.source}.{self.task}"
 
     def without_negatives(self) -> PairFile:
-        """Return the same pairs, none of which has a hard negative."""
+        """Return the same pairs without hard negatives."""
         none = Ragged.empty(len(self))
         return replace(self, negatives=none, rules=(), found_by=None, shares=())
 
 
 class KnownPositives(Mapping[int, IntArray]):
-    """Query row to the sorted, unique rows of all its known positives."""
+    """Maps a query row to the sorted, unique rows of its known positives."""
 
     def __init__(self, queries: IntArray, positives: IntArray) -> None:
         self._queries, inverse = np.unique(queries, return_inverse=True)
@@ -122,8 +121,7 @@ class KnownPositives(Mapping[int, IntArray]):
 def known_positives(files: Sequence[PairFile]) -> KnownPositives:
     """Return the union of the positives of each query over all groups of ``files``.
 
-    Down-sampled positives are included: they are as true as the others and must not be
-    taken for negatives.
+    Includes positives left out by down-sampling: they must not serve as negatives either.
     """
     queries, positives = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for file in files:
@@ -134,12 +132,12 @@ def known_positives(files: Sequence[PairFile]) -> KnownPositives:
 
 
 def pair_file_name(source: str, task: str, split: str) -> str:
-    """Return where a pair file stands, relative to its prepared folder."""
+    """Return the path of a pair file, relative to its prepared folder."""
     return f"pairs/{source}.{task}.{split}.arrow"
 
 
 def positives_hash(pairs: PairFile) -> str:
-    """Return a hash of queries and positives: of all but what mining adds."""
+    """Return a hash of queries and positives: everything but mined data."""
     digest = hashlib.sha256()
     lists = (pairs.positives, pairs.unsampled)
     for array in (pairs.queries, *(a for one in lists for a in (one.offsets, one.values))):
@@ -172,7 +170,7 @@ def read_pairs(path: Path | str) -> PairFile:
     Raises
     ------
     DataError
-        If it is absent, damaged or of another format version.
+        If it is missing, damaged or of another format version.
     """
     table = open_arrow(Path(path), "pairs", VERSION).combine_chunks()
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}

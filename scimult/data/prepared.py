@@ -27,7 +27,6 @@ PREPARED = FolderKind(
     lambda folder: (folder / MANIFEST_FILE).is_file() and (folder / TEXTS_FILE).is_file(),
 )
 
-
 TOKENS = "tokens"
 ALIASES_FILE = "aliases.arrow"
 HELD_OUT_FILE = "held_out.arrow"
@@ -35,7 +34,7 @@ TRIPLES_FILE = "triples.arrow"
 
 
 class PreparedData:
-    """What ``scimult prepare`` wrote; see ``docs/formats.md``."""
+    """The output of ``scimult prepare``; see ``docs/formats.md``."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -49,7 +48,7 @@ class PreparedData:
         Raises
         ------
         DataError
-            If it is not one, is of another version, or a file is absent or has another size.
+            If it is not one, is of another version, or a file is missing or has another size.
         """
         folder = Path(folder)
         recover_folder(folder)
@@ -58,7 +57,7 @@ class PreparedData:
             path = folder / name
             if not path.is_file() or path.stat().st_size != file.bytes:
                 raise DataError(
-                    "file is missing or was changed since it was prepared",
+                    "file is missing or has changed since it was prepared",
                     path=path,
                     fix="run scimult prepare again",
                 )
@@ -66,7 +65,7 @@ class PreparedData:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything but the tokens; changes when texts or pairs do."""
+        """Hash of everything but the tokens."""
         return self.manifest.fingerprint
 
     def row(self, identifier: str) -> int:
@@ -81,7 +80,7 @@ class PreparedData:
         return self.texts.row(identifier) if row is None else row
 
     def papers(self, namespace: str) -> IntArray:
-        """Return the rows of a namespace's papers, and of those they were merged into."""
+        """Return the rows of a namespace's papers, or of those they were merged into."""
         prefix = f"{namespace}:"
         merged = [row for name, row in self._aliases.items() if name.startswith(prefix)]
         return np.union1d(self.texts.rows_with_prefix(prefix), np.array(merged, dtype=np.int64))
@@ -100,23 +99,23 @@ class PreparedData:
         return [self.open_pairs(entry) for entry in self.manifest.pairs if entry.split == split]
 
     def targets(self, split: Split) -> list[TargetFile]:
-        """Return the files of targets of a split, one per source and task, in config order."""
+        """Return the target files of a split, one per source and task, in config order."""
         entries = (entry for entry in self.manifest.targets if entry.split == split)
         return [self.open_targets(entry) for entry in entries]
 
     def open_targets(self, entry: TargetEntry) -> TargetFile:
-        """Return one file of targets."""
+        """Return one target file."""
         return replace(read_targets(self.folder / entry.file), namespace=entry.namespace)
 
     def open_pairs(self, entry: PairEntry) -> PairFile:
-        """Return one pair file; what it is a part of stands in the manifest alone."""
+        """Return one pair file, with the namespace and part that only the manifest has."""
         pairs = read_pairs(self.folder / entry.file)
         return replace(pairs, namespace=entry.namespace, part=entry.part)
 
     def held_out(self) -> IntArray:
-        """Return the rows of the texts that the dev split keeps from training, ascending.
+        """Return the rows of texts that the dev split withholds from training, ascending.
 
-        Its queries and papers with targets always are; its other texts where the split says so.
+        Always its queries and papers with targets; its other texts if the split says so.
         """
         if (self.folder / HELD_OUT_FILE).exists():
             table = open_arrow(self.folder / HELD_OUT_FILE, "held out", "1")
@@ -126,20 +125,20 @@ class PreparedData:
         return np.unique(np.concatenate([np.empty(0, np.int64), *queries]))
 
     def teacher_scores(self) -> TeacherScores | None:
-        """Return what a teacher scored; ``None`` if the folder has no such scores."""
+        """Return the teacher's scores; ``None`` if the folder has none."""
         return read_teacher_scores(self.folder)
 
     def tokens(
         self, tokenizer: TextTokenizer, max_length: int = 512, *, workers: int = 1
     ) -> TokenStore:
-        """Return the token store of ``tokenizer``; the main rank builds it if there is none.
+        """Return the token store of ``tokenizer``; the main rank builds it if needed.
 
-        Building takes ``workers`` processes.
+        Building uses ``workers`` processes.
 
         Raises
         ------
         StorageError, DataError
-            On every rank, if building it failed on the main one.
+            On every rank, if the build failed on the main rank.
         """
         folder = self.folder / TOKENS / tokenizer.fingerprint
         problem: SciMultError | None = None
@@ -158,7 +157,7 @@ class PreparedData:
 
 
 def read_triples(folder: Path) -> IntArray:
-    """Return the triples of a folder, shape ``(T, 3)``; most folders have none."""
+    """Return the triples of a folder, shape ``(T, 3)``; most have none."""
     if not (folder / TRIPLES_FILE).exists():
         return np.empty((0, 3), np.int64)
     table = open_arrow(folder / TRIPLES_FILE, "triples", VERSION)
@@ -166,7 +165,7 @@ def read_triples(folder: Path) -> IntArray:
 
 
 def _is_usable(folder: Path, max_length: int) -> bool:
-    """Return whether a token store is there and long enough; one that is damaged raises."""
+    """Return whether a token store exists and is long enough; raise if it is damaged."""
     if not folder.exists():
         return False
     return int(read_json(folder / "meta.json")["max_length"]) >= max_length

@@ -17,9 +17,9 @@ class Ragged:
     Parameters
     ----------
     values : IntArray
-        All lists, one after the other.
+        The lists, concatenated.
     offsets : IntArray
-        List ``i`` is ``values[offsets[i]:offsets[i + 1]]``; one longer than the sequence.
+        List ``i`` is ``values[offsets[i]:offsets[i + 1]]``, shape ``(len(self) + 1,)``.
     """
 
     values: IntArray
@@ -44,7 +44,7 @@ class Ragged:
 
     @property
     def owners(self) -> IntArray:
-        """For each value, the index of the list that holds it, shape ``(len(values),)``."""
+        """For each value, the index of its list, shape ``(len(values),)``."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.lengths)
 
     def take(self, rows: IntArray) -> Ragged:
@@ -79,8 +79,7 @@ class Ragged:
         count : int
             Number of lists.
         """
-        # Sorting one combined key is several times faster than sorting by two columns, and
-        # than np.unique, which hashes.
+        # Sorting a combined key is several times faster than lexsort or np.unique.
         span = int(values.max(initial=0)) + 1
         assert values.min(initial=0) >= 0, "values are row numbers or codes"
         assert count * span < 1 << 63, "combined key would overflow"
@@ -91,7 +90,7 @@ class Ragged:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Put the lists of several sequences one after the other."""
+        """Concatenate several sequences of lists."""
         if not parts:
             return cls.empty(0)
         lengths = np.concatenate([part.lengths for part in parts])
@@ -104,14 +103,14 @@ class Ragged:
 
 
 def offsets_of(lengths: IntArray) -> IntArray:
-    """Return where lists of these lengths start, and after the last one their end."""
+    """Return the start of each list, and the end of the last one."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def rank_in_runs(sorted_values: IntArray) -> IntArray:
-    """Return 0, 1, 2, ... within every run of equal values."""
+    """Return each value's position (0, 1, 2, ...) within its run of equal values."""
     if len(sorted_values) == 0:
         return np.empty(0, dtype=np.int64)
     starts = np.flatnonzero(np.r_[True, sorted_values[1:] != sorted_values[:-1]])

@@ -1,4 +1,4 @@
-"""How often each source comes up: one share per source, from sizes or from given weights.
+"""Sampling rates: each source's share of the pairs, from sizes or given weights.
 
 Shape legend: S sources.
 """
@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scimult.data.pair_streams import items
+from scimult.data.pair_streams import item_count
 from scimult.data.pairs import PairFile
 from scimult.data.targets import TargetFile
 from scimult.errors import ConfigError, UnknownNameError
@@ -28,26 +28,26 @@ def sampling_rates(
     temperature: float = 1.0,
     sizes: Sequence[int] | None = None,
 ) -> RateArray:
-    """Return the share of the pairs for each source.
+    """Return each source's share of the pairs.
 
     Every mode gives weights to groups of sources. The sources of a group share its weight in
-    proportion to n^(1/T), with n the pairs of a source: T = 1 is proportional, T = 2 goes by
-    the square root, and a large T makes them alike (Arivazhagan et al., 2019).
+    proportion to n^(1/T), where n is the number of pairs of a source: T = 1 is proportional,
+    T = 2 uses the square root, and a large T approaches equal shares (Arivazhagan et al., 2019).
 
     Parameters
     ----------
     sources : sequence of PairFile or TargetFile
-        The sources, in order; each with pairs.
+        The sources, in order; none may be empty.
     mode : str
-        ``proportional`` and ``sequential``: one group of all. ``equal``: each source is a group
-        of weight 1. ``equal_tasks``: each task is one. ``explicit``: as given.
+        ``proportional`` and ``sequential``: one group of all sources. ``equal``: a group of
+        weight 1 per source. ``equal_tasks``: one per task. ``explicit``: as given.
     explicit : mapping
-        For ``explicit``: weights of tasks, of ``source.task``, or of sources that train one
-        task. Every source is in one group.
+        For ``explicit``: weights of tasks, of ``source.task``, or of single-task sources. Every
+        source is in exactly one group.
     temperature : float
         T, positive.
     sizes : sequence of int, optional
-        Pairs of each source that an epoch has; default: all.
+        Pairs of each source per epoch; default: all.
 
     Returns
     -------
@@ -57,20 +57,19 @@ def sampling_rates(
     Raises
     ------
     UnknownNameError, ConfigError
-        If a name is unknown or means several things, a source is in no group or in two, all
-        weights are 0, or a temperature other than 1 would change nothing: every group is one
-        of several sources.
+        If a name is unknown or ambiguous, a source is in no group or in two, all weights are 0,
+        or a temperature other than 1 would have no effect because every source is its own group.
     """
     groups = _groups(sources, mode, explicit or {})
-    alone = all(members_S.sum() == 1 for _, members_S in groups)
-    if temperature != 1 and alone and len(sources) > 1:
+    are_single = all(members_S.sum() == 1 for _, members_S in groups)
+    if temperature != 1 and are_single and len(sources) > 1:
         raise ConfigError(
-            f"with data.sampling {mode}, the sizes of these sources do not count",
+            f"data.sampling {mode} ignores the sizes of these sources",
             value=f"data.sampling_temperature {temperature:g}",
             fix="leave the temperature out, or give rates by task",
         )
     if sizes is None:
-        sizes = [items(file) for file in sources]
+        sizes = [item_count(file) for file in sources]
     sizes_S = np.array(sizes, dtype=np.float64)
     smoothed_S = sizes_S ** (1 / temperature)
     weights_S = np.zeros_like(sizes_S)
@@ -83,7 +82,7 @@ def sampling_rates(
 def _groups(
     sources: Sequence[PairFile | TargetFile], mode: SamplingMode, explicit: Mapping[str, float]
 ) -> list[tuple[float, BoolArray]]:
-    """Return weight and members of each group."""
+    """Return the weight and members of each group."""
     if mode in ("proportional", "sequential"):
         return [(1.0, np.ones(len(sources), dtype=np.bool_))]
     if mode == "equal":
@@ -92,11 +91,11 @@ def _groups(
         tasks_S = np.array([file.task for file in sources])
         return [(1.0, tasks_S == task) for task in np.unique(tasks_S)]
     groups = [(weight, _named(sources, name)) for name, weight in explicit.items()]
-    times_S = sum((members_S.astype(int) for _, members_S in groups), np.zeros(len(sources), int))
-    wrong = [file.name for file, times in zip(sources, times_S, strict=True) if times != 1]
+    count_S = sum((members_S.astype(int) for _, members_S in groups), np.zeros(len(sources), int))
+    wrong = [file.name for file, count in zip(sources, count_S, strict=True) if count != 1]
     if wrong or sum(explicit.values()) <= 0:
         raise ConfigError(
-            "data.rates must weigh every source once, itself or with its task",
+            "data.rates must give every source one weight, by its name or its task",
             value=wrong or dict(explicit),
             fix="give each source or task one weight, 0 to leave it out",
         )
@@ -104,18 +103,18 @@ def _groups(
 
 
 def _named(sources: Sequence[PairFile | TargetFile], name: str) -> BoolArray:
-    """Return which sources a name of ``data.rates`` means."""
+    """Return which sources a name in ``data.rates`` refers to."""
     of_task_S = np.array([file.task == name for file in sources])
     of_source_S = np.array([name in (file.name, file.source) for file in sources])
     members_S: BoolArray = of_task_S | of_source_S
     if not members_S.any():
         known = {part for file in sources for part in (file.source, file.name, file.task)}
         raise UnknownNameError("source or task in data.rates", name, known)
-    of_both = of_task_S.any() and of_source_S.any() and (of_task_S != of_source_S).any()
-    if of_both or (of_source_S.sum() > 1 and not of_task_S.any()):
+    is_both = of_task_S.any() and of_source_S.any() and (of_task_S != of_source_S).any()
+    if is_both or (of_source_S.sum() > 1 and not of_task_S.any()):
         names = [file.name for file, member in zip(sources, members_S, strict=True) if member]
-        what = "is a task and a source" if of_both else "trains several tasks"
+        reason = "is both a task and a source" if is_both else "trains several tasks"
         raise ConfigError(
-            f"name in data.rates {what}", value=name, fix=f"name one of {', '.join(names)}"
+            f"name in data.rates {reason}", value=name, fix=f"use one of {', '.join(names)}"
         )
     return members_S

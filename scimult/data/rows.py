@@ -1,11 +1,11 @@
-"""Rows of files by their kind: JSON lines, CSV, TSV, Parquet, big objects; in bounded memory."""
+"""Read rows of JSON lines, CSV, TSV, Parquet and big JSON objects in bounded memory."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from scimult.data.lines import (
     CUT_OFF,
@@ -27,7 +27,7 @@ KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 def read_rows(
     path: Path, rejects: Rejects, *, columns: Sequence[str] = (), header: Sequence[str] = ()
 ) -> Iterator[Record]:
-    """Yield the rows of a file; its name says of which kind it is, ``.gz`` is decompressed.
+    """Yield the rows of a file, whose kind depends on its name; ``.gz`` is decompressed.
 
     ``.jsonl``, ``.json``: an object per line, or one array of objects. ``.csv`` (commas, semicolons
     or tabs), ``.tsv`` and ``.txt`` (tabs): a table whose first line names the columns unless
@@ -39,11 +39,11 @@ def read_rows(
     path : path
         The file.
     rejects : Rejects
-        Takes the bad rows.
+        Collects bad rows.
     columns : sequence of str
-        Columns that a table must have; ignored for JSON, whose records check their own fields.
+        Required columns of a table; ignored for JSON, whose records check their own fields.
     header : sequence of str
-        Names of the columns of a table without a header line.
+        Column names of a table without a header line.
 
     Raises
     ------
@@ -61,16 +61,16 @@ def read_rows(
         yield from read_delimited(path, delimiter, rejects, columns=columns, header=header)
     else:
         fix = f"use a file that ends in {', '.join(KINDS)} (all but .parquet also with .gz)"
-        raise DataError("file is of no known kind", path=path, fix=fix)
+        raise DataError("unknown file type", path=path, fix=fix)
 
 
 def delimiter_of(path: Path) -> str:
-    """Return what separates the columns of a ``.csv`` file: commas, semicolons or tabs."""
+    """Return the delimiter of a ``.csv`` file: comma, semicolon or tab."""
     first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
     try:
         counts = {mark: len(next(csv.reader([first], delimiter=mark), [])) for mark in ",;\t"}
     except csv.Error:
-        return ","  # said when it is read
+        return ","  # reading it reports the problem
     return max(counts, key=lambda mark: counts[mark])
 
 
@@ -85,7 +85,7 @@ def read_delimited(
 ) -> Iterator[Record]:
     """Yield the rows of a delimited table; see ``read_rows``.
 
-    ``quoted=False`` takes double quotes as text, as in files that were joined with tabs.
+    ``quoted=False`` treats double quotes as text, as in files joined with tabs.
     """
     csv.field_size_limit(FIELD_LIMIT)
     lines = read_lines(path, rejects, keep_blank=True)
@@ -109,7 +109,7 @@ def read_delimited(
 def _split(
     path: Path, lines: Iterable[tuple[int, str]], delimiter: str, quoted: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the values of each row that is not blank, and the number of its last line."""
+    """Yield the last line number and the values of each row that is not blank."""
     number = 0
 
     def text() -> Iterator[str]:
@@ -118,19 +118,14 @@ def _split(
             number = at
             yield line + "\n"
 
-    table = (
-        csv.reader(text(), delimiter=delimiter)
-        if quoted
-        else csv.reader(text(), delimiter=delimiter, quoting=csv.QUOTE_NONE)
-    )
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     try:
-        for values in table:
+        for values in csv.reader(text(), delimiter=delimiter, quoting=quoting):
             if any(value.strip() for value in values):
                 yield number, values
     except csv.Error as error:
-        fix = "look for a quote that is never closed, or shorten the value"
-        problem = f"not a table: {error}"
-        raise DataError(problem, path=path, line=number, fix=fix) from error
+        fix = "look for an unclosed quote, or shorten the value"
+        raise DataError(f"not a table: {error}", path=path, line=number, fix=fix) from error
 
 
 def _check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
@@ -146,7 +141,7 @@ def _check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> 
 
 
 def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
-    """Yield the rows of a Parquet file that must have ``columns``; see ``read_rows``."""
+    """Yield the rows of a Parquet file with at least ``columns``; see ``read_rows``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -165,12 +160,12 @@ def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterat
 
 
 def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
-    """Yield name and value of every member of one big JSON object whose values are objects.
+    """Yield name and value of every member of one big JSON object of objects.
 
     Raises
     ------
     DataError
-        If the file does not exist; and, through ``rejects``, if it is not such a file.
+        If the file does not exist; and, through ``rejects``, if it is not such an object.
     """
     import ijson
 
@@ -195,7 +190,7 @@ def _undamaged(
     what: str,
     errors: tuple[type[Exception], ...],
 ) -> Iterator[T]:
-    """Yield what a file holds; reject it where it is cut off or damaged, and if it is empty."""
+    """Yield the records of a file; reject it if it is cut off, damaged or empty."""
     is_empty = True
     caught: tuple[type[Exception], ...] = (*errors, *CUT_OFF)
     try:

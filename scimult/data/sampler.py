@@ -1,7 +1,7 @@
-"""Batches are planned, not drawn by chance: a pure function of (seed, micro-batch, ranks).
+"""Plan micro-batches as a pure function of (seed, micro-batch, ranks).
 
-A *micro-batch* is one forward-backward over all ranks; without accumulation a micro-batch is a
-step. It holds pairs of one source or of several, the same ones on every rank.
+A *micro-batch* is one forward-backward over all ranks; without accumulation it is a step. It holds
+pairs of one or several sources, the same ones on every rank.
 
 Shape legend: S sources, U micro-batches.
 """
@@ -21,7 +21,7 @@ from scimult.types import IntArray
 
 @dataclass(frozen=True)
 class PlannedPart:
-    """The rows of one source in a micro-batch, over all ranks; ``source`` is its number."""
+    """The rows of source number ``source`` in a micro-batch, over all ranks."""
 
     source: int
     rows: Rows
@@ -30,8 +30,8 @@ class PlannedPart:
 class AlternatingSampler:
     """Every micro-batch holds pairs of one source, hence of one task.
 
-    A source whose micro-batches hold many pairs gets fewer of them. At the end of the plan each has
-    the nearest whole number of micro-batches to its share.
+    A source whose micro-batches hold many pairs gets fewer of them. Over the whole plan, each
+    source gets its share rounded to whole micro-batches.
 
     Parameters
     ----------
@@ -64,28 +64,26 @@ class AlternatingSampler:
             self._source_U = np.repeat(np.arange(len(streams)), shares_S)
         else:
             self._source_U = _interleave(micro_batches_S, micro_batches, seed)
-        self._uses_before_U = np.zeros(micro_batches, dtype=np.int64)
-        for number in range(len(streams)):
-            is_own_U = self._source_U == number
-            self._uses_before_U[is_own_U] = np.arange(is_own_U.sum())
+        # Number of each micro-batch within its source.
+        self._number_U = np.zeros(micro_batches, dtype=np.int64)
+        for source in range(len(streams)):
+            is_own_U = self._source_U == source
+            self._number_U[is_own_U] = np.arange(is_own_U.sum())
 
     def __len__(self) -> int:
         return len(self._source_U)
 
     def plan(self, micro_batch: int) -> list[PlannedPart]:
-        """Return the one part of a micro-batch."""
+        """Return the single part of a micro-batch."""
         source = int(self._source_U[micro_batch])
-        return [
-            PlannedPart(
-                source, self._streams[source].micro_batch(int(self._uses_before_U[micro_batch]))
-            )
-        ]
+        rows = self._streams[source].micro_batch(int(self._number_U[micro_batch]))
+        return [PlannedPart(source, rows)]
 
 
 class MixingSampler:
-    """Every micro-batch holds pairs of several sources, as many of each as its rate asks for.
+    """Every micro-batch holds pairs of several sources, in proportion to their rates.
 
-    A source's pairs so far are its rate of all pairs so far, give or take one; a source of a
+    A source's pairs so far are its rate of all pairs so far, give or take one; a source with a
     low rate is absent from some micro-batches.
 
     Parameters
@@ -122,17 +120,17 @@ class MixingSampler:
 class BalancedSampler:
     """The micro-batches of another sampler, divided over the ranks by tokens.
 
-    All ranks wait for the one with the longest texts. A part's rows are dealt by length,
-    longest first, one to each rank in turn: of every round the longest goes to the rank that
-    has the least so far. What a micro-batch holds does not change, nor by more than one how many
-    rows of a part a rank has.
+    All ranks wait for the one with the longest texts. A part's rows are dealt in rounds, longest
+    first, one row per rank; in each round the longest row goes to the rank with the fewest tokens
+    so far. The content of a micro-batch does not change, and ranks differ by at most one row per
+    part.
 
     Parameters
     ----------
     sampler : Sampler
-        Plans what a micro-batch holds.
+        Plans the content of micro-batches.
     lengths_N : IntArray
-        Tokens of every text, as they are encoded.
+        Encoded tokens of every text.
     ranks : int
         World size.
     hard_negatives : bool
@@ -165,8 +163,8 @@ class BalancedSampler:
         dealt: list[list[int]] = [[] for _ in range(self._ranks)]
         for start in range(0, len(rows), self._ranks):
             least_first = np.argsort(loads, kind="stable")
-            following = longest_first[start : start + self._ranks]
-            for rank, row in zip(least_first, following, strict=False):
+            round_rows = longest_first[start : start + self._ranks]
+            for rank, row in zip(least_first, round_rows, strict=False):
                 dealt[rank].append(int(row))
                 loads[rank] += tokens_R[row]
         bounds = np.cumsum([0, *map(len, dealt)]).tolist()
@@ -178,27 +176,26 @@ Sampler: TypeAlias = AlternatingSampler | MixingSampler | BalancedSampler
 
 
 def epoch_micro_batches(streams: Sequence[MicroBatchStream], rates: RateArray) -> float:
-    """Return how many micro-batches of an `AlternatingSampler` hold as many pairs as there are.
+    """Return how many micro-batches of an `AlternatingSampler` hold one epoch's number of pairs.
 
-    With rates in proportion to the pairs, these are the micro-batches in which every pair comes
-    once. Sources of rate 0 do not count.
+    With rates proportional to the pairs, every pair comes once. Sources of rate 0 do not count.
     """
     pairs = sum(len(stream) for stream, rate in zip(streams, rates, strict=True) if rate > 0)
     return pairs * float(_micro_batches_per_pair(streams, rates).sum())
 
 
 def _micro_batches_per_pair(streams: Sequence[MicroBatchStream], rates: RateArray) -> RateArray:
-    """Return what micro-batches a source adds to a pair of the plan, by its share of pairs."""
+    """Return each source's micro-batches per pair of the plan, weighted by its rate."""
     per_pair_S = [stream.micro_batches_per_epoch / len(stream) for stream in streams]
     micro_batches_S: RateArray = rates * np.array(per_pair_S)
     return micro_batches_S
 
 
 def _interleave(rates: RateArray, micro_batches: int, seed: int) -> IntArray:
-    """Spread the sources evenly: at every micro-batch the one that is most behind its rate.
+    """Spread the sources evenly: every micro-batch goes to the one furthest behind its rate.
 
-    A seeded jitter keeps the order free of a fixed pattern; it is bounded, so after n micro-batches
-    each source has been used ``rate * n`` times give or take a few, and less than one at the end.
+    A bounded, seeded jitter prevents a fixed pattern: after n micro-batches each source has been
+    used about ``rate * n`` times, give or take a few, and to within one at the end.
     """
     rng = np.random.default_rng([seed, 1])
     used = np.zeros(len(rates))
@@ -215,7 +212,7 @@ def _interleave(rates: RateArray, micro_batches: int, seed: int) -> IntArray:
 
 
 def share_out(rates: RateArray, rows: int, micro_batches: int) -> IntArray:
-    """Divide each micro-batch's rows over the sources by what each is behind its rate.
+    """Divide each micro-batch's rows over the sources by how far each is behind its rate.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Tokenizer files of our own, read without transformers, whose import takes a second."""
+"""Load our own tokenizer files without transformers, whose import takes a second."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 
 
 class SavedTokenizer:
-    """What `TextTokenizer` uses of a Hugging Face tokenizer, from the files that it saved.
+    """The part of a Hugging Face tokenizer's interface that `TextTokenizer` uses.
 
-    ``tokenizer.json`` of another's folder may mean less than transformers makes of it: classes put
-    their own normalizer in the place of the file's. `TextTokenizer` therefore writes down the
-    fingerprint of what it used, and trusts these files only where they give it again.
+    A third-party ``tokenizer.json`` is not enough: some transformers classes replace its
+    normalizer. `TextTokenizer` therefore saves a fingerprint of the tokenizer it used, and trusts
+    these files only if they reproduce it.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class SavedTokenizer:
     config : dict
         The content of ``tokenizer_config.json``.
     folder : Path
-        Where both are from.
+        Folder of both files.
     """
 
     def __init__(self, backend: Tokenizer, config: dict[str, Any], folder: Path) -> None:
@@ -41,19 +41,19 @@ class SavedTokenizer:
 
     @classmethod
     def find(cls, folder: Path) -> SavedTokenizer | None:
-        """Read a folder that `save_pretrained` wrote for us; None if it is another's."""
+        """Read a folder that we saved; None if it is third-party or unreadable."""
         try:
             config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
             if FINGERPRINT_KEY not in config:
                 return None
             backend = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
             return cls(backend, config, folder)
-        except Exception:  # tokenizers raises nothing narrower; transformers says what is wrong
+        except Exception:  # tokenizers raises nothing narrower; transformers will report it
             return None
 
     @property
     def recorded(self) -> object:
-        """The fingerprint that these files had when they were saved."""
+        """The fingerprint at the time of saving."""
         return self.init_kwargs[FINGERPRINT_KEY]
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""Parquet files that a conversion writes row by row, and that ``prepare`` reads as they are."""
+"""Write Parquet files row by row, for conversions whose output ``prepare`` reads directly."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PAPERS = pa.schema(
 )
 LABELS = pa.schema([(name, pa.string()) for name in ("id", "name", "definition")])
 QUERIES = pa.schema([(name, pa.string()) for name in ("id", "text")])
-# Rows are strings first, which Python holds in full, then columns, which go to disk together.
+# Rows are held as Python strings, then packed into columns, which are written together.
 _CHARACTERS = 1 << 18
 _ROWS = 4096
 _BYTES = 1 << 24
 
 
 class Shard:
-    """A Parquet file in the making; memory holds some megabytes of it. Without rows there is none.
+    """Writes a Parquet file, holding some megabytes in memory; without rows, no file.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Shard:
                 self._flush()
 
     def close(self) -> None:
-        """Write what is held, and close the file."""
+        """Write the remaining rows and close the file."""
         if self._rows or self._batches:
             self._pack()
             self._flush()

@@ -1,4 +1,4 @@
-"""Tables with a header line, split at tabs or commas: the form of citations and judgments."""
+"""Tables with a header line, split at tabs or commas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 
 FIELD_LIMIT = 1 << 24
-"""Longest value, in characters. The csv module has one limit for the whole process, too low."""
+"""Longest value, in characters; the csv module's process-wide default is too low."""
 
 
 def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
@@ -24,16 +24,16 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
     path : path
         The table.
     columns : sequence of str
-        Columns that must be there; ``"a|b"`` accepts either name and files it under ``a``.
-        Others are kept under their own name.
+        Required columns; ``"a|b"`` accepts either name and calls it ``a``. Other columns keep
+        their names.
     rejects : Rejects
-        Takes the bad rows.
+        Collects bad rows.
 
     Raises
     ------
     DataError
-        If the file does not exist or the header lacks one of ``columns``; and, through
-        ``rejects``, if it is empty or cut off, or a row has another number of values.
+        If the file does not exist or lacks one of ``columns``; and, through ``rejects``, if it is
+        empty or cut off, or a row has the wrong number of values.
     """
     path = Path(path)
     header = read_header(path, columns)
@@ -42,9 +42,8 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
         try:
             values = _split(line, separator)
         except csv.Error as error:
-            fix = "quote it, or make it shorter"
-            problem = f"line is not CSV: {error}"
-            rejects.refuse(problem, path, number, value=line, fix=fix)
+            fix = "quote the value or shorten it"
+            rejects.refuse(f"line is not CSV: {error}", path, number, value=line, fix=fix)
             continue
         if number <= first:
             continue
@@ -58,14 +57,14 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
 
 
 def read_header(path: Path, columns: Sequence[str]) -> tuple[int, list[str], str] | None:
-    """Return line and names of a table's header, and what splits its rows; see ``read_table``.
+    """Return a table's header line number, column names and separator; see ``read_table``.
 
-    ``None`` for a file without a line that can be read.
+    ``None`` if the file has no readable line.
 
     Raises
     ------
     DataError
-        If the file does not exist or the header lacks one of ``columns``.
+        If the file does not exist or lacks one of ``columns``.
     """
     csv.field_size_limit(FIELD_LIMIT)
     separator = _separator(path)
@@ -84,17 +83,17 @@ def _split(line: str, separator: str) -> list[str]:
     return next(csv.reader([line])) if separator == "," else line.split(separator)
 
 
-def _header(place: Record, names: Sequence[str], columns: Sequence[str]) -> list[str]:
+def _header(location: Record, names: Sequence[str], columns: Sequence[str]) -> list[str]:
     """Return the header with accepted alternatives renamed; raise if a column is missing."""
     header = [name.strip() for name in names]
     for column in columns:
         hits = [name for name in column.split("|") if name in header]
         if not hits:
             wanted = ", ".join(column.replace("|", " or ") for column in columns)
-            raise place.error(
+            raise location.error(
                 f"header lacks {column.replace('|', ' or ')}",
                 value=header,
-                fix=f"start the file with a header line that has {wanted}",
+                fix=f"start the file with a header line with {wanted}",
             )
         header[header.index(hits[0])] = column.split("|")[0]
     return header

@@ -1,4 +1,4 @@
-"""Targets: what a head is to say of a paper, one class, several classes or a number.
+"""Targets: what a head predicts for a paper, one class, several classes or a number.
 
 Shape legend: T papers of a file, B of them, K classes.
 """
@@ -33,18 +33,18 @@ class TargetFile:
     source, task, split : str
         Where the papers come from, the task they train, and ``train`` or ``dev``.
     kind : TargetKind
-        What a target is, and which loss fits it.
+        Kind of target, which decides the loss.
     rows : IntArray
         Papers, as rows of the text store, ascending, shape ``(T,)``.
     numbers : array of float
-        Of a regression, as trained, shape ``(T,)``; else empty.
+        Regression targets, as trained, shape ``(T,)``; else empty.
     labels : Ragged
-        Numbers of the classes of each paper, ``T`` lists, one of each for ``multi_class``; of a
-        regression empty.
+        Class numbers of each paper, ``T`` lists, of length one for ``multi_class``; empty for a
+        regression.
     classes : tuple of str
-        Names of the classes; those of a task are the same in all its files.
+        Class names; the same in all files of a task.
     namespace : str
-        Of the ids of its papers. It stands in the manifest, not in the file.
+        Namespace of the paper ids, from the manifest rather than the file.
     """
 
     source: str
@@ -66,33 +66,33 @@ class TargetFile:
 
     @property
     def name(self) -> str:
-        """``source.task``: unique among the files of a split, of pairs and of targets."""
+        """``source.task``: unique among the pair and target files of a split."""
         return f"{self.source}.{self.task}"
 
     @property
     def outputs(self) -> int:
-        """Numbers that a head has to give."""
+        """Number of outputs of the head."""
         return 1 if self.kind == "regression" else len(self.classes)
 
-    def take(self, places: IntArray) -> TargetFile:
-        """Return the papers at ``places``, ascending."""
+    def take(self, indices: IntArray) -> TargetFile:
+        """Return the papers at ``indices``, which ascend."""
         if self.kind == "regression":
-            return replace(self, rows=self.rows[places], numbers=self.numbers[places])
-        return replace(self, rows=self.rows[places], labels=self.labels.take(places))
+            return replace(self, rows=self.rows[indices], numbers=self.numbers[indices])
+        return replace(self, rows=self.rows[indices], labels=self.labels.take(indices))
 
     def targets(self, rows_B: IntArray) -> Tensor:
-        """Return the targets of papers of this file.
+        """Return the targets of some papers of this file.
 
         Returns
         -------
         Tensor
-            Class numbers, shape ``(B,)``; for ``multi_label`` 0 and 1, shape ``(B, K)``, float32;
-            for a regression numbers, shape ``(B,)``, float64.
+            Class numbers, shape ``(B,)``; for ``multi_label`` 0 or 1, shape ``(B, K)``, float32;
+            for a regression float64 numbers, shape ``(B,)``.
         """
-        places_B = np.searchsorted(self.rows, rows_B)
+        indices_B = np.searchsorted(self.rows, rows_B)
         if self.kind == "regression":
-            return torch.from_numpy(self.numbers[places_B])
-        labels = self.labels.take(places_B)
+            return torch.from_numpy(self.numbers[indices_B])
+        labels = self.labels.take(indices_B)
         if self.kind == "multi_class":
             return torch.from_numpy(labels.values)
         targets_BK = torch.zeros(len(rows_B), len(self.classes))
@@ -101,12 +101,12 @@ class TargetFile:
 
 
 def target_file_name(source: str, task: str, split: str) -> str:
-    """Return where a file of targets stands, relative to its prepared folder."""
+    """Return the path of a target file, relative to its prepared folder."""
     return f"targets/{source}.{task}.{split}.arrow"
 
 
 def write_targets(path: Path | str, targets: TargetFile) -> None:
-    """Write a file of targets as Arrow IPC. Call it inside ``files.atomic_folder``."""
+    """Write a target file as Arrow IPC. Call it inside ``files.atomic_folder``."""
     columns = {"row": pa.array(targets.rows, pa.int64())}
     if targets.kind == "regression":
         columns["value"] = pa.array(targets.numbers, pa.float64())
@@ -123,12 +123,12 @@ def write_targets(path: Path | str, targets: TargetFile) -> None:
 
 
 def read_targets(path: Path | str) -> TargetFile:
-    """Memory-map a file of targets.
+    """Memory-map a target file.
 
     Raises
     ------
     DataError
-        If it is absent, damaged or of another format version.
+        If it is missing, damaged or of another format version.
     """
     table = open_arrow(Path(path), "targets", VERSION).combine_chunks()
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}

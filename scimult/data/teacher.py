@@ -1,4 +1,4 @@
-"""Scores that a teacher, such as a cross-encoder, gave to pairs of query and candidate.
+"""A teacher's scores of query-candidate pairs, such as those of a cross-encoder.
 
 Shape legend: N pairs, G groups of a pair file.
 """
@@ -22,7 +22,7 @@ ScoreArray = NDArray[np.float32]
 
 
 class TeacherScores:
-    """Looks up scores by pair; pairs and scores are parallel arrays.
+    """Scores by pair, given as parallel arrays.
 
     Parameters
     ----------
@@ -41,21 +41,18 @@ class TeacherScores:
         values = np.asarray(scores, dtype=np.float32)
         if not np.isfinite(values).all():
             bad = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise DataError("score of a teacher is not finite", value=float(values[bad]))
+            raise DataError("teacher score is not finite", value=float(values[bad]))
         self._span = int(candidates.max(initial=0)) + 1
         order = np.lexsort((values, candidates, queries))
         keys = queries[order] * self._span + candidates[order]
         values = values[order]
-        again = np.flatnonzero((keys[1:] == keys[:-1]) & (values[1:] != values[:-1]))
-        if len(again):
-            i = order[again[0]]
+        conflicts = np.flatnonzero((keys[1:] == keys[:-1]) & (values[1:] != values[:-1]))
+        if len(conflicts):
+            at = conflicts[0]
+            pair = int(queries[order[at]]), int(candidates[order[at]])
             raise DataError(
                 "a pair has two different teacher scores",
-                value=[
-                    int(queries[i]),
-                    int(candidates[i]),
-                    *values[again[0] : again[0] + 2].tolist(),
-                ],
+                value=[*pair, *values[at : at + 2].tolist()],
                 fix="keep one of them",
             )
         first = np.diff(keys, prepend=-1) != 0
@@ -70,33 +67,33 @@ class TeacherScores:
         if not len(self):
             return scores
         keys = queries * self._span + candidates
-        places = np.minimum(np.searchsorted(self._keys, keys), len(self) - 1)
-        known = (self._keys[places] == keys) & (candidates < self._span)
-        scores[known] = self._values[places[known]]
+        indices = np.minimum(np.searchsorted(self._keys, keys), len(self) - 1)
+        known = (self._keys[indices] == keys) & (candidates < self._span)
+        scores[known] = self._values[indices[known]]
         return scores
 
     @property
     def pairs(self) -> tuple[IntArray, IntArray]:
-        """Rows of the queries and of the candidates, each pair once, ascending."""
+        """Rows of queries and candidates, each pair once, ascending."""
         queries, candidates = np.divmod(self._keys, self._span)
         return queries, candidates
 
     def moved(self, new_rows: IntArray) -> tuple[TeacherScores | None, Counter[str]]:
-        """Return the scores after texts have gone or been merged, and what became of the others.
+        """Return the scores after texts were removed or merged, and counts of lost scores.
 
-        Pairs that become the same have the mean of their scores: a teacher scores two copies
-        of a text almost, not quite, alike.
+        Pairs that become equal get their mean score: a teacher scores two copies of a text
+        almost, but not quite, alike.
 
         Parameters
         ----------
         new_rows : IntArray
-            New row of each text, -1 for those that went.
+            New row of each text, -1 for removed ones.
         """
-        first, second = (new_rows[rows] for rows in self.pairs)
-        stay = (first >= 0) & (second >= 0) & (first != second)
+        queries, candidates = (new_rows[rows] for rows in self.pairs)
+        stay = (queries >= 0) & (candidates >= 0) & (queries != candidates)
         span = int(new_rows.max(initial=0)) + 1
-        keys, place = np.unique(first[stay] * span + second[stay], return_inverse=True)
-        sums = np.bincount(place, self._values[stay].astype(np.float64), len(keys))
+        keys, key_of = np.unique(queries[stay] * span + candidates[stay], return_inverse=True)
+        sums = np.bincount(key_of, self._values[stay].astype(np.float64), len(keys))
         counts = Counter(
             {
                 "teacher scores removed with a text": int((~stay).sum()),
@@ -105,11 +102,11 @@ class TeacherScores:
         )
         if not len(keys):
             return None, counts
-        means = sums / np.bincount(place, minlength=len(keys))
+        means = sums / np.bincount(key_of, minlength=len(keys))
         return TeacherScores(*np.divmod(keys, span), means), counts
 
     def write(self, folder: Path) -> None:
-        """Write ``teacher.arrow`` into a prepared folder that is being made."""
+        """Write ``teacher.arrow`` into a prepared folder under construction."""
         queries, candidates = self.pairs
         columns = {"query": queries, "candidate": candidates, "score": self._values}
         write_arrow(folder / FILE_NAME, "teacher", VERSION, columns)
@@ -132,7 +129,7 @@ def read_teacher_scores(folder: Path) -> TeacherScores | None:
 
 
 def scored_share(teacher: TeacherScores, file: PairFile) -> float:
-    """Return the share of groups of which a teacher scored a positive and a hard negative."""
+    """Return the share of groups with a scored positive and a scored hard negative."""
     scored_G = np.ones(len(file), dtype=np.bool_)
     for lists in (file.positives, file.negatives):
         known = ~np.isnan(teacher(file.queries[lists.owners], lists.values))

@@ -1,4 +1,4 @@
-"""Where papers, labels and queries of a user lie: a file, or a folder that holds it."""
+"""Locate a user's papers, labels and queries: a file, or a folder that holds it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE_NAMES: dict[Kind, tuple[str, ...]] = {
 }
 
 RAW_FORMAT = "scimult.raw"
-"""In the metadata of a Parquet file: a conversion wrote it, and has checked its rows."""
+"""Metadata key of a Parquet file that a conversion wrote, with checked rows."""
 
 
 def find_file(path: Path | str, kind: Kind) -> Path:
@@ -25,7 +25,7 @@ def find_file(path: Path | str, kind: Kind) -> Path:
     Raises
     ------
     DataError
-        If nothing is there, or more than one file could be meant.
+        If the folder holds none or several.
     """
     path = Path(path)
     if not path.is_dir():
@@ -39,17 +39,17 @@ def find_file(path: Path | str, kind: Kind) -> Path:
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file is CSV or TSV by its name."""
+    """Return whether a file name is that of a CSV or TSV file."""
     return Path(path.name.removesuffix(".gz")).suffix.lower() in (".csv", ".tsv")
 
 
 def check_texts(path: Path, kind: Kind = "paper") -> list[Path]:
-    """Check, without reading it, that a file or folder can hold texts; return the files meant.
+    """Check cheaply that a file or folder can hold texts; return the text files.
 
     Raises
     ------
     DataError
-        If nothing is there, or it is CSV, BibTeX or the like.
+        If there are none, or one is CSV, BibTeX or the like.
     """
     files = [path]
     if path.is_dir():
@@ -65,12 +65,12 @@ def check_texts(path: Path, kind: Kind = "paper") -> list[Path]:
 
 
 def raw_columns(path: Path) -> list[str] | None:
-    """Return the columns of a file that a conversion wrote; ``None`` for any other file.
+    """Return the columns of a Parquet file that a conversion wrote; ``None`` for other files.
 
     Raises
     ------
     DataError
-        If it is damaged.
+        If the Parquet file is damaged.
     """
     if path.suffix != ".parquet" or not path.is_file():
         return None
@@ -80,12 +80,14 @@ def raw_columns(path: Path) -> list[str] | None:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
-        fix = "convert its source again"
-        problem = "Parquet file is cut off or damaged"
+        problem, fix = "Parquet file is cut off or damaged", "convert its source again"
         raise DataError(problem, path=path, value=str(error), fix=fix) from error
     return list(schema.names) if RAW_FORMAT.encode() in (schema.metadata or {}) else None
 
 
 def _packed_or_plain(names: tuple[str, ...]) -> list[str]:
-    packed = {name: ("",) if name.endswith(".parquet") else ("", ".gz") for name in names}
-    return [f"{name}{end}" for name, ends in packed.items() for end in ends]
+    return [
+        name + ending
+        for name in names
+        for ending in (("",) if name.endswith(".parquet") else ("", ".gz"))
+    ]

@@ -1,4 +1,4 @@
-"""All texts of a prepared folder in one memory-mapped Arrow file; a text is known by its row."""
+"""All texts of a prepared folder in one memory-mapped Arrow file, addressed by row."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ SCHEMA = pa.schema(
 
 
 class TextStore:
-    """Texts by row; opened by memory map, so that several processes share one copy.
+    """Texts by row, memory-mapped so that processes share one copy.
 
     Parameters
     ----------
     table : pyarrow.Table
         Columns ``id``, ``kind``, ``title`` and ``body``.
     path : path
-        The file behind it.
+        The file of the table.
     fingerprint : str, optional
-        The file's SHA-256, where the caller knows it already.
+        The file's SHA-256, if known.
     """
 
     def __init__(self, table: pa.Table, path: Path, fingerprint: str | None = None) -> None:
@@ -58,7 +58,7 @@ class TextStore:
         Raises
         ------
         DataError
-            If the file is absent, damaged or of another format version.
+            If the file is missing, damaged or of another format version.
         """
         path = Path(folder) / FILE_NAME
         return cls(open_arrow(path, "texts", VERSION), path, fingerprint)
@@ -68,7 +68,7 @@ class TextStore:
 
     @property
     def folder(self) -> Path:
-        """Folder of the file, from which another process can open it."""
+        """Folder of the file."""
         return self._path.parent
 
     def text(self, row: int) -> Text:
@@ -81,13 +81,13 @@ class TextStore:
         return [self.text(int(row)) for row in rows]
 
     def slice(self, start: int, stop: int) -> list[Text]:
-        """Return the texts of a range of rows, faster than one by one."""
+        """Return the texts of a range of rows, faster than `texts`."""
         part = self._table.slice(start, stop - start)
         kinds, titles, bodies = (part.column(i).to_pylist() for i in (1, 2, 3))
         return [Text(*fields) for fields in zip(kinds, titles, bodies, strict=True)]
 
     def chunks(self, label: str) -> Iterator[tuple[int, list[Text]]]:
-        """Yield all texts in order, some at a time, with the row of the first; show a bar."""
+        """Yield all texts in chunks, with each chunk's first row, and show progress."""
         with bar(label, total=len(self), unit="text") as meter:
             for start in range(0, len(self), TEXTS_PER_CHUNK):
                 texts = self.slice(start, start + TEXTS_PER_CHUNK)
@@ -100,7 +100,7 @@ class TextStore:
         return cast(list[str], self._table.column("id").to_pylist())
 
     def ids_at(self, rows: IntArray) -> list[str]:
-        """Return the ids of some rows, without loading the others."""
+        """Return the ids of some rows without loading the others."""
         return cast(list[str], self._table.column("id").take(pa.array(rows)).to_pylist())
 
     def rows_with_prefix(self, prefix: str) -> IntArray:
@@ -119,7 +119,7 @@ class TextStore:
         Raises
         ------
         DataError
-            If no text has it.
+            If there is none.
         """
         row = self._rows.get(identifier)
         if row is None:
@@ -133,14 +133,14 @@ class TextStore:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the file: what a token store built from it must name."""
+        """SHA-256 of the file, which a token store built from it records."""
         return self._fingerprint or sha256(self._path)
 
 
 class TextStoreWriter:
-    """Writes ``texts.arrow`` in batches and hands out rows; a context manager.
+    """Writes ``texts.arrow`` in batches and assigns rows; a context manager.
 
-    A body that raises leaves an unfinished file behind: write into ``files.atomic_folder``.
+    If the body raises, an unfinished file stays: write into ``files.atomic_folder``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -153,12 +153,12 @@ class TextStoreWriter:
         return self._count
 
     def add(self, identifier: str, text: Text) -> int:
-        """Append a text under an id that is new; return its row."""
+        """Append a text with a new id; return its row."""
         self.write(text.kind, *(pa.array([value]) for value in (identifier, text.title, text.body)))
         return self._count - 1
 
     def write(self, kind: Kind, ids: pa.Array, titles: pa.Array, bodies: pa.Array) -> None:
-        """Append texts of one kind under ids that are new."""
+        """Append texts of one kind with new ids."""
         codes = pa.array(np.full(len(ids), KINDS.index(kind), dtype=np.int8))
         kinds = pa.DictionaryArray.from_arrays(codes, pa.array(KINDS))
         batch = pa.record_batch([ids, kinds, titles, bodies], schema=SCHEMA)
@@ -182,7 +182,7 @@ class TextStoreWriter:
             self._writer.close()
 
     def _flush(self) -> None:
-        # Also copies what is part of a longer batch, whose buffers would show in the file.
+        # Combining with an empty batch forces a copy: slices would write their whole buffers.
         empty = self._pending[0].slice(0, 0)
         table = pa.Table.from_batches([*self._pending, empty]).combine_chunks()
         self._writer.write_table(table)
@@ -204,13 +204,13 @@ def write_arrow(
     Parameters
     ----------
     path : Path
-        The file; its folder is made if it is not there.
+        The file; its folder is created if needed.
     what, version : str
         Name and version of its format.
     columns : mapping of str to array
-        Of equal lengths.
+        Columns of equal lengths.
     facts : mapping of str to str, optional
-        What else its metadata say.
+        Further metadata.
     """
     described = {"scimult.format": what, "scimult.version": version, **(facts or {})}
     table = pa.table(dict(columns)).replace_schema_metadata(described)
@@ -220,13 +220,13 @@ def write_arrow(
 
 
 def list_array(lists: Ragged, values: pa.Array | None = None) -> pa.LargeListArray:
-    """Return lists as Arrow has them; ``values`` may stand in the place of their own."""
-    own = pa.array(lists.values, pa.int64()) if values is None else values
-    return pa.LargeListArray.from_arrays(pa.array(lists.offsets, pa.int64()), own)
+    """Return lists as an Arrow array; ``values`` replaces their own values."""
+    flat = pa.array(lists.values, pa.int64()) if values is None else values
+    return pa.LargeListArray.from_arrays(pa.array(lists.offsets, pa.int64()), flat)
 
 
 def ragged(column: pa.ChunkedArray) -> Ragged:
-    """Return the lists of a column of one chunk, or of none."""
+    """Return the lists of a column with at most one chunk."""
     if column.num_chunks == 0:
         return Ragged.empty(0)
     return Ragged(column.chunk(0).values.to_numpy(), column.chunk(0).offsets.to_numpy())
@@ -238,7 +238,7 @@ def open_arrow(path: Path, what: str, version: str) -> pa.Table:
     Raises
     ------
     DataError
-        If the file is absent, damaged, or of another format or version.
+        If the file is missing, damaged, or of another format or version.
     """
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()

@@ -29,7 +29,7 @@ class TokenStore:
     Parameters
     ----------
     tokens_T : ndarray
-        Token ids of all texts, one after the other.
+        Token ids of all texts, concatenated.
     offsets : IntArray
         Text ``i`` is ``tokens_T[offsets[i]:offsets[i + 1]]``, shape ``(N + 1,)``.
     meta : dict
@@ -59,7 +59,7 @@ class TokenStore:
         Raises
         ------
         DataError
-            If a file is absent or damaged, or the store belongs to other texts.
+            If a file is missing or damaged, or the store is not as required.
         """
         folder = Path(folder)
         meta = read_json(folder / "meta.json")
@@ -70,7 +70,7 @@ class TokenStore:
             raise DataError("token store belongs to other texts", path=folder, fix=fix)
         if meta["max_length"] < max_length:
             raise DataError(
-                f"token store is cut at {meta['max_length']} tokens, {max_length} are wanted",
+                f"token store is cut at {meta['max_length']} tokens, {max_length} are needed",
                 path=folder,
                 fix=fix,
             )
@@ -116,21 +116,21 @@ def build_token_store(
 ) -> TokenStore:
     """Tokenise every text and write the store; the folder appears only when complete.
 
-    What an interrupted build has written stays in a hidden folder beside it, and the next
-    build of the same texts, tokenizer and length goes on from there.
+    An interrupted build stays in a hidden folder next to it, and the next build with the same
+    texts, tokenizer and length resumes there.
 
     Parameters
     ----------
     texts : TextStore
-        What to tokenise.
+        The texts.
     tokenizer : TextTokenizer
-        Decides the name under which a prepared folder keeps the store.
+        The tokenizer.
     folder : path
-        Where the store will be.
+        Where the store goes.
     max_length : int
         Longest text, in tokens.
     workers : int
-        Processes that tokenise; the result does not depend on it.
+        Tokenising processes; the result does not depend on it.
 
     Raises
     ------

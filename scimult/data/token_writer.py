@@ -1,4 +1,4 @@
-"""Tokenising many texts: in several processes, and so that an interrupted build can go on.
+"""Tokenise many texts in several processes, and resume an interrupted build.
 
 Shape legend: C texts of a chunk, T their tokens.
 """
@@ -29,12 +29,12 @@ Chunk = tuple[IntArray, "np.ndarray[Any, np.dtype[np.int32]]"]
 
 
 class TokenWriter:
-    """Appends token ids to an unfinished store and marks how far it is sure to have come.
+    """Appends token ids to an unfinished store and records how much is safely on disk.
 
     Parameters
     ----------
     folder : path
-        Of the unfinished store. If it holds one of the same ``meta``, that one goes on.
+        The unfinished store; one with the same ``meta`` is resumed.
     meta : dict
         Content of ``meta.json``.
     """
@@ -48,7 +48,7 @@ class TokenWriter:
     def __enter__(self) -> TokenWriter:
         with ExitStack() as held:
             held.enter_context(only_writer(self._folder))
-            self._find_mark()
+            self._read_mark()
             self._token_file = self._open("tokens.bin", self._tokens * self._dtype.itemsize)
             self._length_file = self._open("lengths.bin", self.texts * 4)
             self._held = held.pop_all()
@@ -77,7 +77,7 @@ class TokenWriter:
     def _dtype(self) -> np.dtype[Any]:
         return np.dtype(str(self._meta["dtype"]))
 
-    def _find_mark(self) -> None:
+    def _read_mark(self) -> None:
         try:
             if read_json(self._folder / "meta.json") == self._meta:
                 mark = read_json(self._folder / "mark.json")
@@ -95,7 +95,7 @@ class TokenWriter:
         return file
 
     def _mark(self) -> None:
-        """Note how much is on the disk; what comes after the mark is written again."""
+        """Record how much is on disk; a resumed build rewrites what follows."""
         for file in (self._token_file, self._length_file):
             file.flush()
             os.fsync(file.fileno())
@@ -119,7 +119,7 @@ def encode_chunks(
     Parameters
     ----------
     texts : TextStore
-        The texts; with several workers each opens the file itself.
+        The texts; each worker opens the file itself.
     tokenizer : TextTokenizer
         The tokenizer; it is copied to the workers.
     max_length : int
@@ -127,14 +127,14 @@ def encode_chunks(
     start : int
         First row.
     workers : int
-        Processes; with 1 the work is done here.
+        Number of processes; 1 uses this one.
     """
     starts = range(start, len(texts), TEXTS_PER_CHUNK)
     if workers == 1 or len(starts) < 2:
         for first in starts:
             yield _encode(texts, tokenizer, max_length, first)
         return
-    # A fresh interpreter: a fork would copy locks of the threads that run here.
+    # Spawned: a fork would copy the locks of running threads.
     with ProcessPoolExecutor(
         workers, get_context("spawn"), _start_worker, (texts.folder, tokenizer, max_length)
     ) as pool:

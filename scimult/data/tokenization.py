@@ -1,8 +1,8 @@
 """Text to token ids: the only code that formats texts and calls a tokenizer.
 
 Paper and label: ``[CLS] title [SEP] body [SEP]``; query: ``[CLS] query [SEP]`` (SciMult,
-section 3.1). It is one sequence: token types are all 0, and it is cut as a whole. RoBERTa's
-``<s>`` and ``</s>`` take the places of ``[CLS]`` and ``[SEP]``; there is one separator, not two.
+section 3.1). A text is one sequence: token types are all 0, and it is cut as a whole. RoBERTa uses
+``<s>`` and ``</s>`` for ``[CLS]`` and ``[SEP]``, with one separator instead of two.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TokenArray = NDArray[np.int32]
 FORMAT = "title sep body, v1"
 LOWERCASE_KEY = "scimult_lowercase"
-# Names of transformers' classes.
+# Classes of transformers, by the files of a tokenizer.
 _BY_FILES: dict[tuple[str, ...], str] = {
     ("vocab.txt",): "BertTokenizer",
     ("vocab.json", "merges.txt"): "RobertaTokenizer",
@@ -39,24 +39,24 @@ _BY_FILES: dict[tuple[str, ...], str] = {
 
 
 class TextTokenizer:
-    """A Hugging Face tokenizer that knows how papers, labels and queries are written.
+    """A Hugging Face tokenizer that formats papers, labels and queries.
 
-    A literal ``[SEP]`` (or whatever the separator is) inside a text stays the special token.
+    A literal ``[SEP]`` (or other separator) inside a text stays the special token.
 
     Parameters
     ----------
     tokenizer : PreTrainedTokenizerFast or SavedTokenizer
         Must have ``cls``, ``sep`` and ``pad`` tokens.
     lowercase : bool, optional
-        Lower-case all text (SciMult, appendix A). None: as the tokenizer was saved, else
-        on when the tokenizer is uncased.
+        Lower-case all text (SciMult, appendix A). None: as saved with the tokenizer, or else
+        whether the tokenizer is uncased.
 
     Raises
     ------
     CheckpointError
         If a special token is missing, or the tokenizer does not put them around a text.
     ConfigError
-        If an uncased tokenizer is asked to keep case.
+        If an uncased tokenizer is to keep case.
     """
 
     def __init__(
@@ -75,12 +75,11 @@ class TextTokenizer:
         backend.no_padding()
         around = backend.encode("").ids
         if around != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
-            fix = "use a tokenizer that writes one cls token, the text and one sep token"
             raise CheckpointError(
                 "tokenizer does not put cls and sep around a text",
                 path=path,
                 value=tokenizer.convert_ids_to_tokens(around),
-                fix=fix,
+                fix="use a tokenizer that writes one cls token, the text and one sep token",
             )
         uncased = _lowercases(backend.normalizer)
         if lowercase is None:
@@ -121,7 +120,7 @@ class TextTokenizer:
         try:
             tokenizer = _load(Path(path))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            fix = "name a folder with tokenizer.json and tokenizer_config.json"
+            fix = "give a folder with tokenizer.json and tokenizer_config.json"
             raise CheckpointError("holds no usable tokenizer", path=path, fix=fix) from error
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             fix = "convert it to a tokenizer.json file"
@@ -130,7 +129,7 @@ class TextTokenizer:
 
     @classmethod
     def saved(cls, folder: Path, *, lowercase: bool | None = None) -> TextTokenizer | None:
-        """Read files that we saved, without transformers; None if they are not ours or changed."""
+        """Load our own files without transformers; None if they are third-party or changed."""
         saved = SavedTokenizer.find(folder)
         if saved is None:
             return None
@@ -159,17 +158,17 @@ class TextTokenizer:
             return []
         assert max_length >= 3, max_length
         backend = self._tokenizer.backend_tokenizer
-        # Only at a change: another thread may be at work with it.
+        # Only on a change: another thread may be using it.
         if (backend.truncation or {}).get("max_length") != max_length:
             backend.enable_truncation(max_length, direction=self._tokenizer.truncation_side)
         encoded = backend.encode_batch_fast([self.format(text) for text in texts])
         return [np.asarray(row.ids, dtype=np.int32) for row in encoded]
 
     def format(self, text: Text) -> str:
-        """Return the string that is tokenised: title and body around a separator.
+        """Return the string to tokenise: title and body around a separator.
 
-        A part that is empty takes its separator with it. There are no spaces around the
-        separator: WordPiece would drop them, byte-level pairs would make tokens of them.
+        An empty part has no separator. No spaces surround the separator: WordPiece would drop
+        them, byte-level BPE would turn them into tokens.
         """
         separator: str = self._tokenizer.sep_token
         joined = separator.join(part for part in (text.title, text.body) if part)
@@ -178,27 +177,27 @@ class TextTokenizer:
         return separator.join(piece.lower() for piece in joined.split(separator))
 
     def save(self, folder: Path | str) -> None:
-        """Write the tokenizer files into ``folder``, so that ``from_folder`` gives an equal one."""
+        """Write the tokenizer files into ``folder``; ``from_folder`` restores an equal one."""
         self._tokenizer.backend_tokenizer.no_truncation()
         self._tokenizer.init_kwargs[FINGERPRINT_KEY] = self.fingerprint
         self._tokenizer.save_pretrained(str(folder))
 
     def save_plain(self, folder: Path | str) -> None:
-        """Write the files so that a library that knows nothing of us reads texts as we do.
+        """Write the files so that other libraries tokenise as we do.
 
-        Lower-casing that we do ourselves for a cased tokenizer becomes part of its files.
+        Lower-casing that we add to a cased tokenizer becomes part of its files.
         """
         if not self._lower_here:
             self.save(folder)
             return
         from transformers import PreTrainedTokenizerFast
 
-        full = self._of_transformers()
+        full = self._as_transformers()
         backend = copy.deepcopy(full.backend_tokenizer)
+        backend.no_truncation()  # `encode` sets it
         steps = [Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = NormalizerSequence(steps)
-        # Of this class, because those of a family (BertTokenizer) put their own normalizer
-        # in the place of the file's.
+        # The generic class, because those of a family (BertTokenizer) replace the normalizer.
         plain = PreTrainedTokenizerFast(
             tokenizer_object=backend,
             model_input_names=full.model_input_names,
@@ -207,7 +206,7 @@ class TextTokenizer:
         )
         plain.save_pretrained(str(folder))
 
-    def _of_transformers(self) -> Any:
+    def _as_transformers(self) -> Any:
         if not isinstance(self._tokenizer, SavedTokenizer):
             return self._tokenizer
         with TemporaryDirectory() as folder:
@@ -222,7 +221,7 @@ class TextTokenizer:
 
 
 def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:
-    """Copy one encoded text, cut to ``max_length`` tokens, keeping the final separator."""
+    """Return a copy of an encoded text, cut to ``max_length`` tokens that end in ``sep_id``."""
     shorter: IntArray = tokens[:max_length].astype(np.int64)
     if len(tokens) > max_length:
         shorter[-1] = sep_id
@@ -235,10 +234,10 @@ def _lowercases(normalizer: Any) -> bool:
 
 
 def _load(folder: Path) -> Any:
-    """Load a tokenizer; folders older than ``tokenizer.json`` say what they are by their files."""
+    """Load a tokenizer; without ``tokenizer.json``, infer the class from the files."""
     import transformers
 
-    described = [
+    configs = [
         json.loads((folder / name).read_text(encoding="utf-8"))
         for name in ("config.json", "tokenizer_config.json")
         if (folder / name).is_file()
@@ -246,11 +245,11 @@ def _load(folder: Path) -> Any:
     options: dict[str, Any] = {"local_files_only": True}
     if (folder / "tokenizer.json").is_file():
         return transformers.AutoTokenizer.from_pretrained(str(folder), **options)
-    words = folder / "vocab.txt"
-    if words.is_file() and not any("do_lower_case" in content for content in described):
-        # transformers would lower-case; a cased vocabulary holds capitals.
-        options["do_lower_case"] = not _has_capitals(words)
-    if not any(content.keys() & {"model_type", "tokenizer_class"} for content in described):
+    vocabulary = folder / "vocab.txt"
+    if vocabulary.is_file() and not any("do_lower_case" in config for config in configs):
+        # transformers would lower-case even with a cased vocabulary, which has capitals.
+        options["do_lower_case"] = not _has_capitals(vocabulary)
+    if not any(config.keys() & {"model_type", "tokenizer_class"} for config in configs):
         for files, tokenizer_class in _BY_FILES.items():
             if all((folder / name).is_file() for name in files):
                 loader = getattr(transformers, tokenizer_class)
@@ -258,7 +257,7 @@ def _load(folder: Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(str(folder), **options)
 
 
-def _has_capitals(words: Path) -> bool:
-    """Return whether a WordPiece vocabulary has a capital outside its special tokens."""
-    lines = words.read_text(encoding="utf-8").splitlines()
+def _has_capitals(vocabulary: Path) -> bool:
+    """Return whether a WordPiece vocabulary has capitals outside its special tokens."""
+    lines = vocabulary.read_text(encoding="utf-8").splitlines()
     return any(word != word.lower() for word in lines if not word.startswith("["))

@@ -1,7 +1,7 @@
-"""Two views of one text, cut from its tokens: pairs for self-supervision, made on the fly.
+"""Cut two views of one text from its tokens, on the fly: pairs for self-supervision.
 
-A view is a function of the stored tokens and a generator that is seeded by (seed, epoch, row):
-nothing is written, every epoch sees other cuts, and a resumed run sees the same.
+A view is a function of the stored tokens and a generator seeded by (seed, epoch, row): nothing is
+written, every epoch sees other cuts, and a resumed run sees the same ones.
 
 Shape legend: T tokens of a text.
 """
@@ -22,29 +22,29 @@ Cut = Callable[[IntArray, np.random.Generator, int], tuple[IntArray, IntArray]]
 MIN_TOKENS = 10
 # Izacard et al. (2022), appendix A.1: a crop takes up to half of the text.
 MAX_SHARE = 0.5
-# Lee et al. (2019), section 4.2: the query stays in its text in one of ten cases.
+# Lee et al. (2019), section 4.2: the query stays in its text in one case of ten.
 KEPT_SHARE = 0.1
 
 
 def view_pair(
     name: ViewName, tokens_T: IntArray, *, seed: int, epoch: int, row: int
 ) -> tuple[IntArray, IntArray]:
-    """Return a query and a candidate made of one text.
+    """Return a query and a candidate cut from one text.
 
     Parameters
     ----------
     name : str
         Which view.
     tokens_T : IntArray
-        ``[CLS] title [SEP] body [SEP]``, as the token store has it.
+        ``[CLS] title [SEP] body [SEP]``, as in the token store.
     seed, epoch, row : int
         Decide the cut.
 
     Returns
     -------
     query, candidate : IntArray
-        Token ids with the same special tokens around them. Both are the whole text where it
-        is too short to cut, or has no second part.
+        Token ids between the same special tokens. Both are the whole text if it is too short to
+        cut, or has no second part.
     """
     rng = np.random.default_rng([seed, epoch, row])
     query, candidate = VIEWS[name](tokens_T[1:-1], rng, int(tokens_T[-1]))
@@ -54,7 +54,7 @@ def view_pair(
 def independent_crop(
     content_T: IntArray, rng: np.random.Generator, sep_id: int
 ) -> tuple[IntArray, IntArray]:
-    """Return two spans, each drawn by itself; they may overlap (Izacard et al., 2022)."""
+    """Return two spans, drawn independently; they may overlap (Izacard et al., 2022)."""
     content_T = content_T[content_T != sep_id]
     return _span(content_T, rng)[0], _span(content_T, rng)[0]
 
@@ -73,7 +73,7 @@ def inverse_cloze(
 def title_to_abstract(
     content_T: IntArray, rng: np.random.Generator, sep_id: int
 ) -> tuple[IntArray, IntArray]:
-    """Return what stands before the first separator, and what stands behind it."""
+    """Return the tokens before and after the first separator."""
     separators = np.flatnonzero(content_T == sep_id)
     if not len(separators):
         return content_T, content_T
@@ -88,7 +88,7 @@ VIEWS: dict[ViewName, Cut] = {
 
 
 def _span(content_T: IntArray, rng: np.random.Generator) -> tuple[IntArray, int]:
-    """Draw a span of at least ``MIN_TOKENS`` tokens and at most half of the text; and its start."""
+    """Draw a span of ``MIN_TOKENS`` tokens to half of the text; return it and its start."""
     count = len(content_T)
     shortest = min(MIN_TOKENS, count)
     longest = max(shortest, int(MAX_SHARE * count))

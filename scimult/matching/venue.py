@@ -142,7 +142,7 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
     """
     venue = Venue()
     for paper in read_papers([papers], rejects=rejects):
-        record = Record(paper.place.file, paper.place.line, {})
+        record = Record(*paper.location, {})
         text = Text("paper", paper.title, paper.abstract)
         try:
             venue.add_submission(record, paper.id, text, paper.authors)
@@ -152,7 +152,7 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
     for paper in read_papers([publications], columns=columns, rejects=rejects):
         reviewer = str(paper.extra["reviewer"] or "").strip()
         if not reviewer:
-            record = Record(paper.place.file, paper.place.line, {})
+            record = Record(*paper.location, {})
             problem = "nothing in the column 'reviewer'"
             fix = "name there who wrote it, or remove the row"
             rejects.reject(record.error(problem, value=paper.id, fix=fix))

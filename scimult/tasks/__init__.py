@@ -1,4 +1,4 @@
-"""What a task is, the catalogue of known ones, and which weights serve them."""
+"""Tasks, the catalogue of known ones, and the routes that serve them."""
 
 from scimult.tasks.catalogue import (
     ALL,

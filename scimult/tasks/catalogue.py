@@ -1,6 +1,6 @@
 """Tasks as data: name, instruction, kinds of text, format; their order is the expert index.
 
-A task and a side of it, query or candidate, have a route by name.
+Each side of a task, query or candidate, has a named route.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Format = Literal["classification", "regression", "proximity", "adhoc_search"]
 # In the order of the released checkpoints' experts.
 DEFAULT = ("search", "link_prediction", "classification")
 
-# Stands for every task that a paper is embedded for; no task has this name.
+# Means every task that a paper is embedded for; no task has this name.
 ALL: Literal["all"] = "all"
 
 
@@ -50,7 +50,7 @@ class TaskSet:
             raise ConfigError("tasks need distinct names, and at least one", value=names)
         if ALL in self._tasks:
             raise ConfigError(
-                "no task can be called all: it stands for all of them", fix="rename it"
+                "no task can be called all: the name means all tasks", fix="rename it"
             )
 
     @property
@@ -64,14 +64,14 @@ class TaskSet:
         Raises
         ------
         UnknownNameError
-            If it is not in the set; the message lists those that are.
+            If it is not in the set.
         """
         if name not in self._tasks:
             raise UnknownNameError("task", name, self._tasks)
         return self._tasks[name]
 
     def kind(self, name: str, role: Role) -> Kind:
-        """Return which kind of text is on one side of a task.
+        """Return the kind of text on one side of a task.
 
         Raises
         ------
@@ -90,24 +90,24 @@ class TaskSet:
             If it does not, or is not in the set.
         """
         if (self[name].query_kind, self[name].candidate_kind) != ("paper", "label"):
-            fix = "name a task that ranks labels for papers, such as classification"
-            raise ConfigError("no task for labels", value=name, fix=fix)
+            fix = "use a task that ranks labels for papers, such as classification"
+            raise ConfigError("task does not rank labels for papers", value=name, fix=fix)
 
     def expert(self, name: str) -> int:
         """Return the expert index of the task called ``name``."""
         return self.names.index(self[name].name)
 
     def paper_sides(self, role: Role) -> dict[str, Role]:
-        """Return the side on which papers stand in each task that has some; ``role`` if on both."""
+        """Return the side of papers in each task that has papers; ``role`` if both sides do."""
         sides: dict[str, Role] = {}
         for task in self:
             kinds: dict[Role, Kind] = {
                 "query": task.query_kind,
                 "candidate": task.candidate_kind,
             }
-            fits = [side for side, kind in kinds.items() if kind == "paper"]
-            if fits:
-                sides[task.name] = role if role in fits else fits[0]
+            with_papers = [side for side, kind in kinds.items() if kind == "paper"]
+            if with_papers:
+                sides[task.name] = role if role in with_papers else with_papers[0]
         return sides
 
     def subset(self, names: Sequence[str]) -> TaskSet:
@@ -133,19 +133,19 @@ def default_tasks() -> TaskSet:
 
 
 def named_tasks(names: Sequence[str]) -> TaskSet:
-    """Return tasks by name: those of the catalogue, and new ones between papers for other names.
+    """Return tasks by name, from the catalogue or else as new paper-to-paper tasks.
 
     Raises
     ------
     ConfigError
-        If a name is given twice, or none is.
+        If a name is repeated, or there is none.
     """
     known = catalogue()
     return TaskSet([known[name] if name in known else Task(name=name) for name in names])
 
 
 def catalogue() -> TaskSet:
-    """Return all tasks that have a name here, those of SciMult first."""
+    """Return all known tasks, those of SciMult first."""
     text = resources.files("scimult.tasks").joinpath("catalogue.yaml").read_text(encoding="utf-8")
     return TaskSet([Task(**entry) for entry in yaml.safe_load(text)])
 
@@ -156,10 +156,10 @@ Routing = Literal["task", "format", "task_and_side", "format_and_side"]
 def route_names(tasks: TaskSet, routing: Routing) -> list[str]:
     """Return the names of the routes, in order.
 
-    ``task``: one per task; ``format``: one per SciRepEval format among the tasks, so that
-    tasks of a format share it; ``task_and_side``: two per task, ``task/query`` and
-    ``task/candidate``; ``format_and_side``: formats, with the papers that a search looks for
-    among those of proximity (SciRepEval, Table 6: a query's code is [QRY], theirs [PRX]).
+    ``task``: one per task; ``format``: one per SciRepEval format, shared by its tasks;
+    ``task_and_side``: two per task, ``task/query`` and ``task/candidate``; ``format_and_side``:
+    one per format, where a search's candidates use proximity's (SciRepEval, Table 6: the code of a
+    query is [QRY], that of its candidates [PRX]).
     """
     if routing == "format":
         return list(dict.fromkeys(task.format for task in tasks))
@@ -172,7 +172,7 @@ def route_names(tasks: TaskSet, routing: Routing) -> list[str]:
 
 
 def route_of(tasks: TaskSet, routing: Routing, task: str, role: Role) -> int:
-    """Return the number of the route that serves one side of a task.
+    """Return the number of the route of one side of a task.
 
     Raises
     ------
@@ -196,5 +196,5 @@ def tells_sides(routing: Routing) -> bool:
 
 def _format_of(task: Task, role: Role) -> Format:
     """Return the format whose weights serve one side of a task."""
-    looked_for = task.format == "adhoc_search" and role == "candidate"
-    return "proximity" if looked_for else task.format
+    is_search_candidate = task.format == "adhoc_search" and role == "candidate"
+    return "proximity" if is_search_candidate else task.format

@@ -1,4 +1,4 @@
-"""Folders as the library ``adapters`` saves them, and what it computes, written out naively."""
+"""Folders in the format of the library ``adapters``, and a naive version of its forward pass."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def save_adapter(
     options: dict[str, Any] | None = None,
     described: dict[str, Any] | None = None,
 ) -> Path:
-    """Save an adapter; ``options`` and ``described`` change its configuration (None: left out)."""
+    """Save an adapter; ``options`` and ``described`` change its configuration (None removes)."""
     folder.mkdir(parents=True)
     changed = {k: v for k, v in (OPTIONS | (options or {})).items() if v != "absent"}
     content = {

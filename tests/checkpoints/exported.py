@@ -1,4 +1,4 @@
-"""Small models of every family and variant whose routes all differ: what exports are tested on."""
+"""Small models of every family and variant with distinct routes, for tests of exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AdapterHub adapters: the same embeddings as a naive forward pass, and clear refusals."""
+"""AdapterHub adapters: embeddings equal a naive forward pass, and clear errors."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_what_we_would_compute_otherwise_is_refused_by_name(
     base: Path, tmp_path: Path, options: dict[str, Any], named: str
 ) -> None:
     folder = save_adapter(tmp_path / "a", "x", adapter_weights("x", seed=0), options=options)
-    with pytest.raises(SciMultError, match="computes something that ours do not") as error:
+    with pytest.raises(SciMultError, match="of a form that is not supported") as error:
         import_adapters(base, {"search": folder})
     assert named in str(error.value)
 
@@ -158,7 +158,7 @@ def widen_one(weights: dict[str, Any]) -> None:
 
 
 class Runs:
-    """Would create a file when it is unpickled."""
+    """Would create a file when unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (open, ("/nonexistent/harm", "w"))
@@ -167,7 +167,7 @@ class Runs:
 @pytest.mark.parametrize(
     ("change", "described", "message"),
     [
-        (change_head, {}, "holds a weight that is not part of the adapter x.*heads.x.1.weight"),
+        (change_head, {}, "holds a weight that does not belong to the adapter x.*heads.x.1.weight"),
         (drop_one, {}, "missing: blocks.3.feed_forward.experts.0.adapter.bank.experts.0.up.bias"),
         (widen_one, {}, r"down.weight \(9, 32\) instead of \(8, 32\)"),
         (lambda weights: weights.update(x=Runs()), {}, "refused: .* run code"),

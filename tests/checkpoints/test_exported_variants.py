@@ -1,4 +1,4 @@
-"""Every variant and family: a plain encoder where there is one, sentence-transformers always."""
+"""Exports of every variant and family: to a plain encoder if possible, else our own module."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_folding_by_format_keeps_all_tasks_of_the_format(tmp_path: Path) -> None
 
 def test_sides_are_named_where_they_differ_and_only_there(tmp_path: Path) -> None:
     sided = routed_model(tmp_path / "a", "mha_expert", routing="task_and_side")
-    with pytest.raises(ConfigError, match="for one side.*--side query or --side candidate"):
+    with pytest.raises(ConfigError, match="only one side.*--side query or --side candidate"):
         fold(sided, "search")
     for name in ("mha_expert", "vanilla"):
         model = routed_model(tmp_path / name, name)
@@ -136,7 +136,7 @@ def test_variants_without_a_plain_form_say_so_and_what_to_use(tmp_path: Path, va
     for export in (export_folded, export_onnx):
         with pytest.raises(CheckpointError, match=r"cannot be folded.*sentence-tran.*pretrained"):
             export(tmp_path / "out", model, "search")
-    with pytest.raises(CheckpointError, match=r"released structure has no place for.*pretrained"):
+    with pytest.raises(CheckpointError, match=r"released structure cannot express.*pretrained"):
         write_released(tmp_path / "out", model)
     assert not (tmp_path / "out").exists()
 

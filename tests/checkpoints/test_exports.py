@@ -1,4 +1,4 @@
-"""Folded models compute what the routed ones do, in every library that loads them."""
+"""Folded models embed as the routed ones do, in every library that loads them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_task_names_that_cannot_be_routes_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def onnx_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Export one model with experts, mean pooling and length 1; it takes a while."""
+    """Export one model with experts, mean pooling and unit vectors; slow, hence shared."""
     folder = tmp_path_factory.mktemp("onnx")
     model = load_pretrained(save_tiny_model(folder / "m", pooling="mean"), normalise=True)
     model.config.provenance |= PROVENANCE
@@ -211,7 +211,7 @@ def test_onnx_that_computes_something_else_is_not_written(
 def test_settings_that_folding_does_not_know_are_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: type[BaseModel], name: str
 ) -> None:
-    """As if the code had gained a setting that nobody taught folding."""
+    """As if the code had gained a setting that folding does not know."""
     model = load_pretrained(save_tiny_model(tmp_path / "m"))
     monkeypatch.setitem(fold._PLAIN, section, fold._PLAIN[section] - {name})
     with pytest.raises(CheckpointError, match=f"with {name} cannot be folded.*pretrained"):

@@ -1,4 +1,4 @@
-"""Hugging Face folders of every family: round trips both ways, heads, and refusals by name."""
+"""Hugging Face folders of every family: round trips both ways, heads, and unsupported options."""
 
 from __future__ import annotations
 

@@ -10,11 +10,14 @@ from typer.testing import CliRunner
 
 from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
 from scimult.checkpoints.grow import grow_task
+from scimult.checkpoints.pretrained import start_from
 from scimult.cli.main import app
 from scimult.errors import SciMultError
+from scimult.files import read_json, write_json
 from scimult.models import embed_tokens
 from scimult.tasks import Routing, Task, TaskSet
 from scimult.types import Role, TokenIds
+from tests.base_models import save_base_model
 from tests.checkpoints.exported import routed_model
 
 NEW = Task(name="reviewing", instruction="Find a reviewer.", format="regression")
@@ -22,7 +25,7 @@ OPTIONS: dict[str, dict[str, object]] = {"pals": {"width": 4, "heads": 2}}
 
 
 def save(folder: Path, variant: str, routing: Routing = "task") -> Path:
-    """Save a random model whose routes all differ."""
+    """Save a random model with distinct routes."""
     model = routed_model(
         folder.with_suffix(".base"), variant, OPTIONS.get(variant), routing=routing
     )
@@ -87,9 +90,29 @@ def test_task_of_a_known_format_shares_its_route(tmp_path: Path) -> None:
     assert grown.config.encoder.num_routes == 3
 
 
+def test_a_sentence_folder_lower_cases_when_it_is_trained_or_grown_too(tmp_path: Path) -> None:
+    folder = save_base_model(tmp_path / "st", "bert")
+    tokenizer = read_json(folder / "tokenizer.json")
+    tokenizer["normalizer"]["lowercase"] = False
+    write_json(folder / "tokenizer.json", tokenizer)
+    options = read_json(folder / "tokenizer_config.json")
+    cased = {key: value for key, value in options.items() if not key.startswith("scimult")}
+    write_json(folder / "tokenizer_config.json", cased | {"do_lower_case": False})
+    assert not load_pretrained(folder).tokenizer.lowercase
+    modules = [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "1_Pooling"}]
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
+    model = load_pretrained(folder, pooling="mean")
+    started = start_from(folder, model.config)
+    grown = grow_task(folder, NEW, "search")
+    for other in (model, started, grown):
+        assert other.tokenizer.lowercase
+        assert other.tokenizer.fingerprint == model.tokenizer.fingerprint
+
+
 def test_known_names_and_unknown_models_are_refused(tmp_path: Path) -> None:
     folder = save(tmp_path / "m", "mha_expert")
-    with pytest.raises(SciMultError, match="knows this task already.*search"):
+    with pytest.raises(SciMultError, match="already knows this task.*search"):
         grow_task(folder, Task(name="search"), "search")
     with pytest.raises(SciMultError, match="unknown task.*did you mean 'search'"):
         grow_task(folder, NEW, "serch")

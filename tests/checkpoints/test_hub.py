@@ -1,4 +1,4 @@
-"""Names on the hub: what is downloaded, and what is said when nothing is found."""
+"""Hub names: what is downloaded, and errors if nothing is found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tiny import save_tiny_model
 
 
 class Hub:
-    """Stands in for ``snapshot_download``: serves one folder, remembers what was asked."""
+    """Replaces ``snapshot_download``: serves one folder and records requests."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ def test_a_local_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_offline_client_gives_our_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real client, offline by the tests' HF_HUB_OFFLINE=1, with an empty cache."""
+    """The real client, offline through HF_HUB_OFFLINE=1, with an empty cache."""
     real: Any = huggingface_hub.snapshot_download
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda *a, **k: real(*a, **k, cache_dir=tmp_path)

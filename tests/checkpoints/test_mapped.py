@@ -1,4 +1,4 @@
-"""Memory-mapped weights: against the safetensors library, and damaged in any place."""
+"""Memory-mapped weights: against the safetensors library, and with damage anywhere."""
 
 from __future__ import annotations
 

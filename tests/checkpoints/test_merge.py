@@ -1,4 +1,4 @@
-"""Merging: against arithmetic on tensors, torch's own averaging, and models that must come back."""
+"""Merging against tensor arithmetic, torch's own averaging, and round trips."""
 
 from __future__ import annotations
 
@@ -161,14 +161,17 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         (lambda: merge([model, mean]), "pooling 'cls' and 'mean'"),
         (lambda: merge([model, adapters]), "adapters"),
         (lambda: merge([model, broken]), "not finite"),
-        (lambda: merge([model]), "one model alone"),
+        (lambda: merge([model]), "at least two models"),
+        (lambda: merge([]), "at least two models"),
+        (lambda: merge([], method="task_vectors", base=model), "at least two models"),
         (lambda: merge([model, plain], [1.0]), "1 shares for 2 models"),
-        (lambda: merge([model, plain], [1.0, -1.0]), "not negative"),
+        (lambda: merge([model, plain], [1.0, -1.0]), "not be negative"),
         (lambda: merge([model, plain], method="task_vectors"), "task vectors and a base"),
-        (lambda: merge([model] * 3, method="slerp"), "slerp turns one model"),
+        (lambda: merge([model] * 3, method="slerp"), "slerp needs exactly two models"),
         (lambda: share_experts(plain), "no experts to share"),
         (lambda: share_experts(adapters), "cannot be folded"),
         (lambda: share_experts(model, {"serach": 1}), "did you mean 'search'"),
+        (lambda: share_experts(model, {"search": 2, "classification": -1}), "not be negative"),
         (lambda: split_experts({"serach": plain}, "mha_expert"), "did you mean 'search'"),
         (lambda: split_experts({"search": plain}, "vanilla"), "variant has no experts"),
     ]
@@ -254,7 +257,7 @@ def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> Non
 def test_a_set_that_could_not_be_scored_lets_nothing_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Evaluation goes on after a set that fails; its absence is no proof of anything."""
+    """Evaluation continues after a failed set, whose absence proves nothing."""
     model = save_tiny_model(tmp_path / "model")
     other = save_tiny_model(tmp_path / "other", seed=5)
     suite = _suite_that_prefers(model, tmp_path / "data")

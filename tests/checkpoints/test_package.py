@@ -1,4 +1,4 @@
-"""A model as a wheel: installed like any, found by its name, the same model."""
+"""A model as a wheel: installed, found by its name, and unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_installed_model_is_found_by_its_name(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unpacked where Python looks, which is what installing a wheel of Python files is."""
+    """Unpack the wheel on Python's path, which is all that installing it would do."""
     wheel = write_wheel(tmp_path, load_pretrained(folder), "my-model", "1.2")
     assert wheel.name == "scimult_model_my_model-1.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
@@ -51,9 +51,9 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path, folder: Path) -> No
 @pytest.mark.parametrize(
     ("name", "version", "message"),
     [
-        ("My Model", "1.0", "not a name of a package .value: 'My Model'.. Fix: "),
-        ("a/../b", "1.0", "not a name of a package"),
-        ("m", "latest", "not a version of a package .value: 'latest'.. Fix: "),
+        ("My Model", "1.0", "not a valid package name .value: 'My Model'.. Fix: "),
+        ("a/../b", "1.0", "not a valid package name"),
+        ("m", "latest", "not a valid package version .value: 'latest'.. Fix: "),
     ],
 )
 def test_names_and_versions(

@@ -1,4 +1,4 @@
-"""Pickled files that are refused: what is said of them."""
+"""Errors of refused pickles."""
 
 from __future__ import annotations
 

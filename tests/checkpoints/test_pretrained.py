@@ -1,4 +1,4 @@
-"""Folders of models: round trip, and clear refusals of what does not fit."""
+"""Model folders: round trips, and clear errors for misfits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_unknown_task_lists_the_known_ones(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda w: w.pop("embeddings.norm.bias"), r"missing: embeddings\.norm\.bias"),
-        (lambda w: w.update(extra=torch.zeros(1)), "not expected: extra"),
+        (lambda w: w.update(extra=torch.zeros(1)), "unexpected: extra"),
         (
             lambda w: w.update({"embeddings.words.weight": torch.zeros(3, 16)}),
             r"shape: embeddings\.words\.weight \(3, 16\) instead of",
@@ -88,7 +88,7 @@ def test_truncated_weights_are_refused(tmp_path: Path) -> None:
 
 
 class RunsCode:
-    """A pickle of this would call ``print`` when it is opened carelessly."""
+    """Unpickling this unsafely would call ``print``."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (print, ("arbitrary code ran",))
@@ -179,7 +179,7 @@ def test_a_checkpoint_for_two_tokens_is_refused(minilm: Path, tmp_path: Path) ->
 
 
 def test_weights_that_are_read_stay_in_their_file(tmp_path: Path) -> None:
-    """Tensors of the model begin where the file was mapped: Linux names what memory is of."""
+    """The model's tensors lie in the file's mapping, as Linux lists it."""
     folder = save_tiny_model(tmp_path / "m")
     model = load_pretrained(folder).model
     maps = Path("/proc/self/maps").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Released checkpoints: the same embeddings, read safely, and clear words for bad files."""
+"""Released checkpoints: equal embeddings, safe reading, and clear errors for bad files."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_report_says_what_was_found_and_left_out(tmp_path: Path, tokenizer: Path
     assert f"{in_file:,} in the file; {in_file - pooler:,} kept, {pooler:,} of the pooler" in text
     assert "0 = search, 1 = link_prediction, 2 = classification" in text
     assert "epoch 20, offset 0" in text
-    assert f"{report.optimizer_bytes:,} bytes of optimizer state" in text
+    assert f"{report.optimizer_bytes:,} of {report.file_bytes:,} bytes: optimizer state" in text
     assert "BiomedBERT-base-uncased-abstract" in text
     released = read.config.provenance["released"]
     assert released["encoder_params"]["num_expert"] == 3
@@ -135,7 +135,7 @@ def test_our_models_come_back_from_the_released_form(
 def test_released_form_of_the_released_sizes_has_their_parameters(
     variant: str, parameters: int
 ) -> None:
-    """The counts of the published files; only the pooler (590,592) is not in our encoder."""
+    """Counts of the published files; our encoder lacks only the pooler (590,592)."""
     encoder = EncoderConfig(
         vocab_size=30522,
         hidden_size=768,
@@ -280,11 +280,12 @@ def drop(key: str) -> Callable[..., None]:
         (drop("embeddings.LayerNorm.bias"), r"missing: embeddings\.norm\.bias"),
         (
             drop("encoder.layer.1.attention.self.moe_key.2.bias"),
-            r"missing: blocks\.1\.attention\.qkv\.experts\.2\.bias; not expected: enc.*moe_query",
+            r"missing: blocks\.1\.attention\.qkv\.experts\.2\.bias; unexpected: enc.*moe_query",
         ),
         (drop("encoder.layer.1.attention.self.moe_query.2.weight"), "expert layers differ"),
-        (add("encoder.extra.weight", (2, 2)), r"not expected: encoder\.extra\.weight"),
-        (add("encode_proj.weight", (2, 2)), r"not expected: encode_proj\.weight"),
+        (add("encoder.extra.weight", (2, 2)), r"unexpected: encoder\.extra\.weight"),
+        (add("encoder.layer.x.weight", (2, 2)), r"unexpected: encoder\.layer\.x\.weight"),
+        (add("encode_proj.weight", (2, 2)), r"unexpected: encode_proj\.weight"),
         (
             add("encoder.layer.0.output.dense.weight", (16, 25)),
             r"shape: .*output\.weight \(16, 25\) instead of \(16, 24\)",
@@ -324,7 +325,7 @@ def test_bad_files_are_named(
 def test_expert_flag_without_experts_is_refused(tmp_path: Path, tokenizer: Path) -> None:
     state = released_state(released_encoder(VOCABULARY, None), None, use_moe=True)
     file = save_released(tmp_path / "f", state)
-    with pytest.raises(SciMultError, match="says use_moe, but no expert weights"):
+    with pytest.raises(SciMultError, match="says use_moe, but there are no expert weights"):
         read_released(file, tokenizer, num_heads=HEADS)
 
 
@@ -333,7 +334,7 @@ def test_number_of_experts_must_fit_the_tasks(tmp_path: Path, tokenizer: Path) -
     file = save_released(tmp_path / "f", state)
     with pytest.raises(SciMultError, match="has 2 experts.*name their tasks in order: --task"):
         read_released(file, tokenizer, num_heads=HEADS)
-    with pytest.raises(SciMultError, match="has 2 experts, 1 tasks were named"):
+    with pytest.raises(SciMultError, match="has 2 experts, 1 tasks were given"):
         read_released(file, tokenizer, tasks=["search"], num_heads=HEADS)
 
 

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: what the library embeds, we embed, and write again."""
+"""Sentence-transformers folders: we embed as the library does, before and after an export."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def library_folder(
     more: tuple[Any, ...] = (),
     **options: Any,
 ) -> Path:
-    """Save a random BERT by sentence-transformers itself."""
+    """Save a random BERT with sentence-transformers itself."""
     body = Transformer(str(save_base_model(folder.parent / "base", "bert")))
     modules = [body, Pooling(32, pooling, **options), *more]
     if normalise:
@@ -143,11 +143,11 @@ def test_old_names_of_poolings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pooling": "max"}, "its pooling is not one of ours"),
-        ({"pooling": ("cls", "mean")}, "its pooling is not one of ours"),
-        ({"include_prompt": False}, "its pooling is not one of ours"),
-        ({"similarity": "manhattan"}, "its similarity is not one of ours"),
-        ({"more": (Dense(32, 8),)}, r"made by Transformer, Pooling, Dense.*\['Dense'\]"),
+        ({"pooling": "max"}, "its pooling is not supported"),
+        ({"pooling": ("cls", "mean")}, "its pooling is not supported"),
+        ({"include_prompt": False}, "its pooling is not supported"),
+        ({"similarity": "manhattan"}, "its similarity is not supported"),
+        ({"more": (Dense(32, 8),)}, r"modules are Transformer, Pooling, Dense.*\['Dense'\]"),
     ],
 )
 def test_what_our_encoder_does_not_do_is_refused_or_replaced(
@@ -172,9 +172,7 @@ def test_a_damaged_list_of_modules_is_named(tmp_path: Path) -> None:
 
 def test_an_encoder_in_a_subfolder_is_pointed_at(tmp_path: Path) -> None:
     export_sentence_transformers(tmp_path / "r", load_pretrained(save_tiny_model(tmp_path / "m")))
-    message = (
-        "in a subfolder.*name one of the models in it: classification, link_prediction, search"
-    )
+    message = "in a subfolder.*use one of the models in it: classification, link_prediction, search"
     with pytest.raises(CheckpointError, match=message):
         load_pretrained(tmp_path / "r")
     folder = library_folder(tmp_path / "st")
@@ -191,7 +189,7 @@ def test_prompts_are_said_to_be_left_out(
     file = folder / "config_sentence_transformers.json"
     write_json(file, read_json(file) | {"prompts": {"query": "query: ", "document": ""}})
     load_pretrained(folder)
-    assert "its prompts (query) are not written before texts" in capsys.readouterr().err
+    assert "its prompts (query) are not prepended" in capsys.readouterr().err
 
 
 def test_a_model_of_ours_compared_by_cosine_has_unit_vectors_in_every_form(tmp_path: Path) -> None:

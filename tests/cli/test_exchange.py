@@ -37,7 +37,7 @@ def test_import_then_export_gives_the_same_model(tmp_path: Path) -> None:
     for line in (
         "mha_expert (moe_type mod2:attn)",
         "0 = search",
-        "of the pooler left out",
+        "of the pooler dropped",
         "epoch 20",
     ):
         assert line in printed
@@ -115,7 +115,7 @@ def test_forms_of_one_task_and_of_all(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "st"
     code, printed, _ = run("export", model, "--to", "sentence-transformers", "--out", out)
     assert code == 0
-    assert "what the routes share is there 3 times" in printed
+    assert "repeats shared weights 3 times" in printed
     out = tmp_path / "own"
     assert run("export", model, "--to", "pretrained", "--out", out)[0] == 0
     assert load_pretrained(out).config == load_pretrained(model).config
@@ -124,7 +124,7 @@ def test_forms_of_one_task_and_of_all(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--to", "folded"), "folded for one task. Fix: name it with --task: search, link"),
+        (("--to", "folded"), "only one can be folded. Fix: choose one with --task: search, link"),
         (("--to", "folded", "--task", "serach"), "did you mean 'search'"),
         (("--to", "released", "--task", "search"), "--task goes with folded and onnx"),
         (("--to", "pretrained", "--step", 3), "folder is not a run"),

@@ -219,7 +219,7 @@ print(result.exit_code, sorted(heavy))
         ("encode nope --model model --task search --out e", "nope: file does not exist"),
         ("encode . --model model --task search --out model", "model: is a link"),
         ("export nope --to folded --out e", "nope: folder does not exist"),
-        ("export model --to folded --out .", "you are in this folder"),
+        ("export model --to folded --out .", "cannot replace the current folder"),
         ("import --released nope --tokenizer model --out e", "nope: file does not exist"),
         ("import --base nope --adapter search=a --out e", "nope: folder does not exist"),
         ("grow-task nope --name x --like search --out e", "nope: folder does not exist"),

@@ -1,4 +1,4 @@
-"""Pair files with made-up rows."""
+"""Pair files with synthetic rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers of the base checkpoints: byte-level pairs, sentencepiece, old WordPiece folders."""
+"""Tokenizers of the base checkpoints: byte-level BPE, SentencePiece, old WordPiece folders."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_saved_tokenizer_is_equal(folder: Path, tmp_path: Path, lowercase: bool 
 def test_saved_files_read_alone_are_what_transformers_makes_of_them(
     folder: Path, tmp_path: Path, lowercase: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two loads: by tokenizers alone, and by transformers, the check of the first taken away."""
+    """Load with tokenizers alone, and with transformers, by disabling the first."""
     saved = tmp_path / "saved"
     TextTokenizer.from_folder(folder, lowercase=lowercase).save(saved)
     alone = TextTokenizer.from_folder(saved)

@@ -21,7 +21,7 @@ def known(*pairs: tuple[int, int]) -> KnownPositives:
 
 
 def test_positives_of_every_task_are_no_negatives_but_the_judged_ones() -> None:
-    """As in mining: what was drawn as a hard negative was judged for this task."""
+    """As in mining: a drawn hard negative was judged for this task."""
     source = pair_file("links", "link_prediction", [1], [1])
     by_task = {
         "search": known((5, 14), (7, 12)),
@@ -55,7 +55,7 @@ def test_positives_of_every_task_are_no_negatives_but_the_judged_ones() -> None:
 
 @pytest.mark.parametrize("hard_negatives", [True, False])
 def test_every_rank_knows_what_the_others_have(hard_negatives: bool) -> None:
-    """They then gather embeddings without asking each other how many there are."""
+    """So ranks gather embeddings without exchanging their numbers first."""
     rows = Rows(
         np.array([5, 5, 6, 7, 5]),
         np.array([10, 11, 20, 21, 12]),

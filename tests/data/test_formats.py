@@ -1,4 +1,4 @@
-"""Files of other formats where JSON lines are meant: named, with a command that reads them."""
+"""Files of other formats in place of JSON lines: the error has the command that reads them."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def _read(path: Path, *, skip_bad: bool = False) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "content", "what", "fix"),
     [
-        ("a.csv", "id,title\n1,A\n", "is CSV", "papers.file=a.csv, then name "),
+        ("a.csv", "id,title\n1,A\n", "is CSV", "papers.file=a.csv, then use "),
         ("a.csv", ZOTERO, "is CSV", "'papers.columns.abstract=Abstract Note'"),
         ("a.csv", "id;title\n1;A\n", "is CSV", "papers.file=a.csv"),
         ("a.tsv", "id\ttitle\n1\tA\n", "is a table", "papers.file=a.tsv"),
-        ("a.jsonl", "id,title\n1,A\n", "is CSV", "call it a.csv; scimult prepare table"),
+        ("a.jsonl", "id,title\n1,A\n", "is CSV", "rename it to a.csv; scimult prepare table"),
         ("l.csv", "id,name\n1,A\n", "is CSV", "papers.file=PAPERS labels.file=l.csv"),
         (
             "a.bib",
             "% mine\n\n@article{key,\n title={A}}\n",
             "BibTeX",
-            "papers.file=a.bib, then name ",
+            "papers.file=a.bib, then use ",
         ),
-        ("a.ris", "TY  - JOUR\nTI  - A\nER  - \n", "RIS", "papers.file=a.ris, then name "),
-        ("a.xml", layouts.PUBMED, "PubMed's XML", "papers.file=a.xml, then name "),
-        ("a.txt", layouts.BIBTEX, "BibTeX", "call it a.bib; scimult prepare table"),
+        ("a.ris", "TY  - JOUR\nTI  - A\nER  - \n", "RIS", "papers.file=a.ris, then use "),
+        ("a.xml", layouts.PUBMED, "PubMed's XML", "papers.file=a.xml, then use "),
+        ("a.txt", layouts.BIBTEX, "BibTeX", "rename it to a.bib; scimult prepare table"),
         ("a.nbib", "PMID- 1\nTI  - A\n", "MEDLINE", "CSL JSON"),
-        ("a.xml", '<?xml version="1.0"?>\n<a/>\n', "XML", "on a line for every paper"),
+        ("a.xml", '<?xml version="1.0"?>\n<a/>\n', "XML", "one line per paper"),
         ("a.json", "<!DOCTYPE html>\n<html>\n", "web page", "download the file itself"),
         ("a.json", '{\n  "id": "1",\n  "title": "A"\n}\n', "several lines", "jq -c . "),
     ],
@@ -79,7 +79,7 @@ def test_the_command_of_the_message_reads_the_table(
     table.write_text(content, encoding="utf-8")
     with pytest.raises(DataError) as caught:
         _read(table)
-    command, _, folder = str(caught.value.fix).partition(", then name ")
+    command, _, folder = str(caught.value.fix).partition(", then use ")
     result = CliRunner().invoke(app, shlex.split(command)[1:])
     assert result.exit_code == 0, result.output
     (made,) = pq.read_table(Path(shlex.split(folder)[0]) / "papers.parquet").to_pylist()

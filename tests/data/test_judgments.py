@@ -1,4 +1,4 @@
-"""Judged pairs are the same in every layout, and those of TREC are pytrec_eval's."""
+"""Judgments are equal in every layout, and TREC's equal pytrec_eval's."""
 
 from __future__ import annotations
 

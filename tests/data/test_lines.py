@@ -1,4 +1,4 @@
-"""Input files: every defect is located, and skipped and counted on request."""
+"""Input files: every defect is located, or skipped and counted on request."""
 
 from __future__ import annotations
 
@@ -179,9 +179,9 @@ def test_every_reject_is_logged_but_only_some_are_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [10**30, -(10**30), str(10**30), 2**63])
 def test_integers_are_of_64_bits(tmp_path: Path, value: object) -> None:
-    """Years and grades go into arrays: what does not fit is named where it stands."""
+    """Years and grades go into arrays: values that do not fit are located."""
     record = Record(tmp_path / "f", 7, {"n": value})
-    with pytest.raises(DataError, match=r"f:7: field 'n' is not an integer of 64 bits.*Fix: "):
+    with pytest.raises(DataError, match=r"f:7: field 'n' is not a 64-bit integer.*Fix: "):
         record.integer("n")
     assert Record(tmp_path / "f", 7, {"n": -(2**63)}).integer("n") == -(2**63)
 

@@ -1,4 +1,4 @@
-"""The manifest: damage is named, and what is read is written again."""
+"""The manifest survives a round trip, and damage is reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_damaged_manifest_names_the_key(
 
 
 def test_the_manifest_comes_back_as_it_was_written(data: PreparedData) -> None:
-    """Keys of a later version of the toolkit too, wherever they stand."""
+    """So do keys from a later version of the toolkit, at any level."""
     path = data.folder / "manifest.json"
     tree = read_json(path)
     tree["later"] = {"a": None}

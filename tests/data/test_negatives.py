@@ -1,4 +1,4 @@
-"""Draws of hard negatives: by shares of rules, as often as the pools allow.
+"""Draws of hard negatives follow the rules' shares as far as the pools allow.
 
 ``COUNTS`` are candidates of each group by the set of rules that gave them: alone by rule 0, alone
 by rule 1, by both.
@@ -38,7 +38,7 @@ def mined(
 
 
 def naive_chances(file: PairFile, weights: tuple[float, float]) -> list[list[float]]:
-    """Return the chance of each candidate: a rule by its weight, then one of its candidates."""
+    """Return each candidate's probability: pick a rule by weight, then one of its candidates."""
     assert file.found_by is not None
     chances, place = [], 0
     for pool in file.negatives:
@@ -62,7 +62,7 @@ def naive_chances(file: PairFile, weights: tuple[float, float]) -> list[list[flo
 def test_rules_are_drawn_by_their_shares_where_pools_allow_it(
     counts: list[tuple[int, int, int]], shares: tuple[float, float]
 ) -> None:
-    """Two rules: the share of the first is the one asked for, or the nearest one possible."""
+    """The first of two rules gets its share, or the nearest possible one."""
     file = mined(counts, shares)
     weights = draw_weights(file)
     sums = np.bincount(file.negatives.owners, weights=weights, minlength=len(file))

@@ -1,4 +1,4 @@
-"""A source's pairs: every one once an epoch, divided over ranks, within a budget of tokens."""
+"""Streams visit every pair once per epoch, divided over ranks, within a token budget."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_token_micro_batches_are_the_same_in_any_order() -> None:
 
 
 def test_a_pool_sorts_by_length_and_keeps_epochs_apart() -> None:
-    """Lengths within a micro-batch differ less with a pool; who meets whom changes by epoch."""
+    """Pools make lengths within a micro-batch similar; pairs meet others in every epoch."""
     file = pair_file("x", "search", [1] * 400, [0] * 400)
     lengths = np.random.default_rng(0).integers(1, 101, int(file.queries.max()) + 1)
     spreads, meetings = {}, {}
@@ -187,7 +187,7 @@ def test_a_pair_beyond_the_budget_is_refused() -> None:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 5), st.integers(0, 100))
 def test_pairs_of_a_query_take_turns(sizes: list[int], limit: int, seed: int) -> None:
-    """No epoch has more of a query than the limit; as many epochs as it has pairs have all alike.
+    """Epochs respect the limit per query; over as many epochs as pairs, all come equally often.
 
     Pairs of a query stand in one group or, as citations, in one group each.
     """

@@ -1,4 +1,4 @@
-"""Shares of sources against their closed forms."""
+"""Sampling rates against their closed forms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scimult.errors import SciMultError
 
 
 def source(name: str, pairs: int) -> PairFile:
-    """Make a pair file called ``source.task`` of so many pairs."""
+    """Make a pair file ``source.task`` with the given number of pairs."""
     source, task = name.split(".")
     positives = Ragged.from_lists([range(pairs)])
     return PairFile(source, task, "train", np.zeros(1, np.int64), positives, Ragged.empty(1))
@@ -82,12 +82,12 @@ EACH = {"acl": 1.0, "vis": 1.0, "world.search": 1.0, "world.label": 1.0}
 @pytest.mark.parametrize(
     ("explicit", "message"),
     [
-        ({"acl": 1, "vis": 1, "label": 1}, r"must weigh every source once.*world\.search"),
-        ({**EACH, "cite": 1}, r"must weigh every source once.*acl\.cite.*vis\.cite"),
-        ({**EACH, "acl.cite": 1}, r"must weigh every source once.*acl\.cite"),
+        ({"acl": 1, "vis": 1, "label": 1}, r"must give every source one weight.*world\.search"),
+        ({**EACH, "cite": 1}, r"must give every source one weight.*acl\.cite.*vis\.cite"),
+        ({**EACH, "acl.cite": 1}, r"must give every source one weight.*acl\.cite"),
         ({**EACH, "sarch": 1}, "unknown source or task.*did you mean 'search'"),
         ({"cite": 1, "world": 1}, r"trains several tasks.*world\.search, world\.label"),
-        (dict.fromkeys(EACH, 0), "must weigh every source"),
+        (dict.fromkeys(EACH, 0), "must give every source"),
     ],
 )
 def test_wrong_rates_are_refused(explicit: dict[str, float], message: str) -> None:
@@ -113,7 +113,7 @@ def test_a_name_of_a_task_and_another_source_is_refused() -> None:
 def test_a_temperature_without_effect_is_refused(
     sources: list[PairFile], mode: SamplingMode, explicit: dict[str, float] | None
 ) -> None:
-    with pytest.raises(SciMultError, match="sizes of these sources do not count.*temperature 3"):
+    with pytest.raises(SciMultError, match="ignores the sizes of these sources.*temperature 3"):
         sampling_rates(sources, mode, explicit, temperature=3)
 
 

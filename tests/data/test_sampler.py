@@ -1,4 +1,4 @@
-"""Which sources a micro-batch holds: rates are kept, plans are a function of their inputs."""
+"""Plans follow the sources' rates and are a function of their inputs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_alternating_keeps_rates_on_the_way(weights: list[float], micro_batches:
 
 
 def texts_of_two_lengths(pairs: list[int]) -> tuple[list[PairFile], np.ndarray]:
-    """Return sources of so many pairs, and lengths of texts: 20 in the first, else 200."""
+    """Return sources of the given sizes, and text lengths: 20 in the first source, else 200."""
     sources, first = [], 0
     for number, count in enumerate(pairs):
         rows = np.arange(count) + first
@@ -97,7 +97,7 @@ def token_micro_batches(
 def seen_pairs(
     micro_batches: list[MicroBatchStream], rates: RateArray, length: int
 ) -> list[Counter[int]]:
-    """Return how often each query of each source comes in a plan."""
+    """Count each query of each source in a plan."""
     sampler = AlternatingSampler(micro_batches, rates, micro_batches=length, seed=3)
     seen: list[Counter[int]] = [Counter() for _ in micro_batches]
     for micro_batch in range(length):

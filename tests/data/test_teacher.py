@@ -1,4 +1,4 @@
-"""Teacher scores: looked up as in a dictionary, from a column of raw tables to a folder."""
+"""Teacher scores: lookups match a dictionary, from a column of raw tables to a folder."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_share_of_groups_with_a_scored_positive_and_negative() -> None:
 
 
 def scored_clicks(root: Path, score: str = "{}") -> None:
-    """Give every click but each query's last a score: its place in the file, by ``score``."""
+    """Score every click except each query's last, by ``score`` of its position in the file."""
     rows = [
         (*click, score.format(number) if number % 4 < 3 else "")
         for number, click in enumerate(CLICKS)

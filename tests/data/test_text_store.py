@@ -47,7 +47,7 @@ def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_ba
 def test_many_texts_are_cut_into_the_same_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file does not show whether texts came one by one or many at once."""
+    """The file does not depend on whether texts came singly or in bulk."""
     monkeypatch.setattr(text_store, "ROWS_PER_BATCH", 3)
     ids = [f"ns:{number}" for number in range(8)]
     (tmp_path / "many").mkdir()

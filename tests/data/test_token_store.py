@@ -1,4 +1,4 @@
-"""The token store equals direct tokenisation and refuses what does not belong to it."""
+"""The token store equals direct tokenisation and refuses other texts and damage."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_other_texts_are_refused(built: TokenStore, tmp_path: Path) -> None:
 
 
 def test_a_store_that_was_cut_shorter_is_refused(built: TokenStore, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cut at 48 tokens, 49 are wanted"):
+    with pytest.raises(DataError, match="cut at 48 tokens, 49 are needed"):
         TokenStore.open(tmp_path / "tokens", max_length=49)
 
 

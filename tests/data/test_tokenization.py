@@ -1,4 +1,4 @@
-"""Texts become ``[CLS] title [SEP] body [SEP]``, cut as the tokenizer itself cuts."""
+"""Texts become ``[CLS] title [SEP] body [SEP]``, cut like the tokenizer's own truncation."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from scimult.data.tokenization import TextTokenizer, cut
 from scimult.errors import CheckpointError, ConfigError
+from scimult.files import read_json
 from scimult.types import Text
 
 PAPER = Text("paper", "Graph Attention", "We study Graphs.")
@@ -106,6 +107,13 @@ def test_lower_casing_is_on_for_uncased_and_an_option_for_cased(
 def test_an_uncased_tokenizer_cannot_keep_case(minilm: Path) -> None:
     with pytest.raises(ConfigError, match=r"lowercase=False, but this tokenizer is uncased.*Fix"):
         TextTokenizer.from_folder(minilm, lowercase=False)
+
+
+def test_plain_files_do_not_keep_the_length_of_the_last_texts(tmp_path: Path, cased: Path) -> None:
+    tokenizer = TextTokenizer.from_folder(cased, lowercase=True)
+    tokenizer.encode([PAPER], 4)
+    tokenizer.save_plain(tmp_path / "plain")
+    assert read_json(tmp_path / "plain" / "tokenizer.json")["truncation"] is None
 
 
 @pytest.mark.parametrize("lowercase", [None, True])

@@ -1,4 +1,4 @@
-"""One rank builds the token store, the others wait; a failure there is an error everywhere."""
+"""One rank builds the token store while the others wait; its failure is an error on all ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ranks
 
 
 def _open_twice(folder: Path, model: Path) -> tuple[int, str]:
-    """Return the number of texts, and the error after the store was damaged."""
+    """Return the number of texts, and the error from a damaged store."""
     tokenizer = TextTokenizer.from_folder(model)
     data = PreparedData.open(folder)
     count = len(data.tokens(tokenizer))

@@ -1,4 +1,4 @@
-"""Self-supervised views: what a cut holds, that it is a function of (seed, epoch, row), batches."""
+"""Self-supervised views: content, determinism by (seed, epoch, row), batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES = st.sampled_from(sorted(VIEWS))
 
 
 def _stored(title: int, body: int) -> IntArray:
-    """Return tokens of which no two are equal, so that a cut shows where it comes from."""
+    """Return distinct tokens, so that a cut shows its origin."""
     words = np.arange(title + body)
     parts = [words[:title], words[title:]]
     return np.concatenate([[CLS], *(np.r_[part, SEP] for part in parts if len(part))])
@@ -149,7 +149,7 @@ def _builder(data: PreparedData, file: PairFile, tokens: TokenStore) -> BatchBui
 
 
 def _check_views(batch: Batch, tokens: TokenStore, epoch: int) -> None:
-    """Check that both sides of every pair hold the views of this epoch, cut to 32 tokens."""
+    """Check that both sides of every pair are this epoch's views, cut to 32 tokens."""
     for i, row in enumerate(batch.query_ids_B.tolist()):
         whole = tokens.tokens(row, 512)
         views = view_pair("independent_crop", whole, seed=7, epoch=epoch, row=row)

@@ -288,7 +288,7 @@ def test_a_prepared_folder_is_checked_when_opened(data: PreparedData, tmp_path: 
         PreparedData.open(tmp_path / "raw")
     path = data.folder / "pairs" / "toy.search.train.arrow"
     shutil.copy(data.folder / "citations.arrow", path)
-    with pytest.raises(DataError, match=r"toy\.search\.train\.arrow: file is missing or was ch"):
+    with pytest.raises(DataError, match=r"toy\.search\.train\.arrow: file is missing or has ch"):
         PreparedData.open(data.folder)
     manifest = read_json(data.folder / "manifest.json")
     write_json(data.folder / "manifest.json", {**manifest, "version": "0"})

@@ -180,7 +180,7 @@ def test_few_papers_and_other_folders_are_refused(model: SciMult, tmp_path: Path
     (tmp_path / "mine" / "notes.txt").write_text("x")
     with pytest.raises(StorageError, match="not a tagger"):
         Tagger.train(tmp_path / "mine", VOCABULARY, papers(60), model=model)
-    with pytest.raises(ConfigError, match="no task for labels"):
+    with pytest.raises(ConfigError, match="task does not rank labels for papers"):
         Tagger.train(tmp_path / "t", VOCABULARY, papers(60), model=model, task="search")
 
 

@@ -227,7 +227,7 @@ def test_kept_heads_give_what_the_run_scored(folder: Path) -> None:
             assert last["dev/world.topics/micro_f1"] == pytest.approx(score)
         else:
             # Numbers as they were read: a linear map changes neither R2 nor the order.
-            head = heads["count"].described
+            head = heads["count"].description
             read = (targets - head.offset) / head.factor
             score = r2_score(read.numpy(), found.double().numpy())
             assert last["dev/world.count/r2"] == pytest.approx(score, abs=1e-4)
@@ -236,5 +236,5 @@ def test_kept_heads_give_what_the_run_scored(folder: Path) -> None:
 def test_without_keeping_them_no_head_is_written(folder: Path) -> None:
     model = pretrain(config_of(folder, "dropped", schedule={"steps": 1}))
     assert not list(model.glob("heads*"))
-    with pytest.raises(SciMultError, match="no heads were kept.*keep_heads: true"):
+    with pytest.raises(SciMultError, match="no heads were saved.*keep_heads: true"):
         load_heads(model)

@@ -149,7 +149,7 @@ def kill_once(config: PretrainConfig, jobs: list[Job], rng: random.Random, kind:
     assert all(codes[rank] == -signal.SIGKILL for rank in victims), job.printed()
     if len(victims) == 1:
         assert codes[1 - victims[0]] == 1, "the other rank went on alone: " + job.printed()
-        assert "another rank ended or hangs" in job.ranks[1 - victims[0]].printed()
+        assert "another rank exited or hangs" in job.ranks[1 - victims[0]].printed()
     assert len(metrics(job.output)) < STEPS, "the run ended before it could be killed"
 
 
@@ -202,7 +202,7 @@ def test_a_hung_rank_ends_the_job_with_a_message(folder: Path, jobs: list[Job]) 
     assert "rank 1 on " in hung
     assert f"hangs after step {TROUBLED_UNIT}: no step ended within 0.25 minutes" in hung
     assert "in sleep_for_good" in hung, "the stack does not show where it sleeps"
-    assert f"hangs after step {TROUBLED_UNIT}" in waiting or "another rank ended" in waiting
+    assert f"hangs after step {TROUBLED_UNIT}" in waiting or "another rank exited" in waiting
 
 
 def test_a_full_disk_ends_all_ranks_and_leaves_whole_checkpoints(

@@ -1,4 +1,4 @@
-"""Exports of reference managers: BibTeX by bibtexparser, RIS by rispy, PubMed's XML."""
+"""Read reference managers' exports: BibTeX (bibtexparser), RIS (rispy) and PubMed XML."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     Raises
     ------
     DataError
-        Through ``rejects``: an entry that cannot be parsed, or whose key came before.
+        Through ``rejects``: an entry that cannot be parsed, or a repeated key.
     """
     from bibtexparser.entrypoint import parse_string
     from bibtexparser.model import DuplicateBlockKeyBlock, DuplicateFieldKeyBlock
 
-    logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # we say it with the place
+    logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # our rejects name the line
     lines = dict(read_lines(path, rejects, keep_blank=True))
     text = "\n".join(lines.get(number, "") for number in range(1, max(lines, default=0) + 1))
     library = parse_string(text)
@@ -46,22 +46,20 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
                 problem, fix = "entry has a field twice", "remove one of them"
                 value = ", ".join(sorted(block.duplicate_keys))
             else:
-                problem, fix = "entry is not valid BibTeX", "close its braces and put the commas"
+                problem, fix = "entry is not valid BibTeX", "check its braces and commas"
                 error = getattr(block, "error", None)
                 value = getattr(error, "abort_reason", str(error))
             rejects.refuse(problem, path, number, value=value, fix=fix)
-    has_entries = False
     for entry in library.entries:
-        has_entries = True
         number = (entry.start_line or 0) + 1
         fields = {field.key.lower(): str(field.value) for field in entry.fields}
         record = Record(path, number, {"key": entry.key, **fields})
         try:
             yield Record(path, number, {**record.fields, **_bibtex_paper(record, decode)})
         except ValueError as error:
-            problem, fix = "entry cannot be decoded", "write its LaTeX out in plain letters"
+            problem, fix = "entry cannot be decoded", "replace its LaTeX by plain letters"
             rejects.reject(record.error(problem, value=str(error), fix=fix))
-    if not has_entries and not library.failed_blocks:
+    if not library.entries and not library.failed_blocks:
         rejects.reject(empty_file(path))
 
 
@@ -89,7 +87,7 @@ def _bibtex_paper(record: Record, decode: Callable[[str], str]) -> dict[str, Any
 
 
 def _latex_decoder() -> Callable[[str], str]:
-    """Return what decodes LaTeX; where there are but braces they go, for decoding takes 1 ms."""
+    """Return a LaTeX decoder; as decoding takes 1 ms, text with braces alone just loses them."""
     from pylatexenc.latex2text import LatexNodes2Text
 
     decoder = LatexNodes2Text(math_mode="verbatim")
@@ -104,42 +102,39 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
     Raises
     ------
     DataError
-        Through ``rejects``: a reference without its end, or lines outside of one.
+        Through ``rejects``: a reference without an end, or a line outside a reference.
     """
     import rispy
 
-    held: list[str] = []
+    reference: list[str] = []
     start = 0
     has_references = False
     for number, line in read_lines(path, rejects):
         tag = _RIS_LINE.match(line)
         if tag and tag[1] == "TY":
             has_references = True
-            if held:
-                rejects.reject(_ris_error(path, start, held, "reference has no end"))
-            held, start = [], number
+            if reference:
+                rejects.reject(_ris_error(path, start, reference[0], "reference has no end"))
+            reference, start = [], number
         elif not start:
-            if tag:  # other lines there number the references, or are the exporter's name
-                problem = "line stands outside of a reference"
-                rejects.reject(_ris_error(path, number, [line], problem))
+            if tag:  # lines without a tag are numbers or the exporter's name
+                rejects.reject(_ris_error(path, number, line, "line is outside a reference"))
             continue
-        # Some exports have one space, or none after the dash: rispy wants two and one.
-        held.append(f"{tag[1]}  - {line[tag.end() :].strip()}" if tag else line)
+        # Some exports have one space before the dash, or none after it: rispy needs two and one.
+        reference.append(f"{tag[1]}  - {line[tag.end() :].strip()}" if tag else line)
         if tag and tag[1] == "ER":
-            yield from (
-                Record(path, start, {**fields, **_ris_paper(fields)})
-                for fields in rispy.loads("\n".join(held) + "\n")
-            )
-            held, start = [], 0
-    if held:
-        rejects.reject(_ris_error(path, start, held, "reference has no end"))
+            for fields in rispy.loads("\n".join(reference) + "\n"):
+                yield Record(path, start, {**fields, **_ris_paper(fields)})
+            reference, start = [], 0
+    if reference:
+        rejects.reject(_ris_error(path, start, reference[0], "reference has no end"))
     if not has_references:
         rejects.reject(empty_file(path))
 
 
-def _ris_error(path: Path, line: int, held: list[str], problem: str) -> DataError:
+def _ris_error(path: Path, number: int, line: str, problem: str) -> DataError:
     fix = "start every reference with 'TY  - ' and end it with 'ER  - '; the file may be cut off"
-    return DataError(problem, path=path, line=line, value=held[0], fix=fix)
+    return DataError(problem, path=path, line=number, value=line, fix=fix)
 
 
 def _ris_paper(fields: dict[str, Any]) -> dict[str, Any]:
@@ -158,18 +153,18 @@ def _ris_paper(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first_name_first(name: str) -> str:
-    """Return ``Given Family`` of ``Family, Given``; another form as it is."""
+    """Return ``Given Family`` for ``Family, Given``; other forms unchanged."""
     family, _, given = (part.strip() for part in name.partition(","))
     return f"{given.replace(',', '')} {family}".strip()
 
 
 def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
-    """Yield the articles of PubMed's XML; the "line" is the number of the article.
+    """Yield the articles of PubMed XML; the "line" is the number of the article.
 
     Raises
     ------
     DataError
-        Through ``rejects``, if the file is cut off or no XML, or has no article.
+        Through ``rejects``, if the file is cut off, is not XML or has no article.
     """
     number = 0
     try:
@@ -186,7 +181,7 @@ def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
         return
     if not number:
         fix = "use PubMed's XML, whose articles are <PubmedArticle>"
-        rejects.refuse("XML file has no article of PubMed", path, fix=fix)
+        rejects.refuse("XML file has no PubMed article", path, fix=fix)
 
 
 def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
@@ -232,5 +227,5 @@ def _name(author: ElementTree.Element) -> str:
 
 
 def _text(element: ElementTree.Element | None) -> str:
-    """Return all text of an element on one line; formulas and italics keep their text."""
+    """Return all text of an element and its children, on one line."""
     return "" if element is None else " ".join("".join(element.itertext()).split())

@@ -1,4 +1,4 @@
-"""Rows of tables under our names: by a column, a dotted path, or an SQL expression."""
+"""Read table rows under our field names, by column, dotted path or SQL expression."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from scimult.data.rows import read_rows
 from scimult.errors import DataError
 
 TABLES = ("json", "csv", "tsv", "parquet")
-# A name or a dotted path has none of these marks; what has one is an expression.
+# Characters of an expression, which names and dotted paths do not contain.
 _MARKS = re.compile(r"[()\[\]'\"|*+=<>,]")
 
 
 def is_expression(column: str, names: Sequence[str]) -> bool:
-    """Return whether a column is an SQL expression, and neither a name nor a dotted path."""
+    """Return whether a column is an SQL expression rather than a name or dotted path."""
     return column not in names and _MARKS.search(column) is not None
 
 
 class Columns:
-    """The columns of one table, in one or several files of a kind.
+    """The columns of one table, in one or several files of the same kind.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ class Columns:
     names : mapping
         Our names to columns, dotted paths or SQL expressions.
     needed : sequence of str
-        Columns that must be there.
+        Required columns.
 
     Attributes
     ----------
     seen : set of str
-        Columns that were met, those that are not read too.
+        Columns that exist, including unread ones.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Columns:
         self.seen: set[str] = set()
 
     def read(self, rejects: Rejects) -> Iterator[Record]:
-        """Yield the rows; a column that a row does not have stays away.
+        """Yield the rows, without fields for the columns that a row lacks.
 
         Raises
         ------
         DataError
-            If a file does not exist, is of no known kind or lacks a column; and, through
-            ``rejects``, at a bad row.
+            If a file does not exist, has an unknown type or lacks a column; and, through
+            ``rejects``, for a bad row.
         """
         columns = list(self._names.values())
         if any(_MARKS.search(column) for column in columns):
@@ -70,7 +70,7 @@ class Columns:
                 yield self._renamed(row)
 
     def unread(self) -> list[str]:
-        """Return the columns that were met and stand in nothing that is read."""
+        """Return the seen columns that nothing reads."""
         return sorted(name for name in self.seen if not self._is_read(name))
 
     def _renamed(self, row: Record) -> Record:
@@ -84,7 +84,7 @@ class Columns:
         return Record(row.path, row.line, fields)
 
     def _selected(self, sql: list[str]) -> Iterator[Record]:
-        """Yield what DuckDB makes of the expressions, and the plain columns beside them."""
+        """Yield the values of SQL expressions, along with the plain columns."""
         from scimult.data.importers import engine
 
         container = guess_format(self._paths[0]).container
@@ -99,14 +99,14 @@ class Columns:
             )
         self.seen.update(columns)
         rest = [column for column in self._names.values() if column not in sql]
-        # Of a path the whole column comes: it may lead through lists, which SQL's do not.
+        # For a dotted path, select the whole column: unlike SQL's, ours may lead through lists.
         heads = (name if name in columns else name.partition(".")[0] for name in rest)
         plain = [name for name in dict.fromkeys(heads) if name in columns]
         for row in engine.select(self._paths, container, sql, plain):
             yield self._renamed(row)
 
     def _is_read(self, name: str) -> bool:
-        """Return whether a column stands in what is read, alone, on a path or in SQL."""
+        """Return whether a column is read, alone, on a path or in SQL."""
         word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
         return any(
             column == name

@@ -1,4 +1,4 @@
-"""DuckDB under our rules: columns that are SQL expressions, bounded memory, errors with a file."""
+"""Run DuckDB for SQL columns, with bounded memory and errors that name the file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from scimult.data.lines import Record
 from scimult.errors import ConfigError, DataError
 
 MEMORY = "4GB"
-_FETCHED = 1000
-# Types that DuckDB sees in strings: an expression should find the same in JSON as in CSV.
+_FETCH_ROWS = 1000
+_DISK_FULL = "No space left"
+# Types that DuckDB infers from strings: an expression should see the same in JSON as in CSV.
 _TEMPORAL = re.compile(r'(?<!["\w])(?:DATE|TIMESTAMP(?:_\w+| WITH TIME ZONE)?|TIME|UUID)(?!["\w])')
 _READERS = {
     "json": "read_json({files}, sample_size=20480, maximum_object_size=67108864{more})",
@@ -33,18 +34,17 @@ def select(
     expressions: Iterable[str],
     columns: Sequence[str] | None = None,
 ) -> Iterator[Record]:
-    """Yield the rows of files: each expression under its own text, and ``columns`` or all.
+    """Yield the rows of files: each expression, named by its own text, and ``columns`` or all.
 
-    ``Record.line`` is the number of the row that the expressions give, for ``unnest`` makes
-    several of one.
+    ``Record.line`` is the number of the result row, as ``unnest`` turns one row into several.
 
     Raises
     ------
     DataError
-        If an expression does not fit the files, or a file is damaged: the message is DuckDB's.
+        With DuckDB's message, if an expression does not fit the files or a file is damaged.
     """
-    stated = ["*"] if columns is None else [quoted(name) for name in columns]
-    terms = [*stated, *(f"({sql}) AS {quoted(sql)}" for sql in dict.fromkeys(expressions))]
+    terms = ["*"] if columns is None else [quoted(name) for name in columns]
+    terms += [f"({sql}) AS {quoted(sql)}" for sql in dict.fromkeys(expressions)]
     with connected() as engine:
         types = _json_types(engine, files) if container == "json" else ""
         for file in files:
@@ -56,7 +56,7 @@ def select(
 
 
 def column_names(files: Sequence[Path], container: str) -> list[str]:
-    """Return the names of the columns of all files together."""
+    """Return the names of the columns of all files combined."""
     with connected() as engine:
         return [str(name) for name, *_ in _described(engine, files, container)]
 
@@ -64,14 +64,14 @@ def column_names(files: Sequence[Path], container: str) -> list[str]:
 def _described(
     engine: duckdb.DuckDBPyConnection, files: Sequence[Path], container: str
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield name and type of the columns of all files together."""
-    named = ", ".join(literal(str(file)) for file in files)
-    reader = _READERS[container].format(files=f"[{named}]", more=", union_by_name=true")
+    """Yield name and type of the columns of all files combined."""
+    names = ", ".join(literal(str(file)) for file in files)
+    reader = _READERS[container].format(files=f"[{names}]", more=", union_by_name=true")
     return rows_of(run(engine, f"DESCRIBE SELECT * FROM {reader}", files[0]), files[0])
 
 
 def _json_types(engine: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> str:
-    """Return the columns of all files together: one file may lack a field that another has."""
+    """Return the columns of all files combined: one file may lack a field that another has."""
     columns = (
         f"{literal(name)}: {literal(_TEMPORAL.sub('VARCHAR', kind))}"
         for name, kind, *_ in _described(engine, files, "json")
@@ -81,22 +81,21 @@ def _json_types(engine: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> str
 
 @contextmanager
 def connected(
-    place: Path | None = None, memory: str | None = None, threads: int | None = None
+    parent: Path | None = None, memory: str | None = None, threads: int | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield an engine that holds ``MEMORY`` at most, or ``memory``, and spills into a folder.
+    """Yield an engine that uses at most ``memory`` (``MEMORY``) and spills to a temporary folder.
 
-    The folder is made in ``place``, by default the system's for temporary ones, which ``$TMPDIR``
-    may name.
+    The folder is created in ``parent``, by default the system's temporary folder (``$TMPDIR``).
 
     Raises
     ------
     ConfigError
-        If the engine does not understand the limit, or does not get by with it.
+        If the memory limit is not valid or too low.
     OSError
         If the disk is full.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="scimult-", dir=place) as folder,
+        tempfile.TemporaryDirectory(prefix="scimult-", dir=parent) as folder,
         closing(opened(memory or MEMORY, threads, temp_directory=folder)) as engine,
     ):
         try:
@@ -105,7 +104,7 @@ def connected(
             problem, fix = str(error).splitlines()[0], "raise --memory, or leave it out"
             raise ConfigError(problem, value=memory or MEMORY, fix=fix) from None
         except duckdb.IOException as error:
-            if "No space left" in str(error):
+            if _DISK_FULL in str(error):
                 raise OSError(errno.ENOSPC, "No space left on device") from error
             raise
 
@@ -113,42 +112,41 @@ def connected(
 def opened(
     memory: str | None, threads: int | None, database: str = ":memory:", **settings: str
 ) -> duckdb.DuckDBPyConnection:
-    """Open an engine within limits; DuckDB's own where there are none.
+    """Open an engine with limits, by default DuckDB's own.
 
     Raises
     ------
     ConfigError
-        If it does not understand the limit of memory.
+        If the memory limit is not valid.
     """
-    limits = {"memory_limit": memory, "threads": threads}
-    given = {name: limit for name, limit in limits.items() if limit is not None}
+    config: dict[str, Any] = dict(settings)
+    if memory is not None:
+        config["memory_limit"] = memory
+    if threads is not None:
+        config["threads"] = threads
     try:
-        return duckdb.connect(database, config={**settings, **given})
+        return duckdb.connect(database, config=config)
     except (duckdb.ParserException, duckdb.InvalidInputException) as error:
-        problem, fix = f"not a limit of memory: {error}", "write it as 4GB"
+        problem, fix = f"not a valid memory limit: {error}", "write it as 4GB"
         raise ConfigError(problem, value=memory, fix=fix) from None
 
 
 def run(
     engine: duckdb.DuckDBPyConnection, sql: str, file: Path, columns: Sequence[str] = ()
 ) -> duckdb.DuckDBPyConnection:
-    """Start a query that reads ``file``, whose ``columns`` are the user's.
+    """Start a query that reads ``file``; ``columns`` are the user's expressions, for errors.
 
     Raises
     ------
     DataError
         If it fails.
     """
-    try:
+    with _naming(file, columns):
         return engine.execute(sql)
-    except duckdb.OutOfMemoryException:
-        raise
-    except duckdb.Error as error:
-        raise _failed(error, file, columns) from error
 
 
-def rows_of(found: duckdb.DuckDBPyConnection, file: Path) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows that a query finds, a thousand at a time.
+def rows_of(cursor: duckdb.DuckDBPyConnection, file: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a query, fetching a thousand at a time.
 
     Raises
     ------
@@ -156,30 +154,34 @@ def rows_of(found: duckdb.DuckDBPyConnection, file: Path) -> Iterator[tuple[Any,
         If it fails.
     """
     while True:
-        try:
-            rows = found.fetchmany(_FETCHED)
-        except duckdb.Error as error:
-            raise _failed(error, file, ()) from error
+        with _naming(file):
+            rows = cursor.fetchmany(_FETCH_ROWS)
         if not rows:
             return
         yield from rows
 
 
-def _failed(error: duckdb.Error, file: Path, columns: Sequence[str]) -> DataError:
-    """Return DuckDB's error with the file; its first lines say what and where."""
-    message = " ".join(str(error).split("\n\n")[0].split())
-    if columns:
-        problem, fix = f"columns do not fit the file: {message}", "correct the expression"
-        return DataError(problem, path=file, value=", ".join(columns), fix=fix)
-    fix = "mend the file, or read it without SQL expressions, which names the line"
-    return DataError(f"file cannot be read: {message}", path=file, fix=fix)
+@contextmanager
+def _naming(file: Path, columns: Sequence[str] = ()) -> Iterator[None]:
+    """Add the file to DuckDB's errors, except for a lack of memory or disk; see `connected`."""
+    try:
+        yield
+    except duckdb.Error as error:
+        if isinstance(error, duckdb.OutOfMemoryException) or _DISK_FULL in str(error):
+            raise
+        message = " ".join(str(error).split("\n\n")[0].split())
+        if columns:
+            problem, fix = f"columns do not fit the file: {message}", "correct the expression"
+            raise DataError(problem, path=file, value=", ".join(columns), fix=fix) from error
+        fix = "repair the file, or read it without SQL expressions, which names the line"
+        raise DataError(f"file cannot be read: {message}", path=file, fix=fix) from error
 
 
 def literal(text: str) -> str:
-    """Return a text as SQL writes it."""
+    """Return a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL writes it."""
+    """Return a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""Which files are meant, and which format each of them has."""
+"""Find paper files and guess their formats."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import NamedTuple
 
 from scimult.data.formats import HEAD_BYTES
 from scimult.data.importers.shapes import guess_shape
-from scimult.data.lines import Rejects, open_binary, read_jsonl
+from scimult.data.lines import CUT_OFF, Rejects, open_binary, read_jsonl
 from scimult.data.rows import read_parquet
 from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of
 
 
 class Format(NamedTuple):
-    """How the records of a file are read, and how a paper stands in them."""
+    """A file format: the container of its records, and the shape of a paper in a record."""
 
     container: str
     shape: str
 
 
-# What the user may say. A dump may be JSON or Parquet: the file says which.
+# Format names for users. Without a container, the file decides between JSON and Parquet.
 FORMATS: dict[str, Format] = {
     "jsonl": Format("json", "plain"),
     "csv": Format("csv", "plain"),
@@ -62,26 +62,22 @@ _STARTS = {
 
 
 def find_files(files: Sequence[Path | str]) -> list[Path]:
-    """Return the files that are meant: globs spelled out, a folder's file of papers found.
+    """Return the files, with globs expanded and folders replaced by their file of papers.
 
     Raises
     ------
     DataError
-        If one does not exist, or a glob meets nothing.
+        If one does not exist, or a glob matches nothing.
     """
     if not files:
-        raise DataError("no file of papers", fix="name at least one")
-    return list(chain.from_iterable(_found(Path(file)) for file in files))
+        raise DataError("no file of papers", fix="give at least one")
+    return list(chain.from_iterable(_expand(Path(file)) for file in files))
 
 
-def _is_prepared(path: Path) -> bool:
-    """Return whether ``path`` is a prepared folder."""
-    return all((path / name).is_file() for name in ("texts.arrow", "metadata.arrow"))
-
-
-def _found(path: Path) -> list[Path]:
+def _expand(path: Path) -> list[Path]:
     if path.is_dir():
-        return [path if _is_prepared(path) else find_file(path, "paper")]
+        is_prepared = all((path / name).is_file() for name in ("texts.arrow", "metadata.arrow"))
+        return [path if is_prepared else find_file(path, "paper")]
     if path.exists():
         return [path]
     if glob.has_magic(str(path)):
@@ -89,24 +85,26 @@ def _found(path: Path) -> list[Path]:
         files = [file for file in files if file.is_file()]
         if files:
             return files
-        raise DataError("no file has such a name", path=path, fix="correct the pattern")
+        raise DataError("no file matches", path=path, fix="correct the pattern")
     raise DataError("file does not exist", path=path, fix="check the path")
 
 
 def guess_format(path: Path, named: str | None = None) -> Format:
-    """Return the format of a file, by what the user says, by its name and by its start.
+    """Return the format of a file, from the user's name for it, the file name and its content.
 
     Raises
     ------
     DataError
-        If it is of no known format.
+        If the format is unknown.
     UnknownNameError
         If ``named`` is none of ``FORMATS``.
     """
-    said = Format("", "") if named is None else FORMATS[one_of("format of papers", named, FORMATS)]
-    container = said.container or _container(path)
-    if said.shape or container not in ("json", "parquet", "csv", "tsv"):
-        return Format(container, said.shape)
+    chosen = Format("", "")
+    if named is not None:
+        chosen = FORMATS[one_of("format of papers", named, FORMATS)]
+    container = chosen.container or _container(path)
+    if chosen.shape or container not in ("json", "parquet", "csv", "tsv"):
+        return Format(container, chosen.shape)
     if container in ("json", "parquet"):
         return Format(container, _shape(path, container) or "plain")
     return Format(container, "plain")
@@ -129,15 +127,15 @@ def _container(path: Path) -> str:
     header = text.partition("\n")[0]
     if "\t" in header or "," in header:
         return "tsv" if header.count("\t") >= header.count(",") else "csv"
-    problem, fix = "file is of no known format", f"say which with one of {', '.join(FORMATS)}"
-    raise DataError(problem, path=path, value=header[:60], fix=fix)
+    fix = f"give its format: one of {', '.join(FORMATS)}"
+    raise DataError("unknown file format", path=path, value=header[:60], fix=fix)
 
 
 def _shape(path: Path, container: str) -> str | None:
-    """Return the shape of the first record that can be read."""
-    skipping = Rejects(skip_bad=True)
+    """Return the shape of the first readable record."""
+    rejects = Rejects(skip_bad=True)
     is_json = container == "json"
-    rows = read_jsonl(path, skipping) if is_json else read_parquet(path, (), skipping)
+    rows = read_jsonl(path, rejects) if is_json else read_parquet(path, (), rejects)
     record = next(rows, None)
     return None if record is None else guess_shape(record.fields)
 
@@ -147,6 +145,6 @@ def read_start(path: Path) -> bytes:
     try:
         with open_binary(path) as file:
             return file.read(HEAD_BYTES)
-    except (EOFError, OSError) as error:
+    except (*CUT_OFF, OSError) as error:
         problem = "gzip file is cut off or damaged"
         raise DataError(problem, path=path, value=str(error), fix="download it again") from error

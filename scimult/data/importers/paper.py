@@ -1,4 +1,4 @@
-"""One paper as an importer hands it on, made of fields under our names."""
+"""Build an imported paper from a record with our field names."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _NO_YEAR = re.compile(
     re.I,
 )
 _DOI = re.compile(r"10\.\d{3,9}/\S+")
-# Pairs of tags alone: physics writes <p> and <E> for means.
+# Only paired tags: physics writes <p> and <E> for means.
 _STYLED = re.compile(
     r"<(i|b|em|strong|sub|sup|inf|italic|bold|span|p)(?:\s[^<>]*)?>(.*?)</\1>", re.I
 )
 _MARKUP = re.compile(r"</?(?:jats:)?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>")
 
 
-class Place(NamedTuple):
-    """Where a paper stands: the file, and its line or the number of its row or element."""
+class Location(NamedTuple):
+    """Location of a paper: the file, and the number of its line, row or element."""
 
     file: Path
     line: int
@@ -52,7 +52,7 @@ class ImportedPaper:
     Parameters
     ----------
     id : str
-        Id in the file; its DOI, or a hash of title and abstract, where there is none.
+        Id in the file, or else the DOI, or else a hash of title and abstract.
     title, abstract : str
         One line each; not both empty.
     authors : list of str
@@ -60,16 +60,16 @@ class ImportedPaper:
     venue : str
         Empty if unknown, as ``doi``.
     year : int or None
-        Year, taken out of a date if need be.
+        Year, extracted from a date if need be.
     doi : str
         Lower case, without ``https://doi.org/``.
     references : list of str
-        Ids of cited papers, in the file's own ids; without repeats.
+        Ids of cited papers, as in the file; unique.
     labels : list of str
-        Names of subjects, keywords or tags; without repeats.
+        Names of subjects, keywords or tags; unique.
     extra : dict
-        Other columns that were asked for.
-    place : Place
+        Other requested columns.
+    location : Location
         File and line.
     id_from : str
         Where the id comes from.
@@ -85,19 +85,19 @@ class ImportedPaper:
     references: list[str]
     labels: list[str]
     extra: dict[str, Any]
-    place: Place
+    location: Location
     id_from: Literal["record", "doi", "text"] = "record"
 
 
 def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
-    """Return the paper of a record whose fields have our names; others become ``extra``.
+    """Return the paper of a record with our field names; other fields become ``extra``.
 
-    Lists may be lists or strings split at ``separator``. Texts lose tags of HTML.
+    Lists may be strings, split at ``separator``. Texts lose HTML tags.
 
     Raises
     ------
     DataError
-        If a field is of the wrong type, a year holds no year, or title and abstract are empty.
+        If a field is of the wrong type, the year is not one, or title and abstract are empty.
     """
     fields = record.fields
     title, abstract, venue = (
@@ -107,7 +107,7 @@ def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
         raise record.error(
             "title and abstract are both empty",
             value=fields.get("id"),
-            fix="give it a text, remove it, or say which columns hold title and abstract",
+            fix="give it a text, remove it, or name the columns with title and abstract",
         )
     doi = short_doi(_line(record, "doi"))
     identifier, source = _identifier(record, doi, title, abstract)
@@ -123,19 +123,19 @@ def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
         list(dict.fromkeys(references)),
         list(dict.fromkeys(labels)),
         {name: value for name, value in fields.items() if name not in FIELDS},
-        Place(record.path, record.line),
+        Location(record.path, record.line),
         source,
     )
 
 
 def short_doi(text: str) -> str:
-    """Return the DOI in ``text`` in lower case, without its resolver; empty if there is none."""
+    """Return the DOI in ``text``, lower-cased and without its resolver; empty if there is none."""
     match = _DOI.search(text)
     return match[0].rstrip(".,;").lower() if match else ""
 
 
 def plain_text(text: str) -> str:
-    """Return ``text`` on one line, without tags of HTML or JATS and with its entities decoded."""
+    """Return ``text`` on one line, without HTML or JATS tags and with entities decoded."""
     if "<" in text:
         text = _MARKUP.sub(" ", text)
     if "&" in text:
@@ -144,7 +144,7 @@ def plain_text(text: str) -> str:
 
 
 def unstyled(text: str) -> str:
-    """Return ``text`` without pairs of tags that style it, and with entities of HTML decoded.
+    """Return ``text`` without paired styling tags and with HTML entities decoded.
 
     >>> unstyled("<i>E. coli</i> &amp; H<sub>2</sub>O at <p> = 1")
     'E. coli & H2O at <p> = 1'
@@ -158,16 +158,16 @@ def unstyled(text: str) -> str:
 
 
 def _line(record: Record, name: str) -> str:
-    """Return a string field on one line; an absent one is empty."""
+    """Return a string field on one line; empty if missing."""
     value = record.fields.get(name)
     if value is None:
         return ""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    return " ".join(_checked(record, name, value).text(name).split())
+    return " ".join(_with_value(record, name, value).text(name).split())
 
 
-def _checked(record: Record, name: str, value: Any) -> Record:
+def _with_value(record: Record, name: str, value: Any) -> Record:
     return Record(record.path, record.line, {name: value})
 
 
@@ -178,7 +178,7 @@ def _identifier(
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if value not in (None, ""):
-        return _checked(record, "id", value).identifier("id"), "record"
+        return _with_value(record, "id", value).identifier("id"), "record"
     if doi:
         return doi, "doi"
     digest = hashlib.blake2b(f"{title}\x00{abstract}".encode(), digest_size=10)
@@ -186,7 +186,7 @@ def _identifier(
 
 
 def _list(record: Record, name: str, separator: str) -> list[str]:
-    """Return a list that stands in a field as it is or in one string."""
+    """Return a list field, or a string field split at ``separator``."""
     value = record.fields.get(name)
     if isinstance(value, str):
         value = value.split(separator)
@@ -194,7 +194,7 @@ def _list(record: Record, name: str, separator: str) -> list[str]:
         value = list(value)
     if isinstance(value, list):
         value = [item for item in value if item is not None]
-    items = _checked(record, name, value).identifiers(name)
+    items = _with_value(record, name, value).identifiers(name)
     return [text for item in items if (text := " ".join(item.split()))]
 
 
@@ -209,14 +209,14 @@ def year_in(value: Any) -> int | None:
 
 
 def year_of(record: Record) -> int | None:
-    """Return the year in the field ``year``, which may be a date; ``None`` if it is not known.
+    """Return the year in the field ``year``, which may be a date.
 
-    Empty, "n.d." and "in press" are not known.
+    ``None`` if it is unknown, which includes empty values, "n.d." and "in press".
 
     Raises
     ------
     DataError
-        If there is something else.
+        If the field holds anything else.
     """
     value = record.fields.get("year")
     if value is None or (isinstance(value, float) and value != value):
@@ -231,8 +231,8 @@ def year_of(record: Record) -> int | None:
         path=record.path,
         line=record.line,
         value=value,
-        fix="name the column that holds the year or a date, or none (--column year=; in prepare "
-        "table papers.columns.year=null)",
+        fix="name the column with the year or a date, or none (--column year=; in prepare table "
+        "papers.columns.year=null)",
     )
 
 

@@ -1,9 +1,10 @@
-"""The papers of a prepared folder, with their metadata, citations and names of labels."""
+"""Read the papers of a prepared folder, with metadata, citations and label names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,8 @@ from scimult.data.text_store import open_arrow
 from scimult.types import IntArray
 
 METADATA_FILE = "metadata.arrow"
+_TEXT_COLUMNS = {"id": "id", "title": "title", "abstract": "body"}
+_METADATA_COLUMNS = ("authors", "venue", "year", "doi", "labels")  # old folders have no doi
 _BATCH = 8192
 
 
@@ -24,33 +27,22 @@ def read_prepared(folder: Path) -> Iterator[Record]:
     Raises
     ------
     DataError
-        If a file is absent, damaged or of another format version.
+        If a file is missing, damaged or of another format version.
     """
     texts = open_arrow(folder / TEXTS_FILE, "texts", "1")
     metadata = open_arrow(folder / METADATA_FILE, "metadata", "1")
     edges = open_arrow(folder / "citations.arrow", "citations", "1")
     citing, cited = (edges.column(name).to_numpy() for name in ("citing", "cited"))
-    has_doi = "doi" in metadata.column_names
+    names = [name for name in _METADATA_COLUMNS if name in metadata.column_names]
     for batch in metadata.to_batches(_BATCH):
         rows = batch.column("row").to_numpy()
-        ids, titles, abstracts = (_taken(texts, name, rows) for name in ("id", "title", "body"))
+        columns = {ours: _taken(texts, name, rows) for ours, name in _TEXT_COLUMNS.items()}
+        columns |= {name: batch.column(name).to_pylist() for name in names}
         starts, ends = (np.searchsorted(citing, rows, side) for side in ("left", "right"))
-        authors, venues, years, labels = (
-            batch.column(name).to_pylist() for name in ("authors", "venue", "year", "labels")
-        )
-        dois = batch.column("doi").to_pylist() if has_doi else [None] * len(rows)
-        for place, row in enumerate(rows.tolist()):
-            fields = {
-                "id": ids[place],
-                "title": titles[place],
-                "abstract": abstracts[place],
-                "authors": authors[place],
-                "venue": venues[place],
-                "year": years[place],
-                "doi": dois[place],
-                "references": _taken(texts, "id", cited[starts[place] : ends[place]]),
-                "labels": _taken(texts, "title", np.array(labels[place], dtype=np.int64)),
-            }
+        for i, row in enumerate(rows.tolist()):
+            fields: dict[str, Any] = {name: values[i] for name, values in columns.items()}
+            fields["references"] = _taken(texts, "id", cited[starts[i] : ends[i]])
+            fields["labels"] = _taken(texts, "title", np.array(fields["labels"], dtype=np.int64))
             yield Record(folder / TEXTS_FILE, row, fields)
 
 

@@ -1,10 +1,11 @@
-"""Reads papers of any known format: files to records, records to papers."""
+"""Read papers in any known format: files to records, records to papers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 
 from scimult.data.importers.columns import TABLES, is_expression
@@ -27,32 +28,30 @@ def read_papers(
     separator: str = ";",
     rejects: Rejects,
 ) -> Iterator[ImportedPaper]:
-    """Yield the papers of files, one after the other, as they stand there.
-
-    A paper that occurs twice is yielded twice: the caller knows what to do with it.
+    """Yield the papers of files in order, repeated ones included.
 
     Parameters
     ----------
     files : sequence of path
-        Files, globs such as ``works/**/*.gz``, or a folder that holds ``papers.jsonl`` or is a
-        prepared one; ``.gz`` is decompressed.
+        Files, globs such as ``works/**/*.gz``, or folders that hold ``papers.jsonl`` or are
+        prepared; ``.gz`` is decompressed.
     format : str, optional
-        One of ``FORMATS``; by default each file's name and first record say it.
+        One of ``FORMATS``; by default guessed from each file's name and first record.
     columns : mapping, optional
-        Our name of a field to its name in the file: a column, a dotted path
-        (``primary_location.source.display_name``; lists on the way are gone through), in JSON,
-        CSV and Parquet also an SQL expression; ``None`` leaves the field empty. Names that are
-        not ours become ``extra``. They go before what the format says.
+        Our field names to the file's: a column, a dotted path
+        (``primary_location.source.display_name``; lists on the way are traversed), or, in JSON,
+        CSV and Parquet, an SQL expression; ``None`` leaves the field empty. Names that are not
+        ours become ``extra``. They override the format's own fields.
     separator : str
-        Splits lists that are written in one string.
+        Splits lists that are written as one string.
     rejects : Rejects
-        Takes the bad records.
+        Collects bad records.
 
     Raises
     ------
     DataError
-        If a file does not exist, is of no known format or is damaged, a column that is named is
-        in no record; and, through ``rejects``, at a bad record.
+        If a file does not exist, has an unknown format or is damaged, or no record has a named
+        column; and, through ``rejects``, for a bad record.
     """
     named = dict(columns or {})
     paths = find_files(files)
@@ -68,13 +67,9 @@ def read_papers(
 def _grouped(
     paths: Sequence[Path], formats: Sequence[Format]
 ) -> Iterator[tuple[Format, list[Path]]]:
-    """Yield neighbouring files of one format together: some are read as one."""
-    group: list[Path] = []
-    for place, path in enumerate(paths):
-        group.append(path)
-        if place + 1 == len(paths) or formats[place + 1] != formats[place]:
-            yield formats[place], group
-            group = []
+    """Group adjacent files of one format, as some are read together."""
+    for file_format, pairs in groupby(zip(formats, paths, strict=True), key=itemgetter(0)):
+        yield file_format, [path for _, path in pairs]
 
 
 def _read_group(
@@ -85,7 +80,7 @@ def _read_group(
     *,
     format_named: bool,
 ) -> Iterator[Record]:
-    """Yield the records of files of one format, with fields under our names."""
+    """Yield the records of files of one format, with our field names."""
     container, shape = file_format
     if container in TABLES:
         from scimult.data.importers import engine, split_tables
@@ -101,11 +96,10 @@ def _read_group(
         }
         if expressions:
             if shape != "plain" and format_named:
-                fix = "name plain columns or dotted paths, or say format=jsonl (parquet, csv)"
                 raise DataError(
-                    f"SQL expressions do not go with the format {shape!r}",
+                    f"SQL expressions do not work with the format {shape!r}",
                     value=expressions,
-                    fix=fix,
+                    fix="use plain columns or dotted paths, or format=jsonl (parquet, csv)",
                 )
             records = engine.select(paths, container, expressions.values())
             yield from _renamed(records, "plain", columns, rejects)
@@ -119,26 +113,19 @@ def _read_group(
 
 
 def _check_text(first: Record, columns: Columns) -> None:
-    """Refuse a table of which no column holds titles or abstracts.
-
-    Raises
-    ------
-    DataError
-        With the columns that there are.
-    """
+    """Raise, with the column names, if no column of a table holds titles or abstracts."""
     if has_text(first.fields) or columns.get("title") or columns.get("abstract"):
         return
     raise DataError(
         "no column is called title or abstract",
         path=first.path,
         value=list(first.fields),
-        fix="say which one holds the titles (--column title=NAME; in prepare table "
-        "papers.columns.title=NAME), or write the names of the columns on the first line",
+        fix="name the column with the titles (--column title=NAME; in prepare table "
+        "papers.columns.title=NAME), or write column names on the first line",
     )
 
 
 def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
-    """Yield the records of one file."""
     if container == "json":
         return read_jsonl(path, rejects)
     if container == "parquet":
@@ -163,8 +150,8 @@ def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
 def _renamed(
     records: Iterator[Record], shape: str, columns: Columns, rejects: Rejects
 ) -> Iterator[Record]:
-    """Yield records under our names: as the format has them, then as the columns say."""
-    met: set[str] = set()
+    """Yield records with our field names, from the format and then from ``columns``."""
+    resolved: set[str] = set()
     seen: dict[str, None] = {}
     path = None
     named = {name: column for name, column in columns.items() if column is not None}
@@ -180,27 +167,27 @@ def _renamed(
         for name, column in named.items():
             value = at(record.fields, column)
             if value is not None or column in record.fields:
-                met.add(name)
+                resolved.add(name)
             fields[name] = value
         yield Record(record.path, record.line, fields)
     for name, column in named.items():
-        if path is not None and name not in met:
+        if path is not None and name not in resolved:
             more = f" and {len(seen) - _MOST_NAMED} more" if len(seen) > _MOST_NAMED else ""
-            there = ", ".join(list(seen)[:_MOST_NAMED]) + more
+            columns_seen = ", ".join(list(seen)[:_MOST_NAMED]) + more
             raise DataError(
-                f"no record has the column {column!r}; there are {there}",
+                f"no record has the column {column!r}; there are {columns_seen}",
                 path=path,
-                fix=f"correct the column that is named for {name!r}",
+                fix=f"correct the column given for {name!r}",
             )
 
 
 def shaped(record: Record, shape: str) -> Record:
-    """Return a record with fields under our names.
+    """Return a record with our field names.
 
     Raises
     ------
     DataError
-        If the record has not the form of ``shape``.
+        If the record does not have the form of ``shape``.
     """
     if not shape:
         fields = {name: record.fields[name] for name in FIELDS if name in record.fields}
@@ -208,6 +195,5 @@ def shaped(record: Record, shape: str) -> Record:
     try:
         return Record(record.path, record.line, SHAPES[shape](record.fields))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        fix = f"say which format the file has; it was read as {shape}"
-        problem = "record has another form than its format"
-        raise record.error(problem, value=str(error), fix=fix) from error
+        fix = f"give the file's format; it was read as {shape}"
+        raise record.error("record does not fit its format", value=str(error), fix=fix) from error

@@ -1,4 +1,4 @@
-"""How papers stand in the JSON records of public dumps: each function gives fields under our names.
+"""Convert records of public dumps: each function returns fields under our names.
 
 References, checked against the layouts of November 2026: OpenAlex works
 (https://docs.openalex.org), Semantic Scholar's API, datasets and S2ORC
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from scimult.data.formats import restore_abstract, words_in_place
+from scimult.data.formats import restore_abstract, text_of_index
 from scimult.data.importers.paper import first, plain_text, short_doi, year_in
 
 Fields = Mapping[str, Any]
@@ -23,7 +23,7 @@ _OPENALEX_ID = re.compile(r"https?://(?:api\.)?openalex\.org/(?:works/)?", re.I)
 
 
 def openalex(work: Fields) -> dict[str, Any]:
-    """Return a work of OpenAlex: short ids, the abstract in words, topics as labels."""
+    """Convert an OpenAlex work: short ids, the abstract as text, topics as labels."""
     work = restore_abstract(dict(work))
     source = at(work, "primary_location.source.display_name")
     return {
@@ -40,7 +40,7 @@ def openalex(work: Fields) -> dict[str, Any]:
 
 
 def semantic_scholar(paper: Fields) -> dict[str, Any]:
-    """Return a paper of Semantic Scholar's datasets or API, S2ORC or the Open Research Corpus."""
+    """Convert a paper of Semantic Scholar's datasets or API, S2ORC or the Open Research Corpus."""
     ids = first(paper, "externalids", "externalIds") or {}
     cited = first(paper, "outbound_citations", "outCitations")
     if cited is None:
@@ -62,13 +62,13 @@ def semantic_scholar(paper: Fields) -> dict[str, Any]:
 
 
 def aminer(paper: Fields) -> dict[str, Any]:
-    """Return a paper of AMiner's DBLP citation network, references inside the record."""
+    """Convert a paper of AMiner's DBLP citation network."""
     venue, abstract = paper.get("venue"), paper.get("abstract")
     if isinstance(venue, Mapping):
         venue = first(venue, "raw", "name_d", "name", "sid")
     index = paper.get("indexed_abstract")
     if not abstract and index:
-        abstract = words_in_place(index.get("InvertedIndex") or {})
+        abstract = text_of_index(index.get("InvertedIndex") or {})
     return {
         "id": first(paper, "id", "_id"),
         "title": paper.get("title"),
@@ -83,10 +83,10 @@ def aminer(paper: Fields) -> dict[str, Any]:
 
 
 def crossref(work: Fields) -> dict[str, Any]:
-    """Return a work of Crossref or of CSL JSON; cited works are known by their DOI."""
+    """Convert a work of Crossref or CSL JSON; references are DOIs."""
     work = work["message"] if isinstance(work.get("message"), Mapping) else work
     parts = (at(work, f"{name}.date-parts") for name in ("issued", "published", "created"))
-    dates = [date[0] for date in parts if date and date[0] not in (None, [None])]
+    dates = [date[0] for date in parts if date and date[0] not in (None, [], [None])]
     year = dates[0][0] if dates and isinstance(dates[0], list) else dates[0] if dates else None
     doi = work.get("DOI")
     cited = [short_doi(doi) for doi in at(work, "reference.DOI") or ()]
@@ -106,9 +106,9 @@ def crossref(work: Fields) -> dict[str, Any]:
 
 
 def arxiv(paper: Fields) -> dict[str, Any]:
-    """Return a line of arXiv's metadata snapshot, or a paper of unarXive, which has it inside."""
-    inside = paper.get("metadata")
-    meta = inside if isinstance(inside, Mapping) else paper
+    """Convert a line of arXiv's metadata snapshot, or a paper of unarXive, which contains one."""
+    metadata = paper.get("metadata")
+    meta = metadata if isinstance(metadata, Mapping) else paper
     names = meta.get("authors_parsed") or ()
     versions = at(meta, "versions.created")
     return {
@@ -125,19 +125,19 @@ def arxiv(paper: Fields) -> dict[str, Any]:
 
 
 def cited_arxiv_ids(paper: Fields) -> dict[str, str]:
-    """Return the arXiv ids of the references of a paper of unarXive, by their key in its text."""
+    """Return the arXiv ids of an unarXive paper's references, by their key in its text."""
     ids = {}
     for key, entry in (paper.get("bib_entries") or {}).items():
-        written = at(entry, "contained_arXiv_ids.id") or [""]
-        of_arxiv = _ARXIV_DOI.match(at(entry, "ids.doi") or "")
-        name = at(entry, "ids.arxiv_id") or written[0] or (of_arxiv[1] if of_arxiv else "")
+        in_text = at(entry, "contained_arXiv_ids.id") or [""]
+        doi = _ARXIV_DOI.match(at(entry, "ids.doi") or "")
+        name = at(entry, "ids.arxiv_id") or in_text[0] or (doi[1] if doi else "")
         if name:
             ids[key] = _VERSION.sub("", name)
     return ids
 
 
 def at(value: Any, path: str) -> Any:
-    """Return what stands at a dotted path; of each item where there is a list on the way.
+    """Return the value at a dotted path, or a list of values if lists are on the way.
 
     >>> at({"authorships": [{"author": {"display_name": "A"}}]}, "authorships.author.display_name")
     ['A']
@@ -155,7 +155,7 @@ def at(value: Any, path: str) -> Any:
 
 
 def person(author: Any) -> str | None:
-    """Return the name of an author, who is a string or an object."""
+    """Return the name of an author given as a string or an object."""
     if not isinstance(author, Mapping):
         return author if isinstance(author, str) else None
     middle = author.get("middle")
@@ -171,11 +171,11 @@ def _joined(value: Any) -> str:
 
 
 def _without_heading(abstract: str) -> str:
-    """Return a JATS abstract without the heading that many start with."""
+    """Return a JATS abstract without a leading "Abstract" or "Summary" heading."""
     return re.sub(r"^(?:Abstract|Summary)\s+(?=[A-Z])", "", abstract)
 
 
-# What the columns of plain tables are called, in the order of preference.
+# Column names of plain tables, in order of preference.
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "_id", "key", "paper_id", "paper-id", "pmid", "eid", "ut"),
     "title": ("title", "article title", "display_name"),
@@ -198,9 +198,9 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
 
 
 def plain(record: Fields) -> dict[str, Any]:
-    """Return a row of somebody's table, whose columns have common names, in any case.
+    """Convert a row of a user's table, with common column names in any case.
 
-    References are taken from lists alone: in tables they are prose more often than ids.
+    References must be lists: in tables they are prose more often than ids.
     """
     lower = {name.casefold().strip(): value for name, value in record.items()}
     fields = {name: first(lower, *synonyms) for name, synonyms in _SYNONYMS.items()}
@@ -212,7 +212,7 @@ def plain(record: Fields) -> dict[str, Any]:
 
 
 def has_text(names: Iterable[str]) -> bool:
-    """Return whether a plain table with these columns has one for titles or abstracts."""
+    """Return whether a plain table's columns include one for titles or abstracts."""
     lower = {name.casefold().strip() for name in names}
     return bool(lower & {*_SYNONYMS["title"], *_SYNONYMS["abstract"]})
 
@@ -228,7 +228,7 @@ SHAPES: Mapping[str, Shape] = {
 
 
 def guess_shape(fields: Fields) -> str | None:
-    """Return the name of the shape that a record has; ``None`` if it is none of these."""
+    """Return the name of a record's shape; ``None`` if it is unknown."""
     names = fields.keys()
     message = fields.get("message")
     identifier = fields.get("id")

@@ -1,4 +1,4 @@
-"""Semantic Scholar's datasets: papers, abstracts and citations, joined by ``corpusid``."""
+"""Read Semantic Scholar's datasets: papers, abstracts and citations, joined by ``corpusid``."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from scimult.data.importers.engine import connected, literal, rows_of, run
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.errors import DataError
 
-# What is read of each table beside the papers', and what is kept of it for a corpusid.
-_READ: Mapping[str, Mapping[str, str]] = {
+# Columns read from the tables other than the papers', and their aggregation by corpusid.
+_COLUMNS: Mapping[str, Mapping[str, str]] = {
     "abstracts": {"corpusid": "BIGINT", "abstract": "VARCHAR"},
     "citations": {"citingcorpusid": "BIGINT", "citedcorpusid": "BIGINT"},
 }
-_KEPT = {
-    "abstracts": "SELECT corpusid, any_value(abstract) AS found FROM {table} GROUP BY 1",
+_AGGREGATES = {
+    "abstracts": "SELECT corpusid, any_value(abstract) AS abstract FROM {table} GROUP BY 1",
     "citations": (
-        "SELECT citingcorpusid AS corpusid, list(citedcorpusid ORDER BY citedcorpusid) AS found "
+        "SELECT citingcorpusid AS corpusid, list(citedcorpusid ORDER BY citedcorpusid) AS cited "
         "FROM {table} WHERE citedcorpusid IS NOT NULL GROUP BY 1"
     ),
 }
-# The papers' own order: messages name the line, and two readings give the same.
+# In the papers' own order, which is deterministic and gives line numbers for messages.
 _JOINED = """
-SELECT filename, number, paper, a.found, c.found
+SELECT filename, number, paper, a.abstract, c.cited
 FROM (
     SELECT filename, row_number() OVER () AS number, json AS paper,
         CAST(json->>'corpusid' AS BIGINT) AS corpusid
@@ -54,23 +54,25 @@ def read_split_tables(files: Sequence[Path]) -> Iterator[Record]:
         tables[_table_of(file)].append(file)
     papers = tables["papers"]
     if not papers:
-        problem, fix = "no file has papers, with a title", "name the files of papers too"
+        problem, fix = "no file has papers, with a title", "add the files of papers"
         raise DataError(problem, path=files[0], fix=fix)
-    sides = {name: _KEPT[name].format(table=_reader(name, tables[name])) for name in _KEPT}
-    before, line, current = 0, 0, papers[0]
+    joined = {
+        name: sql.format(table=_reader(name, tables[name])) for name, sql in _AGGREGATES.items()
+    }
+    lines_before, line, current = 0, 0, papers[0]
     with connected() as engine:
-        cursor = run(engine, _JOINED.format(papers=_listed(papers), **sides), current)
+        cursor = run(engine, _JOINED.format(papers=_sql_list(papers), **joined), current)
         for name, number, paper, abstract, cited in rows_of(cursor, current):
             if Path(name) != current:
-                before, current = before + line, Path(name)
-            line = number - before
+                lines_before, current = lines_before + line, Path(name)
+            line = number - lines_before
             fields = json.loads(paper)
             fields.setdefault("abstract", abstract)
             yield Record(current, line, {**fields, "outbound_citations": cited})
 
 
 def _table_of(path: Path) -> str:
-    """Return which of the tables a file is part of, by its first record."""
+    """Return the table that a file belongs to, by its first record."""
     first = next(read_jsonl(path, Rejects(skip_bad=True)), None)
     names = set() if first is None else first.fields.keys()
     if "citingcorpusid" in names:
@@ -79,14 +81,14 @@ def _table_of(path: Path) -> str:
 
 
 def _reader(name: str, files: Sequence[Path]) -> str:
-    """Return what stands for a table in SQL; one without files has no rows."""
-    columns = _READ[name]
+    """Return the SQL that reads a table; one without files has no rows."""
+    columns = _COLUMNS[name]
     if not files:
         empty = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
         return f"(SELECT {empty} WHERE false)"
     kinds = ", ".join(f"{literal(column)}: {literal(kind)}" for column, kind in columns.items())
-    return f"read_json({_listed(files)}, format='newline_delimited', columns={{{kinds}}})"
+    return f"read_json({_sql_list(files)}, format='newline_delimited', columns={{{kinds}}})"
 
 
-def _listed(files: Sequence[Path]) -> str:
+def _sql_list(files: Sequence[Path]) -> str:
     return f"[{', '.join(literal(str(file)) for file in files)}]"

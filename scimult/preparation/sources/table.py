@@ -216,7 +216,7 @@ def _as_records(papers: Iterable[ImportedPaper], raw: RawSource) -> Iterator[Rec
         if paper.id_from != "record":
             what = "their DOI" if paper.id_from == "doi" else "a hash of their text"
             raw.counts[f"papers without an id, known by {what}"] += 1
-        yield Record(paper.place.file, paper.place.line, {n: getattr(paper, n) for n in FIELDS})
+        yield Record(*paper.location, {n: getattr(paper, n) for n in FIELDS})
 
 
 def _rows(what: str, table: TableFile, paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:

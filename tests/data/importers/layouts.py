@@ -1,4 +1,4 @@
-"""One paper and its reference in each public layout, as the owners of the layouts document them."""
+"""One paper and its reference in each public layout, as documented by its owners."""
 
 from __future__ import annotations
 

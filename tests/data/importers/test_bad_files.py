@@ -1,7 +1,8 @@
-"""Paper files that cannot be read: named with place, value and fix."""
+"""Errors of unreadable paper files have location, value and fix."""
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,9 @@ def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
         ("a.bib", "@misc{a, title={A}}\n@misc{a, title={B}}\n", {}, r"a.bib:2: key occurs twice"),
         ("a.bib", "\n@misc{a, title={A\n", {}, r"a.bib:2: entry is not valid BibTeX"),
         ("a.ris", "TY  - JOUR\nTI  - A\n", {}, r"a.ris:1: reference has no end"),
-        ("a.ris", "TI  - A\n", {"format": "ris"}, r"a.ris:1: line stands outside of a reference"),
+        ("a.ris", "TI  - A\n", {"format": "ris"}, r"a.ris:1: line is outside a reference"),
         ("a.xml", "<PubmedArticleSet><PubmedArticle>", {}, r"a.xml:1: XML file is cut off"),
-        ("a.xml", "<html/>", {}, r"a.xml: XML file has no article of PubMed"),
+        ("a.xml", "<html/>", {}, r"a.xml: XML file has no PubMed article"),
         ("a.jsonl", '{"id": 1, "title": "A"}\n', {"columns": {"title": "nope("}}, r"do not fit"),
         ("a.bib", "@misc{a, title={A}, title={B}}\n", {}, r"a.bib:1: entry has a field twice"),
         ("a.csv", "sep=;\nid;title\n1;A\n", {}, r"a.csv: no column is called title or abstract"),
@@ -58,7 +59,7 @@ def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
         ),
         ("a.csv", "Titel,Jahr\nA,2012\n", {}, r"--column title=NAME"),
         ("a.csv", "title,year\nA,soon\n", {}, r"none \(--column year=;"),
-        ("a.bin", "\x00\x01", {}, r"file is of no known format"),
+        ("a.bin", "\x00\x01", {}, r"unknown file format"),
     ],
 )
 def test_bad_files_are_named_with_place_and_fix(
@@ -101,7 +102,7 @@ def test_bad_records_are_left_out_when_they_may_be(tmp_path: Path) -> None:
 
 def test_records_of_another_form_than_the_format_say_so(tmp_path: Path) -> None:
     work = {"id": "https://openalex.org/W1", "title": "A", "referenced_works": [{"id": 3}]}
-    with pytest.raises(DataError, match=r"a.jsonl:1: record has another form than its format"):
+    with pytest.raises(DataError, match=r"a.jsonl:1: record does not fit its format"):
         read(written(tmp_path, "a.jsonl", lines(work)))
 
 
@@ -109,7 +110,7 @@ def test_unknown_formats_and_missing_files(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", lines({"id": 1, "title": "A"}))
     with pytest.raises(UnknownNameError, match="bibtex"):
         read(path, format="bibtx")
-    with pytest.raises(DataError, match="no file has such a name"):
+    with pytest.raises(DataError, match="no file matches"):
         read(tmp_path / "*.nope")
     with pytest.raises(DataError, match="does not exist"):
         read(tmp_path / "nope.jsonl")
@@ -122,6 +123,13 @@ def test_a_damaged_split_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"papers-0.gz: file cannot be read: .*JSON") as raised:
         read(tmp_path / "*.gz")
     assert str(raised.value).count("Fix:") == 1
+
+
+def test_a_damaged_file_without_a_known_suffix_is_named(tmp_path: Path) -> None:
+    packed = gzip.compress(b"title\tabstract\n" * 9)
+    (tmp_path / "papers.gz").write_bytes(packed[:10] + b"\xff" * 9 + packed[19:])
+    with pytest.raises(DataError, match=r"papers.gz: gzip file is cut off or damaged"):
+        read(tmp_path / "papers.gz")
 
 
 def test_entities_that_explode_are_refused(tmp_path: Path) -> None:

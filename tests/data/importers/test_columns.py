@@ -1,14 +1,17 @@
-"""Columns by name, by path and by SQL; tables that are joined."""
+"""Columns by name, by path and by SQL; joined tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scimult.data.importers import engine
+from scimult.errors import ConfigError, DataError
 from tests.data.importers import layouts
 from tests.data.importers.written import lines, read, written
 
@@ -20,11 +23,11 @@ def test_split_tables_are_joined_by_corpusid(tmp_path: Path) -> None:
     written(tmp_path, "abstracts-0.gz", lines(*layouts.S2AG_ABSTRACTS))
     written(tmp_path, "citations-0.gz", lines(*layouts.S2AG_CITATIONS))
     first, second, last = read(tmp_path / "*.gz")
-    assert (last.id, last.place.file.name, last.place.line) == ("12", "papers-1.gz", 1)
+    assert (last.id, last.location.file.name, last.location.line) == ("12", "papers-1.gz", 1)
     assert (first.id, first.abstract, first.doi) == ("10", "In another table.", "10.1234/abc.1")
     assert (first.references, first.labels) == (["11", "12"], ["Biology"])
     assert (second.id, second.abstract, second.references) == ("11", "", [])
-    assert (second.place.file.name, second.place.line) == ("papers-0.gz", 2)
+    assert (second.location.file.name, second.location.line) == ("papers-0.gz", 2)
 
 
 def test_columns_of_any_name_and_paths_into_records(tmp_path: Path) -> None:
@@ -77,7 +80,7 @@ def test_columns_as_expressions_are_duckdbs(tmp_path: Path, kind: str) -> None:
     assert [paper.year for paper in papers] == [2012, 2013]
     assert [paper.references for paper in papers] == [["2", "3"], []]
     assert [paper.extra["number"] for paper in papers] == [2, 3]
-    assert [paper.place.line for paper in papers] == [1, 2]
+    assert [paper.location.line for paper in papers] == [1, 2]
 
 
 def test_a_column_may_be_missing_from_some_files(tmp_path: Path) -> None:
@@ -93,4 +96,23 @@ def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
     names = "list_transform(people, lambda p: p.n)"
     papers = read(tmp_path / "*.jsonl.gz", columns={"authors": names})
     assert [paper.authors for paper in papers] == [[], ["Ana"]]
-    assert [paper.place.file.name for paper in papers] == ["0.jsonl.gz", "1.jsonl.gz"]
+    assert [paper.location.file.name for paper in papers] == ["0.jsonl.gz", "1.jsonl.gz"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "wanted"),
+    [
+        (duckdb.IOException("No space left on device"), OSError),
+        (duckdb.OutOfMemoryException("could not allocate block"), ConfigError),
+        (duckdb.IOException("Malformed JSON"), DataError),
+    ],
+)
+def test_a_lack_of_memory_or_disk_is_no_fault_of_the_file(
+    problem: duckdb.Error, wanted: type[Exception]
+) -> None:
+    class Cursor:
+        def fetchmany(self, count: int) -> None:
+            raise problem
+
+    with pytest.raises(wanted), engine.connected():
+        list(engine.rows_of(Cursor(), Path("a.jsonl")))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Paper files of every layout that people have: what is read, and what is said of bad ones."""
+"""Paper files in every supported layout."""
 
 from __future__ import annotations
 
@@ -207,8 +207,8 @@ def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     papers = read(written(tmp_path, name, content))
     first = papers[0]
     assert {field: getattr(first, field) for field in expected} == expected
-    assert first.place.file.name == name
-    assert first.place.line == {"bibtex": 4, "zotero": 4}.get(case, 2 if name in _HEADED else 1)
+    assert first.location.file.name == name
+    assert first.location.line == {"bibtex": 4, "zotero": 4}.get(case, 2 if name in _HEADED else 1)
 
 
 def test_tables_lose_html_but_no_mathematics(tmp_path: Path) -> None:
@@ -244,6 +244,13 @@ def test_the_bare_paper_of_each_layout(
     assert {field: getattr(papers[-1], field) for field in last} == last
 
 
+@pytest.mark.parametrize("parts", [[], [[]], [[None]]])
+def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: list[Any]) -> None:
+    work = {"DOI": "10.5555/a", "title": ["A"], "issued": {"date-parts": parts}}
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
+    assert paper.year is None
+
+
 @pytest.mark.parametrize("named", ["openalex", "s2ag", "aminer", "crossref", "pubmed", "bibtex"])
 def test_a_named_format_reads_as_the_guessed_one(tmp_path: Path, named: str) -> None:
     case = {"s2ag": "s2orc", "aminer": "aminer v12"}.get(named, named)
@@ -265,7 +272,7 @@ def test_numbered_references_of_ris_are_read(tmp_path: Path) -> None:
     plain = read(written(tmp_path, "a.ris", layouts.RIS))
     found = read(written(tmp_path, "b.ris", numbered))
     assert [paper.title for paper in found] == [paper.title for paper in plain]
-    assert [paper.place.line for paper in found] == [3, 18]
+    assert [paper.location.line for paper in found] == [3, 18]
 
 
 def test_ids_come_from_a_doi_or_the_text_where_there_is_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Paper files that tests write, and how they read them."""
+"""Write and read paper files in tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lines(*records: Mapping[str, Any]) -> str:
 
 
 def written(folder: Path, name: str, text: str) -> Path:
-    """Write a file, packed if its name says so, and return its path."""
+    """Write a file, compressed if its name ends in .gz, and return its path."""
     path = folder / name
     data = text.encode()
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)

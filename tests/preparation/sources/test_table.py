@@ -225,7 +225,7 @@ def test_a_rejected_paper_leaves_no_label(tmp_path: Path) -> None:
             "file lacks the column Journal",
         ),
         ({"citations": {"file": "edges.tsv"}}, "file lacks the column citing"),
-        ({"queries": {"file": "library.docx"}}, "file is of no known kind"),
+        ({"queries": {"file": "library.docx"}}, "unknown file type"),
         (
             {"queries": {"file": "questions.jsonl", "columns": {"text": "txet"}}},
             "missing field 'text'",
