@@ -132,7 +132,7 @@ def test_readers_see_nothing_until_all_is_there(tmp_path: Path, model: SciMult) 
     with pytest.raises(DataError, match="no such file"):
         encode(tmp_path / "e", model, stops(), rows=8)
     assert len(Shards(tmp_path / "e")) == 0
-    with pytest.raises(DataError, match="embeddings are not all written.*goes on where it ended"):
+    with pytest.raises(DataError, match="embeddings are incomplete.*resumes where it stopped"):
         read_embeddings(tmp_path / "e")
     assert encode(tmp_path / "e", model, some_texts(20), rows=8).encoded < 20
     assert len(read_embeddings(tmp_path / "e").ids) == 20

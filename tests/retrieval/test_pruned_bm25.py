@@ -121,7 +121,7 @@ def test_cut_lists_find_nearly_all_and_look_at_few(
         lists = Ragged.from_lists([rows])
         whole = exact.rank_listed([queries[row]], lists)
         np.testing.assert_allclose(scores, whole.scores_QK[0], rtol=1e-5)
-    worked = [index._looked_at(*words) for words in index._counted(queries)]
+    worked = [index._weightiest(*words) for words in index._word_counts(queries)]
     assert max(index._lengths_V[words].sum() for words, _ in worked) <= 10_000 + 500
 
 
