@@ -78,7 +78,7 @@ def test_all_tasks_need_papers_and_no_instruction(model: SciMult, tmp_path: Path
         model.encode([""], task="all")
     with pytest.raises(UnknownNameError, match="candidate, query"):
         model.encode(PAPERS, task="all", role="both")  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match=r"for one task \(value: 'Find'\)\. Fix: name one task"):
+    with pytest.raises(ConfigError, match=r"needs one task \(value: 'Find'\)\. Fix: name one task"):
         model.encode(PAPERS, task="all", instruction="Find")  # type: ignore[call-overload]
     with pytest.raises(UnknownNameError, match="use one of all, classification"):
         model.encode(PAPERS, task="al")

@@ -184,7 +184,7 @@ def test_no_text_and_impossible_parts(tmp_path: Path, model: SciMult) -> None:
     with pytest.raises(ConfigError, match="a shard has no rows"):
         encode(tmp_path / "e", model, some_texts(1), rows=0)
     for given_part in ("3/3", "1", "a/b", "-1/4", "1/0"):
-        with pytest.raises(ConfigError, match=r"not a part of the work .value: '.*'.\. Fix: "):
+        with pytest.raises(ConfigError, match=r"not a part i/n .value: '.*'.\. Fix: "):
             Part.parse(given_part)
 
 

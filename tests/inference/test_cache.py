@@ -92,8 +92,8 @@ def test_a_cache_that_cannot_be_written_is_noted(
     assert cache.read(key(1), IDS, 4) is None
     keep(cache, 1)
     message = capsys.readouterr().err
-    assert "embeddings are not kept (cannot write: " in message
-    assert "$SCIMULT_CACHE names another folder, --no-cache keeps none" in message
+    assert "cannot cache embeddings (cannot write: " in message
+    assert "$SCIMULT_CACHE names another folder, --no-cache turns the cache off" in message
 
 
 def test_the_least_recently_used_are_removed_beyond_the_bound(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_what_alone_is_beyond_the_bound_is_not_kept(
     cache = EmbeddingCache(tmp_path, SIZE - 1)
     keep(cache, 1)
     assert not list(tmp_path.iterdir())
-    assert "are not kept in the cache: $SCIMULT_CACHE_GB bounds it" in capsys.readouterr().err
+    assert "do not fit the cache: $SCIMULT_CACHE_GB limits it" in capsys.readouterr().err
 
 
 def test_what_killed_writers_left_is_removed_and_files_of_others_stay(tmp_path: Path) -> None:

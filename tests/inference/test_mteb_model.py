@@ -91,7 +91,7 @@ def test_documents_keep_title_and_body_apart(model: SciMult) -> None:
     )
     texts = [Text("paper", "T", "B"), Text("paper", "U")]
     assert np.array_equal(found, model.encode(texts, task="search", role="candidate"))
-    with pytest.raises(DataError, match="a batch of MTEB has no text"):
+    with pytest.raises(DataError, match="MTEB batch has no text"):
         MtebEncoder(model).encode(
             [{"image": []}], task_metadata=SimpleNamespace(type="STS", name="x")
         )

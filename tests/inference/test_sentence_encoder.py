@@ -79,9 +79,9 @@ def test_prefixes_by_task_and_side(minilm: Path) -> None:
 
 
 def test_title_and_body_are_joined_by_the_models_separator(encoder: SentenceEncoder) -> None:
-    written = encoder._write(Text("paper", "title", "abstract [SEP] venue"))
+    written = encoder._format(Text("paper", "title", "abstract [SEP] venue"))
     assert written == "title [SEP] abstract [SEP] venue"
-    assert encoder._write(Text("paper", "title")) == "title"
+    assert encoder._format(Text("paper", "title")) == "title"
 
 
 def test_adapters_by_side(minilm: Path, tmp_path: Path) -> None:
