@@ -1,8 +1,8 @@
-"""Approximate indexes are trained, filled, filled by several processes, and grown.
+"""Approximate indexes: train, fill, fill by several processes, extend.
 
-An index is trained on a sample and filled with rows in their order. Parts of it may be filled by
-processes on several machines that see the library's folder: the first that comes trains, each fills
-its share of the rows, the one that ends last merges them, and the result is what one process makes.
+An index is trained on a sample and filled with rows in order. Several processes, on any machines
+that see the library's folder, may fill parts of it: the first trains, each fills its share of the
+rows, the last to finish merges them, and the result equals that of a single process.
 
 Shape legend: N rows, B rows of a block, D width.
 """
@@ -36,7 +36,7 @@ FACTORIES = {
     "hnsw": "IDMap2,HNSW32_SQ8",
 }
 _BLOCK = 1 << 16
-_TRAINED_ON = 40  # vectors for each list, about what k-means asks for
+_TRAINED_ON = 40  # vectors per list, about what k-means expects
 _ROUNDS = 5
 _WAIT_SECONDS = 0.5
 
@@ -44,7 +44,7 @@ _WAIT_SECONDS = 0.5
 def build(
     path: Path, kind: Kind, shards: Shards, live_N: BoolArray, lists: int | None = None
 ) -> IndexFacts:
-    """Make an index of the live rows, and write it atomically.
+    """Build an index of the live rows, and write it atomically.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ def build(
     shards : Shards
         The vectors.
     live_N : BoolArray
-        Which rows are papers.
+        Rows that are papers.
     lists : int, optional
-        Inverted lists; by default four times the square root of their number.
+        Inverted lists; default: four times the square root of the number of papers.
     """
     index = _trained(kind, shards, live_N, lists)
     _fill(index, shards, live_N)
@@ -68,19 +68,19 @@ def build(
 def extend(
     path: Path, old: Path, facts: IndexFacts, shards: Shards, live_N: BoolArray
 ) -> IndexFacts:
-    """Write the index ``old`` with the live rows that came after it, and return its facts.
+    """Write the index ``old`` extended by newer live rows, and return its facts.
 
     Raises
     ------
     DataError
-        If the old one cannot be read.
+        If the old index cannot be read.
     """
     late_N = live_N.copy()
     late_N[: facts.rows] = False
     try:
         index = faiss_library().read_index(str(old))
     except RuntimeError as error:
-        fix = "make it again with scimult library index"
+        fix = "rebuild it with scimult library index"
         raise DataError("damaged approximate index", path=old, fix=fix) from error
     _fill(index, shards, late_N)
     _write(index, path)
@@ -94,16 +94,16 @@ class Parts:
     Parameters
     ----------
     folder : Path
-        Where they meet; gone when they are merged.
+        Holds the parts; merging removes it.
     kind, shards, live_N
-        As of :func:`build`; the same in every process.
+        As in :func:`build`; the same in every process.
     count : int
-        Of the parts.
+        Number of parts.
 
     Raises
     ------
     ConfigError
-        If the kind has no parts.
+        If this kind cannot be built in parts.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Parts:
         self._start = folder / "trained.faiss"
 
     def fill(self, part: Part) -> bool:
-        """Fill one part, or find it there; return whether all parts are there by now."""
+        """Fill one part unless it exists; return whether all parts exist now."""
         path = self._path(part.index)
         if not path.is_file():
             self._train()
@@ -130,7 +130,7 @@ class Parts:
         return not self.missing()
 
     def missing(self) -> list[int]:
-        """Return the numbers of the parts that are not there."""
+        """Return the numbers of the missing parts."""
         return [number for number in range(self._count) if not self._path(number).is_file()]
 
     def merge(self, path: Path) -> IndexFacts:
@@ -150,7 +150,7 @@ class Parts:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _train(self) -> None:
-        """Train the index if nobody has; wait while somebody does."""
+        """Train the index if nobody has; wait while another process does."""
         while not self._start.is_file():
             try:
                 with only_writer(self._folder):
@@ -158,8 +158,8 @@ class Parts:
                         _write(_trained(self._kind, self._shards, self._live_N), self._start)
             except StorageError as error:
                 if error.__cause__ is not None:
-                    raise  # nobody holds it: the disk is full, or the folder cannot be written
-                note("another process trains the index")
+                    raise  # not locked: the disk is full, or the folder is not writable
+                note("another process is training the index")
                 time.sleep(_WAIT_SECONDS)
 
     def _path(self, number: int) -> Path:
@@ -186,7 +186,7 @@ def _trained(
 
 
 def _fill(index: faiss.Index, shards: Shards, live_N: BoolArray) -> None:
-    """Add the live rows in their order."""
+    """Add the live rows in order."""
     for first, stored_BD in shards.blocks(_BLOCK):
         columns = np.flatnonzero(live_N[first : first + len(stored_BD)])
         if len(columns):

@@ -1,4 +1,4 @@
-"""A library's papers and vectors for data bases of vectors: files that they load, or a client.
+"""Export a library's papers and vectors to vector data bases: as files to load, or by client.
 
 Shape legend: N papers, D width.
 """
@@ -24,12 +24,12 @@ from scimult.retrieval.shards import Space
 from scimult.types import FloatArray
 
 ROWS = 5000
-"""Papers of a batch, and of a file."""
+"""Papers per batch, and per file."""
 
 
 @dataclass(frozen=True)
 class Feed:
-    """What is fed: the papers of a filter with the vectors of a task.
+    """The papers to export, with the vectors of one task.
 
     Raises
     ------
@@ -46,12 +46,12 @@ class Feed:
 
     @property
     def space(self) -> Space:
-        """What made the vectors."""
+        """Origin of the vectors."""
         return self.state.shards(self.task).space
 
     @property
     def types(self) -> dict[str, str]:
-        """Types of the columns besides id, title and abstract."""
+        """Types of the columns other than id, title and abstract."""
         return dict(self.state.manifest.columns)
 
     def batches(self) -> Iterator[tuple[pa.Table, FloatArray]]:
@@ -63,7 +63,7 @@ class Feed:
             yield self.state.papers.table(part, names), self.state.shards(self.task).rows(part)
 
     def records(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield papers as mappings, without what is absent, with their ``vector``."""
+        """Yield papers as mappings of present values, with their ``vector``."""
         for table, vectors_ND in self.batches():
             yield [
                 {**{name: value for name, value in row.items() if value is not None}, "vector": x}
@@ -84,30 +84,30 @@ _KIND = FolderKind("a feed of a library", lambda folder: (folder / "feed.json").
 
 
 def feed_files(feed: Feed, target: str, folder: Path, name: str = "papers") -> int:
-    """Write files that a data base loads, into a new folder; return the number of papers.
+    """Write files for a data base to load into a new folder; return the number of papers.
 
     Parameters
     ----------
     feed : Feed
-        What is fed.
+        The papers.
     target : {"milvus", "opensearch", "pgvector"}
         The data base.
     folder : Path
-        Where; an earlier feed is replaced.
+        Receives the files; replaces an earlier feed.
     name : str
-        Of the collection, index or table there.
+        Of the collection, index or table.
 
     Raises
     ------
     UnknownNameError, ConfigError
-        If the target, or the name, is none.
+        If the target or the name is not valid.
     StorageError
-        If something else is in the folder.
+        If the folder holds something else.
     """
     write = FILES[one_of("target", target, FILES)]
     if not name.isidentifier():
         fix = "use letters, digits and underscores"
-        raise ConfigError("no name of a collection", value=name, fix=fix)
+        raise ConfigError("not a valid collection name", value=name, fix=fix)
     with atomic_folder(folder, _KIND) as temporary:
         count = write(feed, temporary, name)
         facts = {"target": target, "task": feed.task, "papers": count, "name": name}
@@ -193,15 +193,15 @@ FILES: dict[str, Callable[[Feed, Path, str], int]] = {
 
 
 def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
-    """Fill a collection of Qdrant by its client; return the number of papers.
+    """Fill a Qdrant collection through its client; return the number of papers.
 
-    A point's id is a UUID of the paper's id, which stands in the payload beside the text and the
-    columns. Given again, points are replaced.
+    A point's id is a UUID derived from the paper's id, which is in the payload with the text and
+    the columns. Repeating the call replaces points.
 
     Parameters
     ----------
     feed : Feed
-        What is fed.
+        The papers.
     where : str
         URL of a server, or a folder for Qdrant's local mode.
     name : str
@@ -215,7 +215,7 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
     try:
         from qdrant_client import QdrantClient, models
     except ImportError as error:
-        raise ConfigError("Qdrant's client is missing", fix="pip install qdrant-client") from error
+        raise ConfigError("qdrant-client is missing", fix="pip install qdrant-client") from error
     remote = where.startswith(("http://", "https://"))
     client = QdrantClient(url=where) if remote else QdrantClient(path=where)
     distance = models.Distance(_SPACES["qdrant"][feed.space.similarity])
@@ -250,7 +250,7 @@ def _postgres_type(kind: str) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as COPY reads it from CSV: lists as arrays, vectors in brackets."""
+    """Format a value for COPY from CSV: lists as arrays, vectors in brackets."""
     if isinstance(value, list) and value and isinstance(value[0], float):
         return json.dumps(value)
     if isinstance(value, list):

@@ -1,7 +1,7 @@
 """Filters on a library's columns, as SQL or by name and value.
 
-``{"year": (2019, None), "venue": ["ACL", "EMNLP"], "labels": "cs.CL"}`` is: from 2019 on, in one of
-two venues, with a label among its labels. Values go to the data base beside the SQL, never in it.
+``{"year": (2019, None), "venue": ["ACL", "EMNLP"], "labels": "cs.CL"}`` means: from 2019 on, in one
+of two venues, with this among its labels. Values are passed as SQL parameters, never as SQL.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ Where = str | Mapping[str, Any]
 
 
 def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
-    """Return a condition in SQL and the values that stand in it.
+    """Return a condition in SQL and its parameters.
 
     Parameters
     ----------
     where : str or mapping
         A condition in SQL on the columns, or by column: a value, None (absent), a list (any of
-        these) or a pair (from, to), both included, None for open. In a column of lists a value is
-        one of the list.
+        these) or an inclusive pair (from, to), None for open. On a column of lists a value
+        matches any of its items.
     types : mapping of str to str
         The type of each column.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        If a column is not known, or a value of no use.
+        If a column is unknown or a value unusable.
     """
     if isinstance(where, str):
         if not where.strip():
@@ -51,7 +51,7 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
     if isinstance(wanted, tuple):
         if len(wanted) != 2 or many:
             fix = "pass (from, to) on a column of single values, None where it is open"
-            raise ConfigError(f"no range of {column}", value=wanted, fix=fix)
+            raise ConfigError(f"{column} does not take a range", value=wanted, fix=fix)
         bounds = [
             (sign, end) for sign, end in zip((">=", "<="), wanted, strict=True) if end is not None
         ]
@@ -68,5 +68,5 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column as SQL has it."""
+    """Quote a column's name for SQL."""
     return '"' + name.replace('"', '""') + '"'

@@ -137,7 +137,7 @@ def test_an_index_follows_the_library(library: Library) -> None:
     assert files == [kept().file]
     vector_D = library.model.encode([late[7]], task="search", role="candidate")[0]
     assert library.search(vector=vector_D, k=1, method="approximate").ids == [late[7]["id"]]
-    # Rows get other numbers: the index is made again.
+    # Rows are renumbered: the index is rebuilt.
     library.remove(library.ids()[:100])
     library.compact()
     assert (kept().rows, kept().papers) == (1070, 1070)
@@ -249,7 +249,7 @@ def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> 
     (path,) = (library.path / "indexes").iterdir()
     path.write_bytes(path.read_bytes()[:100])
     opened = Library.open(library.path, model=library.model)
-    with pytest.raises(DataError, match=r"damaged approximate index.*Fix: make it again"):
+    with pytest.raises(DataError, match=r"damaged approximate index.*Fix: rebuild it"):
         opened.search("graph")
     assert len(opened.search("graph", method="exact")) == 10
 
@@ -257,5 +257,5 @@ def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> 
 def test_small_libraries_and_wrong_targets_are_refused(make: Callable[..., Library]) -> None:
     with pytest.raises(ConfigError, match="too few papers for an index"):
         make(dated(10)).index()
-    with pytest.raises(ConfigError, match="no share of the best"):
+    with pytest.raises(ConfigError, match="not a valid target recall"):
         make(dated(3), "other").index(target_recall=1.5)

@@ -248,7 +248,7 @@ def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_mends_it(
     assert str(damaged.check()[0]).count("Fix:") == 1
     assert caplog.messages == []
     rest = damaged.search("graph", k=15)
-    assert caplog.messages == [f"papers are left out: {damaged.check()[0]}"]
+    assert caplog.messages == [f"skipping papers: {damaged.check()[0]}"]
     assert sorted(rest.ids) == [f"p{i:03d}" for i in (*range(5), *range(10, 15))]
     assert damaged.search("graph", k=15, where="year >= 2000").ids == rest.ids
     changes = damaged.sync(dated(15))
@@ -263,7 +263,7 @@ def test_what_cannot_be_taken_in_is_refused_and_nothing_is_lost(make: Make) -> N
         library.add([paper(7), paper(7, 1)])
     with pytest.raises(DataError, match=r"p008.*'year' holds whole numbers, this is text.*Fix:"):
         library.add([paper(8, year="soon")])
-    with pytest.raises(DataError, match=r"name that is taken.*'Row'"):
+    with pytest.raises(DataError, match=r"column name is taken.*'Row'"):
         library.add([paper(8, Row=3)])
     with pytest.raises(DataError, match="sync would empty the library"):
         library.sync([])
@@ -321,7 +321,7 @@ def test_a_library_is_made_where_nothing_is(make: Make, tmp_path: Path) -> None:
     library = make(dated(2))
     with pytest.raises(StorageError, match="output exists already"):
         make(dated(2))
-    with pytest.raises(DataError, match="is no library.*scimult library create"):
+    with pytest.raises(DataError, match="not a library.*scimult library create"):
         Library.open(tmp_path)
     with pytest.raises(UnknownNameError, match="unknown task.*'serach'.*did you mean 'search'"):
         make(dated(2), "other", tasks=["serach"])

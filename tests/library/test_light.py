@@ -127,7 +127,7 @@ def test_errors_are_those_of_torch(model_folder: Path, tmp_path: Path) -> None:
     (model / "config.json").write_text("{}")
     same("config.json is neither ours nor Hugging Face's")
     shutil.rmtree(model)
-    same("the library's model is not here any more")
+    same("the library's model is missing")
 
 
 def test_a_model_and_a_library_that_were_moved(model_folder: Path, tmp_path: Path) -> None:

@@ -178,9 +178,9 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({"text": "x", "k": 0}, "no such page"),
         ({"text": "x", "k": 2.5}, "no such page"),
         ({"text": ["x", "y"]}, "text is not a string"),
-        ({"text": "x", "min_score": 0.5, "words": 0.5}, "all above a score"),
-        ({"ids": ["p001"], "words": 0.5}, "BM25 reads words"),
-        ({"text": "x", "words": 2}, "no share of BM25"),
+        ({"text": "x", "min_score": 0.5, "words": 0.5}, "a threshold needs exact search"),
+        ({"ids": ["p001"], "words": 0.5}, "BM25 needs text"),
+        ({"text": "x", "words": 2}, "not a valid BM25 share"),
         ({"ids": "p001"}, "ids is a string"),
         ({"text": "x", "where": "jear > 3"}, "cannot filter.*columns: id, title, abstract, year"),
         ({"text": "x", "where": "labels = 'a'"}, r"list_contains\(labels, 'VALUE'\)"),
@@ -209,7 +209,7 @@ def test_unknown_names_are_suggested(library: Library) -> None:
 def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -> None:
     papers = [{**paper(i), "title": f"{WORDS[i % 10]} code{i}"} for i in range(60)]
     library = make(papers, tasks=["search"])
-    with pytest.raises(ConfigError, match=r"no share of BM25 was tuned.*scimult library tune"):
+    with pytest.raises(ConfigError, match=r"no BM25 share has been tuned.*scimult library tune"):
         library.search("graph", words="tuned")
     # Only BM25 knows which code is whose; one paper of the fourth query is not here.
     questions = [Question(f"code{i}", [f"p{i:03d}"]) for i in range(0, 60, 3)]
@@ -229,7 +229,7 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
     # What was chosen beside other vectors says nothing of a new model's.
     newer = save_tiny_model(library.path.parent / "newer", similarity="cosine", seed=4)
     library.migrate(newer, dtype="float32")
-    with pytest.raises(ConfigError, match="no share of BM25 was tuned"):
+    with pytest.raises(ConfigError, match="no BM25 share has been tuned"):
         library.search("graph", words="tuned")
 
 
