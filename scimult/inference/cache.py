@@ -164,18 +164,6 @@ def provenance(model: SciMult, collection: Collection, task: str, role: Role) ->
     return Provenance(model.fingerprint, digest.hexdigest()[:16], task, role)
 
 
-def _meta(model: SciMult, collection: Collection, origin: Provenance) -> dict[str, Any]:
-    return {
-        "model_name": model.name,
-        "similarity": model.similarity,
-        "unit_vectors": model.unit_vectors,
-        "dtype": model.dtype,
-        "source": collection.path.name,
-        "scimult": __version__,
-        **asdict(origin),
-    }
-
-
 def encode_collection(
     model: SciMult,
     collection: Collection,
@@ -209,13 +197,10 @@ def encode_collection(
     DataError
         If the texts are not of the kind that this side of the task has.
     """
-    kind = model.kind(task, role)
-    if kind != collection.texts[0].kind:
-        raise DataError(
-            f"the {role} of task {task!r} is a {kind}, not a {collection.texts[0].kind}",
-            path=collection.path,
-            fix="choose another task or role",
-        )
+    kind, given = model.kind(task, role), collection.texts[0].kind
+    if kind != given:
+        problem = f"the {role} of task {task!r} is a {kind}, not a {given}"
+        raise DataError(problem, path=collection.path, fix="choose another task or role")
     if cache is None:
         return model.encode(collection.texts, task=task, role=role, show_progress=True)
     origin = provenance(model, collection, task, role)
@@ -223,5 +208,14 @@ def encode_collection(
     if cached_ND is not None:
         return cached_ND
     embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
-    cache.keep(origin.key, collection.ids, embeddings_ND, _meta(model, collection, origin))
+    meta = {
+        "model_name": model.name,
+        "similarity": model.similarity,
+        "unit_vectors": model.unit_vectors,
+        "dtype": model.dtype,
+        "source": collection.path.name,
+        "scimult": __version__,
+        **asdict(origin),
+    }
+    cache.keep(origin.key, collection.ids, embeddings_ND, meta)
     return embeddings_ND

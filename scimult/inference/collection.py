@@ -56,12 +56,8 @@ class Collection:
             If no text has it; the message suggests the closest id.
         """
         if name not in self._rows:
-            raise DataError(
-                "no text has this id",
-                path=self.path,
-                value=name,
-                fix=f"use an id of this file{suggest(name, self.ids)}",
-            )
+            fix = f"use an id of this file{suggest(name, self.ids)}"
+            raise DataError("no text has this id", path=self.path, value=name, fix=fix)
         return self._rows[name]
 
     def titled(self, title: str) -> list[int]:

@@ -46,11 +46,8 @@ class Ensemble:
             raise ConfigError("an ensemble needs at least two members", value=len(members))
         similarities = {member.name: member.similarity for member in members}
         if len({member.similarity for member in members}) > 1:
-            raise ConfigError(
-                "members of an ensemble compare embeddings differently",
-                value=similarities,
-                fix="give all of them the same similarity",
-            )
+            problem = "members of an ensemble compare embeddings differently"
+            raise ConfigError(problem, value=similarities, fix="give all the same similarity")
         self.name, self._members, self._combine = name, list(members), combine
         self._unit_vectors = self.similarity == "cosine" if normalise is None else normalise
 
@@ -83,17 +80,13 @@ class Ensemble:
             member.encode(texts, task=task, role=role, show_progress=show_progress)
             for member in self._members
         ]
-        combined_ND = self._combined(parts)
-        return unit_rows(combined_ND) if self._unit_vectors else combined_ND
-
-    def _combined(self, parts: Sequence[FloatArray]) -> FloatArray:
-        if self._combine == "concatenation":
-            return np.concatenate(parts, axis=1)
         widths = [part.shape[1] for part in parts]
-        if len(set(widths)) > 1:
-            raise ConfigError(
-                f"members have {widths} dimensions: no mean",
-                fix="combine by concatenation",
-            )
-        mean: FloatArray = np.mean(parts, axis=0, dtype=np.float32)
-        return mean
+        if self._combine == "mean" and len(set(widths)) > 1:
+            problem = f"members have {widths} dimensions: no mean"
+            raise ConfigError(problem, fix="combine by concatenation")
+        combined_ND: FloatArray = (
+            np.mean(parts, axis=0, dtype=np.float32)
+            if self._combine == "mean"
+            else np.concatenate(parts, axis=1)
+        )
+        return unit_rows(combined_ND) if self._unit_vectors else combined_ND

@@ -102,7 +102,8 @@ class SeenIds:
             self._runs.append(distinct)
         while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
             self._runs[-2:] = [np.union1d(*self._runs[-2:])]
-        return known.tolist()
+        repeated: list[bool] = known.tolist()
+        return repeated
 
 
 def _located(

@@ -77,7 +77,8 @@ def find_tasks(names: Sequence[str], languages: Sequence[str]) -> list[Any]:
     import mteb
 
     listed = scientific_tasks()
-    known = dict.fromkeys(_all_names())
+    installed = mteb.get_tasks(exclude_superseded=False, exclude_private=False)
+    known = dict.fromkeys(task.metadata.name for task in installed)
     wanted: dict[str, None] = {}
     for name in names:
         if name in listed.groups:
@@ -112,11 +113,3 @@ def _like(name: str, listed: TaskList, known: Sequence[str]) -> list[str]:
 
 def _letters(name: str) -> str:
     return "".join(char for char in name.casefold() if char.isalnum())
-
-
-def _all_names() -> list[str]:
-    """Return the names of all tasks in the installed MTEB, including superseded ones."""
-    import mteb
-
-    tasks = mteb.get_tasks(exclude_superseded=False, exclude_private=False)
-    return [task.metadata.name for task in tasks]

@@ -190,11 +190,9 @@ class SentenceEncoder:
         try:
             self._model.load_adapter(adapter, adapter_name=f"adapter_{number}")
         except Exception as error:  # the libraries raise anything
-            raise CheckpointError(
-                f"cannot load the adapter: {error}",
-                path=adapter,
-                fix="name the folder of a PEFT adapter; pip install peft",
-            ) from error
+            problem = f"cannot load the adapter: {error}"
+            fix = "name the folder of a PEFT adapter; pip install peft"
+            raise CheckpointError(problem, path=adapter, fix=fix) from error
 
     def _switch(self, adapter: str | None) -> None:
         if adapter == self._active:

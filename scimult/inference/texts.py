@@ -146,11 +146,9 @@ def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataErro
 def _of_mapping(item: Mapping[Any, Any], kind: Kind, index: int) -> Text:
     titles, bodies = FIELDS[kind]
     if not any(name in item for name in (*titles, *bodies)):
-        raise DataError(
-            f"text {index} ({kind}) has none of the fields {', '.join((*titles, *bodies))}",
-            value=sorted(map(str, item)),
-            fix=f"name the {kind}'s text {titles[0]!r}",
-        )
+        problem = f"text {index} ({kind}) has none of the fields {', '.join((*titles, *bodies))}"
+        fix = f"name the {kind}'s text {titles[0]!r}"
+        raise DataError(problem, value=sorted(map(str, item)), fix=fix)
     if error := unread_text(item, kind, FIELDS[kind]):
         raise DataError(f"text {index}: {error.problem}", value=error.value, fix=error.fix)
     return Text(kind, _first(item, titles, index), _first(item, bodies, index))

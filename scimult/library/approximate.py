@@ -24,7 +24,7 @@ import numpy as np
 
 from scimult.errors import ConfigError, DataError
 from scimult.library.exact import ExactSearch, IdsOf, RowScores, ranked
-from scimult.retrieval.embeddings import unit_rows
+from scimult.retrieval.embeddings import for_faiss
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity
 
@@ -143,7 +143,7 @@ class ApproximateSearch:
         effort = min(math.ceil(self.facts.effort / max(share, 1e-9)), self._most_effort)
         options = parameters(self.facts.kind, effort, selector, count)
         rows_QR: IntArray = self._index.search(
-            prepared(queries_QD, self._similarity), count, params=options
+            for_faiss(queries_QD, self._similarity), count, params=options
         )[1]
         return rows_QR
 
@@ -225,12 +225,6 @@ def tuned(
                 break
     search.facts = best
     return best
-
-
-def prepared(vectors_ND: FloatArray, similarity: Similarity) -> FloatArray:
-    """Return vectors in faiss's layout: float32, of length 1 for cosine."""
-    plain = np.ascontiguousarray(vectors_ND, dtype=np.float32)
-    return unit_rows(plain) if similarity == "cosine" else plain
 
 
 def parameters(kind: Kind, effort: int, selector: Any, count: int) -> Any:

@@ -20,8 +20,9 @@ import numpy as np
 
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import atomic_file, only_writer
-from scimult.library.approximate import IndexFacts, Kind, faiss_library, prepared
+from scimult.library.approximate import IndexFacts, Kind, faiss_library
 from scimult.progress import note
+from scimult.retrieval.embeddings import for_faiss
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray
 
@@ -181,7 +182,7 @@ def _trained(
         clusters = library.extract_index_ivf(index).cp
         clusters.niter, clusters.max_points_per_centroid = _ROUNDS, _TRAINED_ON
     sample = np.random.default_rng(0).permutation(rows)[: max(_TRAINED_ON * count, 1 << 12)]
-    index.train(prepared(shards.rows(np.sort(sample)), shards.space.similarity))
+    index.train(for_faiss(shards.rows(np.sort(sample)), shards.space.similarity))
     return index
 
 
@@ -191,7 +192,7 @@ def _fill(index: faiss.Index, shards: Shards, live_N: BoolArray) -> None:
         columns = np.flatnonzero(live_N[first : first + len(stored_BD)])
         if len(columns):
             vectors_BD = np.asarray(stored_BD[columns], dtype=np.float32)
-            index.add_with_ids(prepared(vectors_BD, shards.space.similarity), columns + first)
+            index.add_with_ids(for_faiss(vectors_BD, shards.space.similarity), columns + first)
 
 
 def _write(index: Any, path: Path) -> None:

@@ -7,14 +7,14 @@ work.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from scimult.library.manifest import INDEXES, PAPERS, write_manifest
-from scimult.library.segments import Segment, write_segment
+from scimult.library.segments import write_segment
 from scimult.library.state import State
 from scimult.library.writing import SEGMENT_ROWS, next_number, tidy
 from scimult.retrieval.shards import Shard, publish, shard_name, write_shard
@@ -37,20 +37,12 @@ def compact(state: State, *, everything: bool = False) -> State:
     # All live papers are readable, so damaged files hold only removed ones.
     if dead and (everything or 2 * dead > rows or state.damage()):
         return _rewritten(state, 0, state.live_rows())
-    small = _small_segments(state.manifest.segments)
+    segments = state.manifest.segments
+    small = sum(1 for _ in takewhile(lambda part: part.rows < SEGMENT_ROWS // 2, segments[::-1]))
     if small > MOST_SMALL or (everything and small > 1):
-        count = len(state.manifest.segments) - small
+        count = len(segments) - small
         return _rewritten(state, count, np.arange(state.papers.starts[count], rows))
     return state
-
-
-def _small_segments(segments: Sequence[Segment]) -> int:
-    count = 0
-    for part in reversed(segments):
-        if part.rows >= SEGMENT_ROWS // 2:
-            break
-        count += 1
-    return count
 
 
 def _rewritten(state: State, count: int, rows: IntArray) -> State:

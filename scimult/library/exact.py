@@ -223,19 +223,16 @@ class ExactSearch:
 
 def _products(x_BD: FloatArray, queries_QD: FloatArray) -> FloatArray:
     """Return the products of rows and queries, shape ``(B, Q)``."""
-    products_BQ: FloatArray
     if len(queries_QD) == 1:
-        products_BQ = x_BD @ queries_QD.T
-        return products_BQ
+        single_B1: FloatArray = x_BD @ queries_QD.T
+        return single_B1
     import torch
 
     from scimult.products import products
 
     # Copies mapped memory: torch warns about memory it may not write.
-    tensor_BQ = products(
-        torch.from_numpy(np.require(x_BD, None, ["W"])), torch.from_numpy(queries_QD)
-    )
-    products_BQ = tensor_BQ.numpy()
+    copied_BD = torch.from_numpy(np.require(x_BD, None, ["W"]))
+    products_BQ: FloatArray = products(copied_BD, torch.from_numpy(queries_QD)).numpy()
     return products_BQ
 
 

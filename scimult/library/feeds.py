@@ -141,7 +141,10 @@ def _opensearch(feed: Feed, folder: Path, name: str) -> int:
 
 
 def _pgvector(feed: Feed, folder: Path, name: str) -> int:
-    columns = {column: _postgres_type(kind) for column, kind in feed.types.items()}
+    columns = {
+        column: "text[]" if kind.endswith("[]") else _POSTGRES.get(kind, "text")
+        for column, kind in feed.types.items()
+    }
     typed = {"id": "text PRIMARY KEY", "title": "text", "abstract": "text", **columns}
     typed["vector"] = f"vector({feed.space.width})"
     defined = ",\n".join(f"  {quoted(column)} {kind}" for column, kind in typed.items())
@@ -243,10 +246,6 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
     finally:
         client.close()
     return count
-
-
-def _postgres_type(kind: str) -> str:
-    return "text[]" if kind.endswith("[]") else _POSTGRES.get(kind, "text")
 
 
 def _cell(value: Any) -> Any:

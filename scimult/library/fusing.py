@@ -33,7 +33,10 @@ def fused(vectors: RowScores, words: RowScores, share: Share, ids_of: IdsOf) -> 
     rows_U = np.union1d(vectors[0], words[0])
     if not len(rows_U):
         return vectors
-    rankings = [_ranking(hits, rows_U) for hits in (vectors, words)]
+    rankings = [
+        Ranking(np.searchsorted(rows_U, rows)[None], scores[None])
+        for rows, scores in (vectors, words)
+    ]
     place_U = places_of(id_order(ids_of(rows_U)))
     if share == "rank":
         points, weights = [reciprocal_ranks(one) for one in rankings], [1.0, 1.0]
@@ -57,7 +60,3 @@ def reranked(
         return hits
     scores = load_cross_encoder(model, device)([(query, text.joined) for text in texts])
     return ranked(hits[0], scores, ids_of)
-
-
-def _ranking(hits: RowScores, rows_U: np.ndarray) -> Ranking:
-    return Ranking(np.searchsorted(rows_U, hits[0])[None], hits[1][None])

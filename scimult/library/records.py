@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from scimult.data.importers import ImportedPaper, read_papers
+from scimult.data.importers import read_papers
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.inference.texts import as_text, rows_of
@@ -32,6 +32,7 @@ _TYPE_NAMES = {
 }
 # Fields that become id and text rather than columns.
 _READ = ("id", "_id", "title", "abstract", "text", "body")
+_IMPORTED = ("authors", "references", "labels", "venue", "year", "doi")
 
 
 @dataclass(frozen=True)
@@ -188,9 +189,6 @@ def _as_string(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
-_LISTS = ("authors", "references", "labels")
-
-
 def read_files(
     files: Sequence[Path | str],
     rejects: Rejects,
@@ -217,15 +215,10 @@ def read_files(
         if paper.id in seen:
             fix = "keep one of them, or skip the others with --skip-bad"
             path, line = paper.place
-            rejects.reject(
-                DataError("id is given twice", path=path, line=line, value=paper.id, fix=fix)
-            )
+            error = DataError("id is given twice", path=path, line=line, value=paper.id, fix=fix)
+            rejects.reject(error)
             continue
         seen.add(paper.id)
-        yield _paper(paper)
-
-
-def _paper(paper: ImportedPaper) -> Paper:
-    columns = {name: getattr(paper, name) or None for name in (*_LISTS, "venue", "year", "doi")}
-    text = Text("paper", paper.title, paper.abstract)
-    return Paper(paper.id, text, {**columns, **paper.extra})
+        known = {name: getattr(paper, name) or None for name in _IMPORTED}
+        text = Text("paper", paper.title, paper.abstract)
+        yield Paper(paper.id, text, {**known, **paper.extra})

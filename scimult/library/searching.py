@@ -65,7 +65,7 @@ class Searcher:
 
     def search(self, request: Request) -> Hits:
         """Return the papers that answer a request."""
-        seeds = self._rows_of(request.ids)
+        seeds, ids_of = self._rows_of(request.ids), self._state.papers.ids_of
         allowed_N = self._allowed(request, seeds)
         query_D = self._query(request, seeds)
         score = SCORES[self._shards.space.similarity]
@@ -79,14 +79,12 @@ class Searcher:
         if request.words is not None:
             share = self._share(request)
             words = self._opened.words.best(request.text, FUSED, allowed_N)
-            hits = fused(hits, words, share, self._state.papers.ids_of)
+            hits = fused(hits, words, share, ids_of)
             score = "reciprocal ranks" if share == "rank" else f"{score} and BM25, 0 to 1"
         if request.rerank is not None:
-            first = slice(0, request.rerank_top)
-            texts = self._state.papers.texts_of(hits[0][first])
+            top = hits[0][: request.rerank_top], hits[1][: request.rerank_top]
+            texts = self._state.papers.texts_of(top[0])
             device = str(self._opened.model.device)
-            top = (hits[0][first], hits[1][first])
-            ids_of = self._state.papers.ids_of
             hits = reranked(top, request.text, texts, request.rerank, device, ids_of)
             score = "cross-encoder"
         page = hits[0][request.page], hits[1][request.page]

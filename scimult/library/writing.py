@@ -25,7 +25,7 @@ from scimult.library.manifest import (
     write_removed,
 )
 from scimult.library.records import Paper, as_table, column_types
-from scimult.library.segments import Segment, write_segment
+from scimult.library.segments import write_segment
 from scimult.library.state import State
 from scimult.progress import bar
 from scimult.retrieval.shards import publish, shard_name, write_shard
@@ -194,13 +194,17 @@ class Writer:
         vectors = self._vectors(papers)
         before = [self._known.get(paper.id) for paper in papers]
         former = [known for known in before if known is not None]
-        number = next_number(self._manifest)
-        segment = self._write(number, table, papers, vectors)
-        first = self._manifest.rows
+        number, first = next_number(self._manifest), self._manifest.rows
+        ids, hashes = [paper.id for paper in papers], [paper.text_hash for paper in papers]
+        for task, space in self._spaces.items():
+            folder = self._state.space_folder(task)
+            shard = write_shard(folder, number, space, ids, vectors[task], hashes)
+            self._listed[task].append(shard)
+        segment = write_segment(self._folder / PAPERS, shard_name(number), table)
         self._removed_N = np.append(self._removed_N, np.zeros(len(papers), dtype=bool))
         self._removed_N[[known.row for known in former]] = True
-        ids = {paper.id for paper in papers}
-        for row in [row for row, name in self._lost.items() if name in ids]:
+        new = set(ids)
+        for row in [row for row, name in self._lost.items() if name in new]:
             self._removed_N[row] = True
             del self._lost[row]
         for row, paper in enumerate(papers, start=first):
@@ -260,21 +264,6 @@ class Writer:
         if len(rows) and rows.max() >= len(self._state.shards(task)):
             self._state = State(self._folder)
         return self._state.shards(task).rows(rows)
-
-    def _write(
-        self,
-        number: int,
-        table: object,
-        papers: Sequence[Paper],
-        vectors: dict[str, FloatArray],
-    ) -> Segment:
-        ids = [paper.id for paper in papers]
-        hashes = [paper.text_hash for paper in papers]
-        for task, space in self._spaces.items():
-            folder = self._state.space_folder(task)
-            shard = write_shard(folder, number, space, ids, vectors[task], hashes)
-            self._listed[task] = [*self._listed[task], shard]
-        return write_segment(self._folder / PAPERS, shard_name(number), table)
 
     def _commit(
         self, removed: Sequence[str], added: Sequence[str], values: dict[str, object]

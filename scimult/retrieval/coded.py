@@ -20,7 +20,7 @@ import numpy as np
 from scimult.data.ragged import Ragged, offsets_of
 from scimult.errors import DataError
 from scimult.progress import progress
-from scimult.retrieval.embeddings import unit_rows
+from scimult.retrieval.embeddings import for_faiss
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import check_length
@@ -77,9 +77,9 @@ def write_codes(
     clusters = faiss.extract_index_ivf(index).cp
     clusters.niter, clusters.max_points_per_centroid = _ROUNDS, _TRAINED_ON
     some = np.random.default_rng(0).permutation(count)[: max(_TRAINED_ON * lists, _LEAST_TRAINED)]
-    index.train(_prepared(vectors_CD[np.sort(some)], similarity))
+    index.train(for_faiss(vectors_CD[np.sort(some)], similarity))
     for start in progress(range(0, count, _BLOCK), "index", unit="block"):
-        index.add(_prepared(vectors_CD[start : start + _BLOCK], similarity))
+        index.add(for_faiss(vectors_CD[start : start + _BLOCK], similarity))
     faiss.write_index(index, str(path))
 
 
@@ -132,7 +132,7 @@ class CodedIndex:
         for start in range(0, len(queries_QD), _QUERIES):
             some = slice(start, start + _QUERIES)
             queries_BD = queries_QD[some]
-            near_BR = self._index.search(_prepared(queries_BD, self._exact.similarity), count)[1]
+            near_BR = self._index.search(for_faiss(queries_BD, self._exact.similarity), count)[1]
             valid_BR = near_BR >= 0
             if exclude_Q is not None:
                 valid_BR &= near_BR != exclude_Q[some, None]
@@ -146,9 +146,3 @@ class CodedIndex:
     def rank_listed(self, queries_QD: FloatArray, lists: Ragged) -> Ranking:
         """Rank exactly the candidates that ``lists`` gives each query."""
         return self._exact.rank_listed(queries_QD, lists)
-
-
-def _prepared(vectors_ND: FloatArray, similarity: Similarity) -> FloatArray:
-    """Return vectors in faiss's layout: float32, of length 1 for cosine."""
-    plain = np.ascontiguousarray(vectors_ND, dtype=np.float32)
-    return unit_rows(plain) if similarity == "cosine" else plain

@@ -26,7 +26,7 @@ from scimult.files import (
     write_json,
     write_text,
 )
-from scimult.types import FloatArray, Role, Text, TextEncoder
+from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
 
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
@@ -73,12 +73,9 @@ class StoredEmbeddings:
         row_of = {name: row for row, name in enumerate(self.ids)}
         missing = [name for name in wanted if name not in row_of]
         if missing:
-            raise DataError(
-                f"{len(missing)} of {len(wanted)} ids have no embedding",
-                path=self.path,
-                value=missing[:3],
-                fix="encode every text of the data set",
-            )
+            problem = f"{len(missing)} of {len(wanted)} ids have no embedding"
+            fix = "encode every text of the data set"
+            raise DataError(problem, path=self.path, value=missing[:3], fix=fix)
         wanted_ND: FloatArray = self.embeddings_ND[[row_of[name] for name in wanted]]
         return wanted_ND
 
@@ -93,11 +90,9 @@ def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
     """
     bad_N = np.logical_not(np.isfinite(embeddings_ND).all(axis=1))
     if bad_N.any():
-        raise DataError(
-            f"{int(bad_N.sum())} of {len(bad_N)} embeddings by {made_by} are not finite",
-            value=f"row {int(bad_N.argmax())}",
-            fix="check the model's weights; activations can overflow in float16",
-        )
+        problem = f"{int(bad_N.sum())} of {len(bad_N)} embeddings by {made_by} are not finite"
+        fix = "check the model's weights; activations can overflow in float16"
+        raise DataError(problem, value=f"row {int(bad_N.argmax())}", fix=fix)
 
 
 def encode(
@@ -128,6 +123,12 @@ def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
     lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
     scaled_ND: FloatArray = x_ND / np.maximum(lengths_N1, _SHORTEST)
     return scaled_ND
+
+
+def for_faiss(embeddings_ND: FloatArray, similarity: Similarity) -> FloatArray:
+    """Return contiguous float32 vectors whose inner product or distance ranks by ``similarity``."""
+    x_ND = np.ascontiguousarray(embeddings_ND, dtype=np.float32)
+    return unit_rows(x_ND) if similarity == "cosine" else x_ND
 
 
 def write_embeddings(

@@ -106,17 +106,13 @@ class ExactIndex:
         block_rows: int | None = None,
     ) -> None:
         if embeddings_CD.ndim != 2 or len(ids) != len(embeddings_CD) or not len(ids):
-            raise DataError(
-                f"{len(ids)} candidate ids for embeddings of shape {embeddings_CD.shape}",
-                fix="pass one row of equal width per id, and at least one",
-            )
+            problem = f"{len(ids)} candidate ids for embeddings of shape {embeddings_CD.shape}"
+            raise DataError(problem, fix="pass one row of equal width per id, and at least one")
         self.ids, self.similarity, self.device = ids, similarity, torch.device(device)
         if first_pass == "int8" and not (self.device.type == "cpu" and multiplies_bytes()):
-            raise ConfigError(
-                f"int8 products are not supported on {self.device} here",
-                value=first_pass,
-                fix="use first_pass auto, which checks the machine",
-            )
+            problem = f"int8 products are not supported on {self.device} here"
+            fix = "use first_pass auto, which checks the machine"
+            raise ConfigError(problem, value=first_pass, fix=fix)
         if self.device.type == "cpu":
             keep_freed_memory()
         self.order_C = id_order(ids)
@@ -196,14 +192,10 @@ class ExactIndex:
         values_P = scores_P.cpu().numpy()
         return ranking_of_pairs(lists.owners, lists.values, values_P, len(lists), self.place_C)
 
-    @property
-    def _are_few(self) -> bool:
-        return len(self.ids) <= MOST_CANDIDATES
-
     @cached_property
     def _few(self) -> FewCandidates | None:
         by_name = self._first_pass in ("int8", "bfloat16") or self._block_rows is not None
-        if by_name or not self._are_few or self.device.type != "cpu":
+        if by_name or len(self.ids) > MOST_CANDIDATES or self.device.type != "cpu":
             return None
         return FewCandidates(self._vectors, self.order_C)
 
@@ -216,7 +208,8 @@ class ExactIndex:
 
     def _cheapest(self, k: int) -> FirstPass:
         numbers = len(self.ids) * self._width
-        if self._are_few or self._width < _LEAST_WIDTH or not self._vectors.in_memory:
+        few = len(self.ids) <= MOST_CANDIDATES
+        if few or self._width < _LEAST_WIDTH or not self._vectors.in_memory:
             return "float32"
         if numbers >= _FOR_INT8 * k and self.device.type == "cpu" and multiplies_bytes():
             return "int8"

@@ -104,11 +104,8 @@ def id_order(ids: Sequence[str]) -> IntArray:
     order = sorted(range(len(ids)), key=ids.__getitem__, reverse=True)
     for previous, row in itertools.pairwise(order):
         if ids[previous] == ids[row]:
-            raise DataError(
-                f"candidates {row} and {previous} have the same id",
-                value=ids[row],
-                fix="give every candidate its own id",
-            )
+            problem = f"candidates {row} and {previous} have the same id"
+            raise DataError(problem, value=ids[row], fix="give every candidate its own id")
     return np.array(order, dtype=np.int64)
 
 
@@ -159,22 +156,14 @@ def read_run(path: Path | str, query_ids: Sequence[str], candidate_ids: Sequence
     for line, text in enumerate(_lines(path), start=1):
         columns = text.split()
         if len(columns) != 6:
-            raise DataError(
-                "expected 6 columns: query, Q0, document, rank, score, tag",
-                path=path,
-                line=line,
-                value=text,
-                fix="write the run in TREC format",
-            )
+            problem = "expected 6 columns: query, Q0, document, rank, score, tag"
+            fix = "write the run in TREC format"
+            raise DataError(problem, path=path, line=line, value=text, fix=fix)
         query = _known(unquote(columns[0]), query_rows, "query", path, line)
         candidate = _known(unquote(columns[2]), candidate_rows, "document", path, line)
         if (query, candidate) in score_of:
-            raise DataError(
-                f"document {columns[2]!r} is listed twice for query {columns[0]!r}",
-                path=path,
-                line=line,
-                fix="keep one of the lines",
-            )
+            problem = f"document {columns[2]!r} is listed twice for query {columns[0]!r}"
+            raise DataError(problem, path=path, line=line, fix="keep one of the lines")
         score_of[query, candidate] = _score(columns[4], path, line)
     pairs = np.array(list(score_of), dtype=np.int64).reshape(-1, 2)
     scores = np.array(list(score_of.values()), dtype=np.float32)

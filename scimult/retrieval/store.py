@@ -190,13 +190,11 @@ class _Part:
         try:
             keys_BK = np.load(self._folder / (name + _KEYS), allow_pickle=False)
             rows_BD = np.load(self._folder / (name + _ROWS), mmap_mode="r", allow_pickle=False)
+            if rows_BD.ndim != 2 or keys_BK.shape != (len(rows_BD), _KEY_BYTES):
+                raise ValueError(f"{len(keys_BK)} keys for shape {rows_BD.shape}")
         except (OSError, ValueError, EOFError) as error:
             problem, path = f"cannot read stored embeddings: {error}", self._folder / name
             raise DataError(problem, path=path, fix="delete the block's two files") from error
-        if rows_BD.ndim != 2 or keys_BK.shape != (len(rows_BD), _KEY_BYTES):
-            problem = f"{len(keys_BK)} keys for embeddings of shape {rows_BD.shape}"
-            path = self._folder / name
-            raise DataError(problem, path=path, fix="delete the block's two files")
         self._blocks[name] = rows_BD
         for row, key in enumerate(keys_BK):
             self._locations.setdefault(key.tobytes(), (name, row))

@@ -70,10 +70,8 @@ class Vectors:
         """
         width = self._embeddings_CD.shape[1]
         if queries_QD.ndim != 2 or queries_QD.shape[1] != width:
-            raise DataError(
-                f"query embeddings of shape {queries_QD.shape} against candidates of width {width}",
-                fix="encode queries and candidates with the same model",
-            )
+            problem = f"queries of shape {queries_QD.shape} against candidates of width {width}"
+            raise DataError(problem, fix="encode queries and candidates with the same model")
         x_QD = torch.from_numpy(np.require(queries_QD, np.float32, ["C", "W"])).to(self.device)
         check_finite(x_QD, "a query embedding")
         if self._similarity == "cosine":
