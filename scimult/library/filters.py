@@ -58,12 +58,14 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
         terms = [f"{column} {sign} ?" for sign, _ in bounds] or [f"{column} IS NOT NULL"]
         return f"({' AND '.join(terms)})", [end for _, end in bounds]
     if isinstance(wanted, (list, set, frozenset)):
-        values = list(wanted)
-        if not values:
-            return "FALSE", []
-        if many:
-            return f"list_has_any({column}, ?)", [[str(value) for value in values]]
-        return f"{column} IN ({', '.join('?' * len(values))})", values
+        values = [value for value in wanted if value is not None]
+        terms = [f"{column} IS NULL"] if len(values) < len(wanted) else []
+        if values and many:
+            terms.append(f"list_has_any({column}, ?)")
+            values = [[str(value) for value in values]]
+        elif values:
+            terms.append(f"{column} IN ({', '.join('?' * len(values))})")
+        return f"({' OR '.join(terms) or 'FALSE'})", values
     return (f"list_contains({column}, ?)" if many else f"{column} = ?"), [wanted]
 
 

@@ -39,6 +39,7 @@ from scimult.retrieval.shards import (
     publish,
     write_shard,
 )
+from scimult.types import Role
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult
@@ -89,7 +90,7 @@ def migrate(
     with bar("papers", total=manifest.rows, unit="paper", show=show_progress) as meter:
         for index, segment in enumerate(manifest.segments):
             rows = np.arange(state.papers.starts[index], state.papers.starts[index + 1])
-            shards = _segment(state, model, rows, int(segment.name), spaces, folders, done)
+            shards = _segment(state, model, rows, int(segment.name), sides, spaces, folders, done)
             for task, shard in shards.items():
                 listed[task].append(shard)
             meter.update(segment.rows)
@@ -116,6 +117,7 @@ def _segment(
     model: SciMult,
     rows: np.ndarray[Any, np.dtype[np.int64]],
     number: int,
+    sides: Mapping[str, Role],
     spaces: Mapping[str, Space],
     folders: Mapping[str, Path],
     done: Migrated,
@@ -129,7 +131,6 @@ def _segment(
     complete = {task: shard for task, shard in earlier.items() if shard is not None}
     if len(complete) == len(earlier):
         return complete
-    sides = {task: state.manifest.sides[task] for task in spaces}
     vectors = encode_papers(model, state.papers.texts_of(rows), sides)
     done.texts_encoded += len(rows)
     return {
@@ -168,6 +169,9 @@ def adapt(
         If the model's similarity differs.
     """
     shared = {task: role for task, role in state.manifest.sides.items() if role == "candidate"}
+    if not shared:
+        fix = "encode it again: scimult library migrate without --adapter"
+        raise ConfigError("an adapter needs a task that searches for papers", fix=fix)
     spaces = spaces_of(model, sides_of(model, shared), "float32")
     old = state.shards(next(iter(shared))).space
     if model.similarity != old.similarity:

@@ -95,7 +95,7 @@ def as_papers(items: Iterable[object]) -> Iterator[Paper]:
 
 def _plain(value: Any) -> Any:
     """Convert a frame's cell to plain Python; NaN becomes None."""
-    value = value.item() if isinstance(value, np.generic) else value
+    value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
     return None if isinstance(value, float) and value != value else value
 
 

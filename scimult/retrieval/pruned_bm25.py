@@ -213,7 +213,7 @@ class PrunedBM25Index:
             # In float64, so that the order of the words does not matter.
             score = (self._forward[listed] @ counts_V).astype(np.float32)
             counts_V[words] = 0
-            if len(listed) > k:
+            if len(listed) > k > 0:
                 best = score >= np.partition(score, len(score) - k)[len(score) - k]
                 listed, score = listed[best], score[best]
             rows.append(listed)

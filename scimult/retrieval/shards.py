@@ -346,7 +346,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError("not a manifest of shards", path=path, fix=fix)
     if manifest.get("version") != VERSION:
         fix = "use the version of scimult that wrote it, or encode again"
-        raise DataError("shards of another version", path=path, value=manifest["version"], fix=fix)
+        version = manifest.get("version")
+        raise DataError("shards of another version", path=path, value=version, fix=fix)
     known = {part.name for part in fields(Space)}
     space = manifest.get("space")
     sound = isinstance(space, dict) and set(space) == known and space["dtype"] in _TYPES

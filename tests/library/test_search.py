@@ -1,4 +1,4 @@
-"""Search, recommend and tag: what a user asks for and gets."""
+"""Search, recommend and tag, as a user calls them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ FILTERS: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
     ({"year": (None, 2003)}, lambda row: row["year"] <= 2003),
     ({"year": [2001, 2009]}, lambda row: row["year"] in (2001, 2009)),
     ({"venue": None}, lambda row: row["venue"] is None),
+    ({"venue": ["NAACL", None]}, lambda row: row["venue"] is None),
     ({"labels": "protein"}, lambda row: "protein" in row["labels"]),
     ({"labels": ["protein", "graph"]}, lambda row: row["labels"][0] in ("protein", "graph")),
     ({"id": ["p001", "p002"]}, lambda row: row["id"] in ("p001", "p002")),
@@ -126,7 +127,7 @@ def _ties_down(scores: dict[str, float], k: int) -> list[str]:
     return sorted(by_id, key=lambda name: -np.float32(scores[name]))[:k]
 
 
-def test_a_cross_encoder_orders_the_first_anew(library: Library, tmp_path: Path) -> None:
+def test_a_cross_encoder_reorders_the_first(library: Library, tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
     folder = save_cross_encoder(tmp_path / "cross")
@@ -211,7 +212,7 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
     library = make(papers, tasks=["search"])
     with pytest.raises(ConfigError, match=r"no BM25 share has been tuned.*scimult library tune"):
         library.search("graph", words="tuned")
-    # Only BM25 knows which code is whose; one paper of the fourth query is not here.
+    # Only BM25 can match the codes; one paper of the fourth query is not in the library.
     questions = [Question(f"code{i}", [f"p{i:03d}"]) for i in range(0, 60, 3)]
     questions[3] = Question(questions[3].words, [*questions[3].ids, "elsewhere"])
     tuned = library.tune_words(iter(questions))
@@ -226,7 +227,7 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
     assert (found.ids, found.scores, found.score) == (wanted.ids, wanted.scores, wanted.score)
     with pytest.raises(DataError, match="too few queries with papers of the library"):
         library.tune_words([Question("graph", ["elsewhere"])] * 30)
-    # What was chosen beside other vectors says nothing of a new model's.
+    # A share tuned with other vectors does not apply to a new model's.
     newer = save_tiny_model(library.path.parent / "newer", similarity="cosine", seed=4)
     library.migrate(newer, dtype="float32")
     with pytest.raises(ConfigError, match="no BM25 share has been tuned"):
@@ -234,7 +235,7 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
 
 
 def _ndcg(library: Library, questions: list[Question], share: float | str) -> float:
-    """pytrec_eval's nDCG@10 of what searches with this share find."""
+    """Return pytrec_eval's nDCG@10 of searches with this share."""
     run = {
         str(i): {hit.id: float(hit.score) for hit in library.search(one.words, words=share)}
         for i, one in enumerate(questions)
