@@ -1,4 +1,4 @@
-"""Ensembles: the combination of the members' embeddings, and what cannot be combined."""
+"""Ensembles: combining the members' embeddings, and members that cannot be combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding by products of bytes, beside float32."""
+"""Encoding with int8 products, against float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our models in MTEB: routes, and scores equal to ours on a task of its own."""
+"""Our models in MTEB: routes, and scores equal to ours on an MTEB task."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ _FRAMES = ("why {} when {}", "a model of how {} and {}", "{}: measured where {}"
 
 
 def _labelled(kind: str) -> Any:
-    """Make an MTEB task of made-up titles, each about one topic and a little about another."""
+    """Build an MTEB task of made-up titles, each about one topic and a little about another."""
     import datasets
     from mteb.abstasks.classification import AbsTaskClassification
     from mteb.abstasks.clustering import AbsTaskClustering

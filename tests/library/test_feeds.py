@@ -1,4 +1,4 @@
-"""Feeds for data bases: read back by Qdrant's local mode, or by what reads such files."""
+"""Feeds for data bases, read back by Qdrant's local mode or by readers of such files."""
 
 from __future__ import annotations
 
