@@ -172,23 +172,7 @@ def encode_collection(
     role: Role,
     cache: EmbeddingCache | None,
 ) -> FloatArray:
-    """Return a collection's embeddings, from the cache if possible.
-
-    Parameters
-    ----------
-    model : SciMult
-        The encoder.
-    collection : Collection
-        N papers or labels.
-    task, role : str
-        Task and side to encode for.
-    cache : EmbeddingCache, optional
-        Keeps embeddings by model, texts, task and role; None: encode without a cache.
-
-    Returns
-    -------
-    array
-        float32, shape ``(N, D)``.
+    """Return a collection's embeddings, float32, shape ``(N, D)``, from the cache if possible.
 
     Raises
     ------

@@ -40,6 +40,11 @@ ROUTES: Mapping[str, str] = {
 }
 OTHERWISE = "link_prediction"
 _METRICS = {"dot": "dot", "cosine": "cosine", "l2": "euclidean"}
+# Required by MTEB's description of a model.
+_UNSTATED = (
+    "loader release_date languages n_parameters memory_usage_mb max_tokens license open_weights "
+    "public_training_code public_training_data use_instructions training_datasets"
+).split()
 # Some corpora (LitSearch's) have empty documents, which must be ranked like the others.
 _NO_WORDS = "."
 
@@ -158,23 +163,12 @@ class MtebEncoder:
         from mteb.models.model_meta import ModelMeta, ScoringFunction
 
         return ModelMeta(
-            loader=None,
             name=f"scimult/{self._model.name}",
             revision=self._revision,
-            release_date=None,
-            languages=None,
-            n_parameters=None,
-            memory_usage_mb=None,
-            max_tokens=None,
             embed_dim=self._model.width,
-            license=None,
-            open_weights=None,
-            public_training_code=None,
-            public_training_data=None,
             framework=["PyTorch"],
             similarity_fn_name=ScoringFunction(_METRICS[self._model.similarity]),
-            use_instructions=None,
-            training_datasets=None,
+            **dict.fromkeys(_UNSTATED),
         )
 
 

@@ -23,15 +23,6 @@ def space_of(
 ) -> Space:
     """Return the space of a model's vectors for one side of a task.
 
-    Parameters
-    ----------
-    model : SciMult or QueryEncoder
-        The encoder.
-    task, role : str
-        Task and side to encode for.
-    precision : {"float32", "float16"}
-        Number type on disk.
-
     Raises
     ------
     UnknownNameError
@@ -85,16 +76,8 @@ def fingerprint_of(
 ) -> str:
     """Hash weights, architecture, how texts are read and scaled, and the computation type.
 
-    Parameters
-    ----------
-    config : PretrainedConfig
-        The model's tasks and settings.
-    tokenizer : str
-        The fingerprint of its tokenizer.
-    dtype : str
-        One of ``precision.DTYPES``.
-    weights : iterable of Stored
-        As used, in ``dtype``; sorted by name.
+    ``tokenizer`` is a fingerprint, ``dtype`` one of ``precision.DTYPES``; weights are in that type,
+    sorted by name.
     """
     digest = hashlib.sha256(config.encoder.model_dump_json().encode())
     digest.update(f"{tokenizer} {config.max_length}".encode())

@@ -29,16 +29,7 @@ from scimult.types import Role, Text
 class ShardActor:
     """The encoder as a ``map_batches`` actor: turns each row, a window, into a shard.
 
-    Parameters
-    ----------
-    folder : str
-        Receives the shards.
-    model : str
-        The model's folder.
-    loading : mapping
-        Options of `SciMult.from_pretrained`; without a device, the GPU that Ray gives the actor.
-    task, role, precision : str
-        See `BulkEncoder`; the task must have papers.
+    See `encode_with_ray` for the arguments; without a device it uses the GPU that Ray assigns.
     """
 
     def __init__(

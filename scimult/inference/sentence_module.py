@@ -25,13 +25,7 @@ _SIDES: dict[str, Role] = {"query": "query", "document": "candidate", "candidate
 
 
 class RoutedEncoder(InputModule):
-    """One of our models with its tokenizer and tasks; returns embeddings directly.
-
-    Parameters
-    ----------
-    pretrained : Pretrained
-        The model.
-    """
+    """One of our models with its tokenizer and tasks; returns embeddings directly."""
 
     def __init__(self, pretrained: Pretrained) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

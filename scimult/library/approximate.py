@@ -79,21 +79,7 @@ class IndexFacts:
 
 
 class ApproximateSearch:
-    """Searches an index and scores its candidates exactly.
-
-    Parameters
-    ----------
-    path : Path
-        The index's file.
-    facts : IndexFacts
-        Its description.
-    shards : Shards
-        The vectors.
-    exact : ExactSearch
-        Searches rows that the index does not cover.
-    ids_of : callable
-        Returns the ids of rows.
-    """
+    """Searches an index and scores its candidates exactly; ``exact`` searches all other rows."""
 
     def __init__(
         self, path: Path, facts: IndexFacts, shards: Shards, exact: ExactSearch, ids_of: IdsOf

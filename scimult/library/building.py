@@ -47,18 +47,8 @@ def build(
 ) -> IndexFacts:
     """Build an index of the live rows, and write it atomically.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kind : {"rabitq", "pq", "hnsw"}
-        See :mod:`scimult.library.approximate`.
-    shards : Shards
-        The vectors.
-    live_N : BoolArray
-        Rows that are papers.
-    lists : int, optional
-        Inverted lists; default: four times the square root of the number of papers.
+    ``lists`` is the number of inverted lists, by default four times the square root of that of
+    papers.
     """
     index = _trained(kind, shards, live_N, lists)
     _fill(index, shards, live_N)
@@ -90,16 +80,7 @@ def extend(
 
 
 class Parts:
-    """The parts of an index that several processes fill.
-
-    Parameters
-    ----------
-    folder : Path
-        Holds the parts; merging removes it.
-    kind, shards, live_N
-        As in :func:`build`; the same in every process.
-    count : int
-        Number of parts.
+    """The parts of an index that several processes fill, in a folder that merging removes.
 
     Raises
     ------

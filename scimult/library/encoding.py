@@ -122,20 +122,7 @@ def create_library(
     tasks: Sequence[str],
     precision: Precision,
 ) -> None:
-    """Write an empty library, atomically.
-
-    Parameters
-    ----------
-    folder : Path
-        A new or empty folder.
-    model : SciMult
-        Encodes its papers.
-    path, settings
-        Reopen the model.
-    tasks : sequence of str
-        Tasks to encode papers for; empty for all that have papers.
-    precision : {"float32", "float16"}
-        Number type on disk.
+    """Write an empty library, atomically; ``path`` and ``settings`` will reopen the model.
 
     Raises
     ------

@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from scimult.files import FolderKind, atomic_folder, write_json, write_text
 from scimult.library.filters import Where, quoted
 from scimult.library.state import State
 from scimult.retrieval.shards import Space
-from scimult.types import FloatArray
+from scimult.types import FloatArray, IntArray
 
 ROWS = 5000
 """Papers per batch, and per file."""
@@ -54,12 +55,16 @@ class Feed:
         """Types of the columns other than id, title and abstract."""
         return dict(self.state.manifest.columns)
 
+    @cached_property
+    def rows(self) -> IntArray:
+        """Rows of the papers."""
+        return self.state.live_rows(where=self.where)
+
     def batches(self) -> Iterator[tuple[pa.Table, FloatArray]]:
         """Yield a table of id, title, abstract and columns, and vectors of shape ``(N, D)``."""
-        rows = self.state.live_rows(where=self.where)
         names = ["id", "title", "abstract", *self.types]
-        for start in range(0, len(rows), ROWS):
-            part = rows[start : start + ROWS]
+        for start in range(0, len(self.rows), ROWS):
+            part = self.rows[start : start + ROWS]
             yield self.state.papers.table(part, names), self.state.shards(self.task).rows(part)
 
     def records(self) -> Iterator[list[dict[str, Any]]]:
@@ -109,14 +114,14 @@ def feed_files(feed: Feed, target: str, folder: Path, name: str = "papers") -> i
         fix = "use letters, digits and underscores"
         raise ConfigError("not a valid collection name", value=name, fix=fix)
     with atomic_folder(folder, _KIND) as temporary:
-        count = write(feed, temporary, name)
-        facts = {"target": target, "task": feed.task, "papers": count, "name": name}
+        write(feed, temporary, name)
+        facts = {"target": target, "task": feed.task, "papers": len(feed.rows), "name": name}
         space = {"width": feed.space.width, "similarity": feed.space.similarity}
         write_json(temporary / "feed.json", {**facts, **space, "made_by": feed.space.made_by})
-    return count
+    return len(feed.rows)
 
 
-def _opensearch(feed: Feed, folder: Path, name: str) -> int:
+def _opensearch(feed: Feed, folder: Path, name: str) -> None:
     similarity = _SPACES["opensearch"][feed.space.similarity]
     method = {"name": "hnsw", "engine": "faiss", "space_type": similarity}
     kinds = {column: _OPENSEARCH.get(kind, "keyword") for column, kind in feed.types.items()}
@@ -129,18 +134,15 @@ def _opensearch(feed: Feed, folder: Path, name: str) -> int:
     }
     body = {"settings": {"index.knn": True}, "mappings": {"properties": properties}}
     write_json(folder / "index.json", body)
-    count = 0
     for number, records in enumerate(feed.records()):
         with (folder / f"part-{number:05d}.ndjson").open("w", encoding="utf-8") as file:
             for record in records:
                 action = {"index": {"_index": name, "_id": record["id"]}}
                 for line in (action, record):
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        count += len(records)
-    return count
 
 
-def _pgvector(feed: Feed, folder: Path, name: str) -> int:
+def _pgvector(feed: Feed, folder: Path, name: str) -> None:
     columns = {
         column: "text[]" if kind.endswith("[]") else _POSTGRES.get(kind, "text")
         for column, kind in feed.types.items()
@@ -149,14 +151,13 @@ def _pgvector(feed: Feed, folder: Path, name: str) -> int:
     typed["vector"] = f"vector({feed.space.width})"
     defined = ",\n".join(f"  {quoted(column)} {kind}" for column, kind in typed.items())
     operators = _SPACES["pgvector"][feed.space.similarity]
-    parts, count = [], 0
+    parts = []
     for number, records in enumerate(feed.records()):
         parts.append(f"part-{number:05d}.csv")
         with (folder / parts[-1]).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             for record in records:
                 writer.writerow([_cell(record.get(column)) for column in typed])
-        count += len(records)
     listed = ", ".join(quoted(column) for column in typed)
     copies = [f"\\copy {name} ({listed}) FROM '{part}' WITH (FORMAT csv)" for part in parts]
     sql = [
@@ -166,10 +167,9 @@ def _pgvector(feed: Feed, folder: Path, name: str) -> int:
         f"CREATE INDEX ON {name} USING hnsw (vector {operators});",
     ]
     write_text(folder / "load.sql", "\n".join(sql) + "\n")
-    return count
 
 
-def _milvus(feed: Feed, folder: Path, name: str) -> int:
+def _milvus(feed: Feed, folder: Path, name: str) -> None:
     fields = [
         {"name": "id", "type": "VARCHAR", "primary": True},
         *({"name": column, "type": "VARCHAR"} for column in ("title", "abstract")),
@@ -178,17 +178,14 @@ def _milvus(feed: Feed, folder: Path, name: str) -> int:
     ]
     metric = _SPACES["milvus"][feed.space.similarity]
     write_json(folder / "collection.json", {"name": name, "metric": metric, "fields": fields})
-    count = 0
     for number, (table, vectors_ND) in enumerate(feed.batches()):
         flat = pa.array(vectors_ND.reshape(-1))
         offsets = pa.array(range(0, len(flat) + 1, feed.space.width), pa.int32())
         lists = pa.ListArray.from_arrays(offsets, flat)
         pq.write_table(table.append_column("vector", lists), folder / f"part-{number:05d}.parquet")
-        count += len(table)
-    return count
 
 
-FILES: dict[str, Callable[[Feed, Path, str], int]] = {
+FILES: dict[str, Callable[[Feed, Path, str], None]] = {
     "milvus": _milvus,
     "opensearch": _opensearch,
     "pgvector": _pgvector,
@@ -231,7 +228,6 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
         if known != (wanted.size, wanted.distance):
             fix = "name another collection, or delete this one"
             raise ConfigError("collection holds other vectors", value=name, fix=fix)
-        count = 0
         for records in feed.records():
             points = [
                 models.PointStruct(
@@ -242,10 +238,9 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
                 for record in records
             ]
             client.upsert(name, points)
-            count += len(points)
     finally:
         client.close()
-    return count
+    return len(feed.rows)
 
 
 def _cell(value: Any) -> Any:

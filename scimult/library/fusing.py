@@ -20,15 +20,8 @@ from scimult.types import Text
 def fused(vectors: RowScores, words: RowScores, share: Share, ids_of: IdsOf) -> RowScores:
     """Rank the papers of two lists by the weighted sum of their points.
 
-    Parameters
-    ----------
-    vectors, words : RowScores
-        The lists.
-    share : float or "rank"
-        Weight of ``words`` when each list's scores are scaled to 0 to 1; "rank" adds reciprocal
-        ranks (Cormack et al., 2009).
-    ids_of : callable
-        Returns the ids of rows.
+    ``share`` weighs ``words`` when each list's scores are scaled to 0 to 1; "rank" adds reciprocal
+    ranks (Cormack et al., 2009).
     """
     rows_U = np.union1d(vectors[0], words[0])
     if not len(rows_U):

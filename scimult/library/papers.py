@@ -40,14 +40,7 @@ _OWN_TYPES = {
 class PaperTable:
     """All rows on disk; the caller knows which of them are papers.
 
-    Parameters
-    ----------
-    folder : Path
-        Holds the Parquet files.
-    segments : sequence of Segment
-        Segments in row order.
-    types : mapping of str to str
-        Type of each column beyond those that all libraries have.
+    ``types`` are those of columns beyond the ones that all libraries have.
 
     Attributes
     ----------

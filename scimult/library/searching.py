@@ -34,16 +34,7 @@ _SUGGESTED = 1000
 
 
 class Searcher:
-    """Searches one space of a library.
-
-    Parameters
-    ----------
-    state : State
-        The library.
-    task : str
-        Task whose vectors are searched.
-    opened : Opened
-        Provides the model, the word index, and an adapter for a newer model.
+    """Searches the vectors of a task, with the model and word index of an opened library.
 
     Raises
     ------

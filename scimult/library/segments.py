@@ -45,13 +45,7 @@ def write_segment(folder: Path, name: str, table: pa.Table) -> Segment:
 
 
 class SegmentFile:
-    """Reads one segment; thread-safe, since the file is open only during a call.
-
-    Parameters
-    ----------
-    path : Path
-        The Parquet file.
-    """
+    """Reads one segment; thread-safe, since the file is open only during a call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -21,11 +21,6 @@ from scimult.types import BoolArray, IntArray
 class State:
     """Opens a library without reading its vectors.
 
-    Parameters
-    ----------
-    folder : Path
-        The library.
-
     Attributes
     ----------
     manifest : Manifest

@@ -30,11 +30,6 @@ class WordIndex:
 
     It is built on first use after the papers changed, for this process alone if the folder is not
     writable.
-
-    Parameters
-    ----------
-    state : State
-        The library.
     """
 
     def __init__(self, state: State) -> None:

@@ -56,16 +56,7 @@ def write_codes(
 ) -> None:
     """Write an index of vectors, reading them in blocks.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    vectors_CD : FloatArray
-        Shape ``(C, D)``; may be memory-mapped.
-    similarity : {"dot", "cosine", "l2"}
-        The similarity to rank by.
-    lists : int, optional
-        Inverted lists; default: the square root of the number of candidates.
+    ``lists`` is the number of inverted lists, by default the square root of that of candidates.
     """
     import faiss  # other mining does not need it
 
@@ -84,16 +75,7 @@ def write_codes(
 
 
 class CodedIndex:
-    """An index written by ``write_codes``, together with the vectors themselves.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    exact : ExactIndex
-        Index of the same candidates.
-    effort : Effort
-        Budget of a query.
+    """An index written by ``write_codes``, with the exact index of the same candidates.
 
     Raises
     ------
@@ -114,17 +96,7 @@ class CodedIndex:
     def search(
         self, queries_QD: FloatArray, k: int, *, exclude_Q: IntArray | None = None
     ) -> Ranking:
-        """Return approximately the best ``k`` candidates of each query.
-
-        Parameters
-        ----------
-        queries_QD : FloatArray
-            Shape ``(Q, D)``.
-        k : int
-            Results per query.
-        exclude_Q : IntArray, optional
-            One candidate row per query to leave out of its list; -1 for none.
-        """
+        """Return approximately the best ``k`` candidates of each query; see `ExactIndex.search`."""
         k = min(check_length(k), self._index.ntotal)
         count = min(self._effort.overfetch * k + self._effort.spare, self._index.ntotal)
         rows_QK = np.full((len(queries_QD), k), -1, dtype=np.int64)

@@ -28,20 +28,7 @@ _SCORES, _WITHOUT_GROUPS = 1 << 20, 1 << 14
 
 
 class FewCandidates:
-    """A copy of the candidates in id order, which a stable sort preserves among equal scores.
-
-    Parameters
-    ----------
-    vectors : Vectors
-        On a CPU, at most ``MOST_CANDIDATES``.
-    order_C : IntArray
-        Their rows, in the order of equal scores.
-
-    Raises
-    ------
-    DataError
-        If a number is not finite.
-    """
+    """A copy of candidates on a CPU, in the order that a stable sort keeps for equal scores."""
 
     def __init__(self, vectors: Vectors, order_C: IntArray) -> None:
         block = vectors.block(0, len(order_C))
@@ -52,22 +39,7 @@ class FewCandidates:
     def search(
         self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
     ) -> Ranking:
-        """Return the best ``k`` candidates of every query; ``k`` is at most C.
-
-        Parameters
-        ----------
-        queries_QD : Tensor
-            float32, shape ``(Q, D)``, as :meth:`Vectors.queries` returns them.
-        k : int
-            Results per query.
-        exclude_Q : IntArray, optional
-            One candidate row per query to leave out; -1 for none.
-
-        Raises
-        ------
-        DataError
-            If a product is not finite.
-        """
+        """Search like `ExactIndex.search`; queries are `Vectors.queries`, ``k`` is at most C."""
         rows_QK = np.full((len(queries_QD), k), -1, dtype=np.int64)
         scores_QK = np.full((len(queries_QD), k), -np.inf, dtype=np.float32)
         step = max(1, _SCORES // len(self._order_C))

@@ -110,17 +110,7 @@ def write_pruned_bm25(
 
 
 class PrunedBM25Index:
-    """An index written by ``write_pruned_bm25``.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the index.
-    analyser : Analyser
-        Turns queries into words; the candidates' own.
-    effort : Effort
-        Budget of a query.
-    """
+    """An index written by ``write_pruned_bm25``; pass the analyser that wrote it."""
 
     def __init__(
         self, folder: Path, analyser: Analyser = WORDS, effort: Effort | None = None
@@ -141,17 +131,7 @@ class PrunedBM25Index:
     def search(
         self, queries: Sequence[str], k: int, *, exclude_Q: IntArray | None = None
     ) -> Ranking:
-        """Return approximately the best ``k`` candidates that share a word with the query.
-
-        Parameters
-        ----------
-        queries : sequence of str
-            Q texts.
-        k : int
-            Results per query.
-        exclude_Q : IntArray, optional
-            One candidate row per query to leave out of its list; -1 for none.
-        """
+        """Return approximately the best ``k`` candidates of `BM25Index.search`."""
         k = min(check_length(k), len(self))
         rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
         scores_QK = np.full((len(queries), k), -np.inf, dtype=np.float32)

@@ -112,13 +112,7 @@ class HalfVectors(Rounded):
 
     @classmethod
     def of(cls, vectors: Vectors) -> HalfVectors:
-        """Round all candidates.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
+        """Round all candidates."""
         rounded_CD = torch.empty(vectors.shape, dtype=torch.bfloat16, device=vectors.device)
         biases = []
         length = error = torch.zeros((), device=vectors.device)
@@ -204,13 +198,7 @@ class ByteVectors(Rounded):
 
     @classmethod
     def of(cls, vectors: Vectors) -> ByteVectors:
-        """Round all candidates, on a host.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
+        """Round all candidates, on a host."""
         count, width = vectors.shape
         codes_CD = torch.empty(count, width, dtype=torch.uint8)
         centre_D, dither_D = vectors.sample().mean(dim=0), _dither(width, 0)

@@ -38,14 +38,7 @@ class Block:
 class Vectors:
     """Candidates for one similarity, on one device.
 
-    Parameters
-    ----------
-    embeddings_CD : array
-        Shape ``(C, D)``.
-    similarity : {"dot", "cosine", "l2"}
-        Their products rank by it.
-    device : torch.device
-        Where to multiply.
+    Every method raises a ``DataError`` if a number that it reads is not finite.
     """
 
     def __init__(
@@ -61,13 +54,7 @@ class Vectors:
         self._matrix_CD = torch.from_numpy(embeddings_CD) if direct else None
 
     def queries(self, queries_QD: FloatArray) -> Tensor:
-        """Return the vectors of queries, shape ``(Q, D)``.
-
-        Raises
-        ------
-        DataError
-            If the width differs, or a number is not finite.
-        """
+        """Return the vectors of queries, shape ``(Q, D)``; refuse another width."""
         width = self._embeddings_CD.shape[1]
         if queries_QD.ndim != 2 or queries_QD.shape[1] != width:
             problem = f"queries of shape {queries_QD.shape} against candidates of width {width}"
@@ -79,25 +66,13 @@ class Vectors:
         return x_QD - self._centre_D if self._similarity == "l2" else x_QD
 
     def block(self, first: int, last: int) -> Block:
-        """Return the candidates of rows ``[first, last)``.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
+        """Return the candidates of rows ``[first, last)``."""
         if self._resident is not None:
             return self._resident[first:last]
         return self._read(first, last)
 
     def rows(self, rows_P: IntArray | Tensor) -> Block:
-        """Return the candidates of these rows.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
+        """Return the candidates of these rows."""
         if self._resident is not None:
             return self._resident[torch.as_tensor(rows_P, device=self.device)]
         if self._matrix_CD is not None:
@@ -113,11 +88,6 @@ class Vectors:
         """Return the float32 products of listed queries and candidates, shape ``(P,)``.
 
         Each product depends on its two vectors alone, whatever else is listed.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
         """
         if self.device.type != "cpu":
             return self._gathered_products(queries_QD, query_P, rows_P)
@@ -146,13 +116,7 @@ class Vectors:
         return scores_P
 
     def sample(self) -> Tensor:
-        """Return the vectors of a sample from all over the array.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
+        """Return the vectors of a sample from all over the array."""
         return self.rows(self._spread_rows()).vectors_BD
 
     @property
