@@ -1,7 +1,7 @@
 """The best K of scores that arrive block by block, independent of how blocks are cut.
 
-A score and the candidate's position among equal scores form one integer, its *key*: the larger key
-is the better candidate. Lists are therefore merged by sorting integers, and ties never stay open.
+A score and the candidate's position (place) among equal scores form one integer, its *key*: the
+larger key is the better candidate. So lists are merged by sorting integers, without open ties.
 
 Shape legend: Q queries, K results per query, B candidates of one block, W kept keys of a query,
 N groups of columns, G columns of a group, S survivors: (query, candidate) pairs that may be listed.
