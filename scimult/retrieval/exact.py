@@ -231,7 +231,7 @@ class ExactIndex:
         on_host = self.device.type == "cpu"
         attempts: list[tuple[Rounded | None, bool]] = [(rounded, on_host)]
         # Where too many candidates are too close to the last result to tell apart, float32
-        # separates most; scores that are all but equal are ordered by a single product each.
+        # separates most; scores that are all but equal are ordered by one final product.
         if rounded is not None and on_host:
             attempts.append((SingleVectors(self._vectors, rounded.length), True))
         attempts.append((None, True))

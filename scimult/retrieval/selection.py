@@ -253,7 +253,7 @@ def loosened(kth_Q: Tensor, slack_Q: Tensor | None, rounding: float) -> Tensor:
     return (low_Q - rounding * low_Q.abs()).clamp(min=_LOWEST)
 
 
-def check_finite(values: Tensor, what: str) -> None:
+def check_finite(values: Tensor, name: str) -> None:
     """Refuse NaN and infinity.
 
     Raises
@@ -266,7 +266,7 @@ def check_finite(values: Tensor, what: str) -> None:
         return
     bad = ~values.isfinite()
     raise DataError(
-        f"{what} is not finite in {int(bad.sum())} of {values.numel()} numbers",
+        f"{name} is not finite in {int(bad.sum())} of {values.numel()} numbers",
         value=float(values[bad][0]),
         fix="check the model: its weights or activations overflowed",
     )
