@@ -119,5 +119,6 @@ def indices(index_P: IntArray) -> pa.Array:
 
 
 def _take(table: pa.Table, index_P: IntArray | None) -> pa.Table:
-    whole = index_P is None or len(index_P) == len(table)
-    return table if whole else table.take(indices(index_P))
+    if index_P is None or len(index_P) == len(table):
+        return table
+    return table.take(indices(index_P))
