@@ -1,4 +1,4 @@
-"""Use of a trained model: embeddings of texts, and collections of papers to search in."""
+"""Using a trained model: text embeddings, and collections of papers to search."""
 
 from __future__ import annotations
 

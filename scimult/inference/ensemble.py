@@ -1,4 +1,4 @@
-"""Several encoders as one: the average, or the concatenation, of their embeddings."""
+"""Several encoders as one: the mean, or the concatenation, of their embeddings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Ensemble:
     Parameters
     ----------
     members : sequence of TextEncoder
-        At least two, of one similarity; for ``mean`` of one width.
+        At least two, of the same similarity; for ``mean`` also of the same width.
     name : str
-        Name that reports show.
+        Display name in reports.
     combine : {"mean", "concatenation"}
-        How their embeddings become one.
+        How to combine the embeddings.
     normalise : bool, optional
-        Whether the result is scaled to length 1; by default where the similarity is cosine.
+        Whether to scale the result to length 1; default: if the similarity is cosine.
 
     Raises
     ------
@@ -43,14 +43,11 @@ class Ensemble:
         normalise: bool | None = None,
     ) -> None:
         if len(members) < 2:
-            raise ConfigError("an ensemble needs two members or more", value=len(members))
+            raise ConfigError("an ensemble needs at least two members", value=len(members))
         similarities = {member.name: member.similarity for member in members}
         if len({member.similarity for member in members}) > 1:
-            raise ConfigError(
-                "members of an ensemble compare embeddings differently",
-                value=similarities,
-                fix="give all of them the same similarity",
-            )
+            problem = "members of an ensemble compare embeddings differently"
+            raise ConfigError(problem, value=similarities, fix="give all the same similarity")
         self.name, self._members, self._combine = name, list(members), combine
         self._unit_vectors = self.similarity == "cosine" if normalise is None else normalise
 
@@ -70,30 +67,26 @@ class Ensemble:
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
     ) -> FloatArray:
-        """Return the members' embeddings combined, float32.
+        """Return the members' combined embeddings, float32.
 
         Raises
         ------
         UnknownNameError
             If a member does not know ``task``.
         ConfigError
-            If widths differ and the mean is asked for.
+            If the mean is requested and widths differ.
         """
         parts = [
             member.encode(texts, task=task, role=role, show_progress=show_progress)
             for member in self._members
         ]
-        combined_ND = self._combined(parts)
-        return unit_rows(combined_ND) if self._unit_vectors else combined_ND
-
-    def _combined(self, parts: Sequence[FloatArray]) -> FloatArray:
-        if self._combine == "concatenation":
-            return np.concatenate(parts, axis=1)
         widths = [part.shape[1] for part in parts]
-        if len(set(widths)) > 1:
-            raise ConfigError(
-                f"members embed into {widths} dimensions: no mean of them",
-                fix="combine by concatenation",
-            )
-        mean: FloatArray = np.mean(parts, axis=0, dtype=np.float32)
-        return mean
+        if self._combine == "mean" and len(set(widths)) > 1:
+            problem = f"members have {widths} dimensions: no mean"
+            raise ConfigError(problem, fix="combine by concatenation")
+        combined_ND: FloatArray = (
+            np.mean(parts, axis=0, dtype=np.float32)
+            if self._combine == "mean"
+            else np.concatenate(parts, axis=1)
+        )
+        return unit_rows(combined_ND) if self._unit_vectors else combined_ND

@@ -1,4 +1,4 @@
-"""Texts of files of any size, one after the other: each with an id that no other has."""
+"""Stream texts from files of any size, each with a unique id."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ def read_texts(
     format: str | None = None,
     columns: Mapping[str, str | None] | None = None,
 ) -> Iterator[tuple[str, Text]]:
-    """Yield id and text of every record, in the order of the files; none is held in memory.
+    """Yield the id and text of every record, in file order, holding only a chunk in memory.
 
     Parameters
     ----------
     files : sequence of path
-        Papers of any format that ``read_papers`` knows; labels and queries are JSON lines.
+        Papers in any format that ``read_papers`` knows; labels and queries are JSON lines.
     kind : {"paper", "label", "query"}
-        What they hold.
+        Kind of the texts.
     rejects : Rejects
-        Takes bad records, and those whose id came before.
+        Receives bad records and repeated ids.
     format, columns : optional
-        As ``read_papers`` has them.
+        As in ``read_papers``.
 
     Raises
     ------
     DataError
-        If a file is missing or of no known format; and, through ``rejects``, at a bad record.
+        If a file is missing or of an unknown format; and, through ``rejects``, at a bad record.
     """
     seen = SeenIds()
-    placed = _placed(files, kind, rejects, format, columns)
-    while chunk := list(islice(placed, _CHUNK)):
+    records = _located(files, kind, rejects, format, columns)
+    while chunk := list(islice(records, _CHUNK)):
         repeated = seen.add([name for name, _, _, _ in chunk])
-        for (name, text, path, line), known in zip(chunk, repeated, strict=True):
-            if known:
-                fix = "give every text its own id, or leave the repetition out"
+        for (name, text, path, line), is_repeated in zip(chunk, repeated, strict=True):
+            if is_repeated:
+                fix = "give every text its own id, or remove the repetition"
                 problem = "id is given twice"
                 rejects.reject(DataError(problem, path=path, line=line, value=name, fix=fix))
             else:
@@ -62,9 +62,9 @@ def read_texts(
 
 
 def count_records(files: Sequence[Path | str], kind: Kind, format: str | None) -> int | None:
-    """Return about how many records files hold, without parsing them; None if that takes more.
+    """Estimate the number of records without parsing files; None if that takes parsing.
 
-    Lines that are empty, bad or part of a cell with line breaks are counted, too.
+    Also counts empty and bad lines, and lines within cells.
     """
     total = 0
     for path in _files(files, kind):
@@ -79,33 +79,34 @@ def count_records(files: Sequence[Path | str], kind: Kind, format: str | None) -
 
 
 class SeenIds:
-    """Which ids came before, in eight bytes for each: sorted runs, merged as they grow.
+    """The ids seen so far, in eight bytes each: sorted runs that are merged as they grow.
 
-    Ids are compared by 64 bits of a hash: among ten million, two that differ are taken for one
-    with a probability of 3e-6.
+    Ids are compared by 64 bits of a hash: among ten million, the probability that any two collide
+    is 3e-6.
     """
 
     def __init__(self) -> None:
         self._runs: list[NDArray[np.uint64]] = []
 
     def add(self, ids: Sequence[str]) -> list[bool]:
-        """Return for each id whether it came before, here or in an earlier call; keep all."""
+        """Return for each id whether it was seen before, in this call or earlier; record all."""
         digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in ids)
         keys = np.frombuffer(digests, dtype=np.uint64)
         distinct, first = np.unique(keys, return_index=True)
         known = np.ones(len(keys), dtype=bool)
         known[first] = False
         for run in self._runs:
-            places = np.minimum(np.searchsorted(run, keys), len(run) - 1)
-            known |= run[places] == keys
+            indices = np.minimum(np.searchsorted(run, keys), len(run) - 1)
+            known |= run[indices] == keys
         if len(keys):
             self._runs.append(distinct)
         while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
             self._runs[-2:] = [np.union1d(*self._runs[-2:])]
-        return [bool(one) for one in known]
+        repeated: list[bool] = known.tolist()
+        return repeated
 
 
-def _placed(
+def _located(
     files: Sequence[Path | str],
     kind: Kind,
     rejects: Rejects,
@@ -113,10 +114,10 @@ def _placed(
     columns: Mapping[str, str | None] | None,
 ) -> Iterator[tuple[str, Text, Path, int]]:
     paths = _files(files, kind)
-    ours = kind != "paper" or (
+    plain = kind != "paper" or (
         not columns and all(guess_format(path, format) == ("json", "plain") for path in paths)
     )
-    if ours:
+    if plain:
         for path in paths:
             for record, (name, text) in read_records(path, kind, rejects):
                 yield name, text, record.path, record.line

@@ -1,4 +1,4 @@
-"""Our models as encoders of MTEB 2: its tasks are routed to ours by type, name and side.
+"""Our models as MTEB 2 encoders: MTEB's tasks are routed to ours by type, name and side.
 
 Shape legend: N texts, M texts of the other side, D width.
 """
@@ -25,9 +25,9 @@ from scimult.types import FloatArray, Kind, Role, Text
 if TYPE_CHECKING:
     from mteb.models.model_meta import ModelMeta
 
-# What MTEB calls its types of tasks, and the task of ours whose embeddings suit them. Clusters are
-# topics there, and what is ranked again are passages for a query. Types not named compare papers
-# with papers, as link prediction does. Tasks of `mteb_tasks.yaml` have routes of their own.
+# MTEB's task types, and our task whose embeddings suit them. Clusters are topics there, and
+# reranking orders passages for a query. Other types compare papers with papers, as link prediction
+# does. Tasks in `mteb_tasks.yaml` have routes of their own.
 ROUTES: Mapping[str, str] = {
     "Classification": "classification",
     "MultilabelClassification": "classification",
@@ -40,13 +40,18 @@ ROUTES: Mapping[str, str] = {
 }
 OTHERWISE = "link_prediction"
 _METRICS = {"dot": "dot", "cosine": "cosine", "l2": "euclidean"}
-# Some corpora (LitSearch's) have documents without a word, which are ranked like the others.
+# Required by MTEB's description of a model.
+_UNSTATED = (
+    "loader release_date languages n_parameters memory_usage_mb max_tokens license open_weights "
+    "public_training_code public_training_data use_instructions training_datasets"
+).split()
+# Some corpora (LitSearch's) have empty documents, which must be ranked like the others.
 _NO_WORDS = "."
 
 
 @dataclass
 class Work:
-    """What was encoded for one task, so far."""
+    """Running totals of what was encoded for one task."""
 
     texts: int = 0
     empty: int = 0
@@ -62,18 +67,18 @@ class MtebEncoder:
     model : SciMult
         The model.
     routes : mapping, optional
-        MTEB task name or type to the name of one of the model's tasks, on top of ``ROUTES`` and
-        of the list of scientific tasks; a name counts before a type.
+        MTEB task name or type to the name of one of the model's tasks, added to ``ROUTES`` and
+        the list of scientific tasks; a name overrides a type.
 
     Attributes
     ----------
     work : dict
-        Name of a task to what was encoded for it.
+        Task name to what was encoded for it.
 
     Raises
     ------
     UnknownNameError
-        If the model does not know a task that is routed to.
+        If the model does not know a task in ``routes``.
     """
 
     def __init__(self, model: SciMult, routes: Mapping[str, str] | None = None) -> None:
@@ -81,13 +86,13 @@ class MtebEncoder:
         listed = {name: task.route for name, task in scientific_tasks().tasks.items()}
         self._routes = {**ROUTES, **listed, **(routes or {})}
         self.work: defaultdict[str, Work] = defaultdict(Work)
-        for task in {*(routes or {}).values()}:
+        for task in set((routes or {}).values()):
             model.kind(task, "query")
 
     def route(self, task_metadata: Any, prompt_type: Any = None) -> tuple[str, Role]:
-        """Return task and side for an MTEB task and the side that it asks for.
+        """Return our task and side for an MTEB task and its prompt type.
 
-        Documents are candidates; everything else, papers to be classified too, is a query.
+        Documents are candidates; everything else, including papers to classify, is a query.
         """
         by_type = self._routes.get(task_metadata.type, OTHERWISE)
         task = self._routes.get(task_metadata.name, by_type)
@@ -115,9 +120,9 @@ class MtebEncoder:
         kind = self._model.kind(task, role)
         start, tokens = time.perf_counter(), self._model.tokens_encoded
         texts = [text for batch in inputs for text in _texts(batch, kind)]
-        empty = [place for place, text in enumerate(texts) if not text.joined.strip()]
-        for place in empty:
-            texts[place] = Text(kind, _NO_WORDS)
+        empty = [index for index, text in enumerate(texts) if not text.joined.strip()]
+        for index in empty:
+            texts[index] = Text(kind, _NO_WORDS)
         embeddings = self._model.encode(texts, task=task, role=role)
         work = self.work[task_metadata.name]
         work.texts += len(texts)
@@ -127,7 +132,7 @@ class MtebEncoder:
         return embeddings
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
-        """Compare all pairs as the model does, shape ``(N, M)``."""
+        """Compare all pairs by the model's similarity, shape ``(N, M)``."""
         x_ND, y_MD = _tensor(embeddings1), _tensor(embeddings2)
         x_ND, y_MD = (x if x.ndim > 1 else x[None] for x in (x_ND, y_MD))
         if self._model.similarity == "l2":
@@ -137,7 +142,7 @@ class MtebEncoder:
         return x_ND @ y_MD.T
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
-        """Compare row with row as the model does, shape ``(N,)``."""
+        """Compare row with row by the model's similarity, shape ``(N,)``."""
         x_ND, y_ND = _tensor(embeddings1), _tensor(embeddings2)
         if self._model.similarity == "l2":
             distances_N: Tensor = torch.linalg.vector_norm(x_ND - y_ND, dim=-1)
@@ -148,44 +153,33 @@ class MtebEncoder:
 
     @property
     def _revision(self) -> str:
-        """All that scores depend on, for MTEB's cache: the model, its similarity, the routes."""
+        """Everything scores depend on, for MTEB's cache: the model, its similarity, the routes."""
         rest = json.dumps([self._model.similarity, self._routes], sort_keys=True)
         return f"{self._model.fingerprint}-{hashlib.sha256(rest.encode()).hexdigest()[:8]}"
 
     @property
     def mteb_model_meta(self) -> ModelMeta:
-        """What MTEB writes into its results."""
+        """The model's description in MTEB's results."""
         from mteb.models.model_meta import ModelMeta, ScoringFunction
 
         return ModelMeta(
-            loader=None,
             name=f"scimult/{self._model.name}",
             revision=self._revision,
-            release_date=None,
-            languages=None,
-            n_parameters=None,
-            memory_usage_mb=None,
-            max_tokens=None,
             embed_dim=self._model.width,
-            license=None,
-            open_weights=None,
-            public_training_code=None,
-            public_training_data=None,
             framework=["PyTorch"],
             similarity_fn_name=ScoringFunction(_METRICS[self._model.similarity]),
-            use_instructions=None,
-            training_datasets=None,
+            **dict.fromkeys(_UNSTATED),
         )
 
 
 def _texts(batch: Mapping[str, Any], kind: Kind) -> list[Text]:
-    """Return the texts of a batch; papers keep title and body apart where MTEB has them so."""
+    """Return the texts of a batch; papers keep title and body apart if MTEB does."""
     if kind == "paper" and batch.get("title") and batch.get("body"):
         pairs: Sequence[tuple[str, str]] = list(zip(batch["title"], batch["body"], strict=True))
         return [Text(kind, title or "", body or "") for title, body in pairs]
     if "text" not in batch:
         fix = "evaluate tasks whose inputs are texts"
-        raise DataError("a batch of MTEB has no text", value=sorted(batch), fix=fix)
+        raise DataError("MTEB batch has no text", value=sorted(batch), fix=fix)
     return [Text(kind, text) for text in batch["text"]]
 
 

@@ -1,4 +1,4 @@
-"""The tasks of MTEB about scientific texts, as data: ``mteb_tasks.yaml``."""
+"""MTEB's tasks on scientific texts, as data: ``mteb_tasks.yaml``."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from scimult.progress import warn
 
 
 class ListedTask(StrictConfig):
-    """One task of MTEB.
+    """One MTEB task.
 
     Attributes
     ----------
     group : str
-        The group that can be named in its place.
+        Group that includes the task.
     type : str
         Its type in MTEB.
     route : str
-        The task of ours that queries and documents are encoded by.
+        Our task that encodes its queries and documents.
     what : str
-        What is asked, in our words.
+        What the task asks, in our words.
     """
 
     group: str
@@ -43,7 +43,7 @@ class ListedTask(StrictConfig):
 
 
 class TaskList(StrictConfig):
-    """Groups with a description each, and the tasks by their names in MTEB."""
+    """Descriptions of groups, and tasks by their MTEB names."""
 
     groups: dict[str, str]
     tasks: dict[str, ListedTask] = Field(min_length=1)
@@ -58,14 +58,14 @@ def scientific_tasks() -> TaskList:
 
 
 def find_tasks(names: Sequence[str], languages: Sequence[str]) -> list[Any]:
-    """Return MTEB's tasks of these names or groups, each once, without their data.
+    """Return the MTEB tasks of these names or groups, each once, without their data.
 
     Parameters
     ----------
     names : sequence of str
-        Names of any tasks of MTEB, or groups of the list.
+        Names of any MTEB tasks, or groups of the list.
     languages : sequence of str
-        ISO 639-3 codes: of a task in several languages, only what is in these alone.
+        ISO 639-3 codes; of a multilingual task, only subsets in these alone.
 
     Raises
     ------
@@ -77,7 +77,8 @@ def find_tasks(names: Sequence[str], languages: Sequence[str]) -> list[Any]:
     import mteb
 
     listed = scientific_tasks()
-    known = dict.fromkeys(_all_names())
+    installed = mteb.get_tasks(exclude_superseded=False, exclude_private=False)
+    known = dict.fromkeys(task.metadata.name for task in installed)
     wanted: dict[str, None] = {}
     for name in names:
         if name in listed.groups:
@@ -85,7 +86,7 @@ def find_tasks(names: Sequence[str], languages: Sequence[str]) -> list[Any]:
             wanted.update(dict.fromkeys(key for key in members if key in known))
             absent = [key for key in members if key not in known]
             if absent:
-                warn(f"left out, as this version of MTEB does not have them: {', '.join(absent)}")
+                warn(f"skipped, not in this version of MTEB: {', '.join(absent)}")
         elif name in known:
             wanted[name] = None
         else:
@@ -94,16 +95,16 @@ def find_tasks(names: Sequence[str], languages: Sequence[str]) -> list[Any]:
     for name in wanted:
         try:
             task = mteb.get_task(name, languages=list(languages), exclusive_language_filter=True)
-        except ValueError as error:  # MTEB's way to say that no subset is left
-            has = ", ".join(mteb.get_task(name).metadata.languages)
-            fix = f"ask for one of {has}"
-            raise ConfigError(f"{name} has nothing in {', '.join(languages)}", fix=fix) from error
+        except ValueError as error:  # MTEB found no subset
+            available = ", ".join(mteb.get_task(name).metadata.languages)
+            problem = f"{name} has nothing in {', '.join(languages)}"
+            raise ConfigError(problem, fix=f"request one of {available}") from error
         tasks.append(task)
     return tasks
 
 
 def _like(name: str, listed: TaskList, known: Sequence[str]) -> list[str]:
-    """Return the groups, and of MTEB's many tasks those that may be meant."""
+    """Return all groups, and the MTEB tasks that may be meant."""
     bare = _letters(name)
     parts = [other for other in known if bare and bare in _letters(other)]
     close = get_close_matches(name, known, n=3)
@@ -112,11 +113,3 @@ def _like(name: str, listed: TaskList, known: Sequence[str]) -> list[str]:
 
 def _letters(name: str) -> str:
     return "".join(char for char in name.casefold() if char.isalnum())
-
-
-def _all_names() -> list[str]:
-    """Return the names of all tasks of the installed MTEB, superseded ones too."""
-    import mteb
-
-    tasks = mteb.get_tasks(exclude_superseded=False, exclude_private=False)
-    return [task.metadata.name for task in tasks]

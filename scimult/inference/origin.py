@@ -1,4 +1,4 @@
-"""What the vectors of a model depend on: a fingerprint, and what shards say of themselves."""
+"""What a model's vectors depend on: its fingerprint, and the space of its shards."""
 
 from __future__ import annotations
 
@@ -21,16 +21,7 @@ if TYPE_CHECKING:
 def space_of(
     model: SciMult | QueryEncoder, task: str, role: Role, precision: Precision = "float32"
 ) -> Space:
-    """Return the space of the vectors that ``model`` makes for one side of a task.
-
-    Parameters
-    ----------
-    model : SciMult or QueryEncoder
-        The encoder.
-    task, role : str
-        What texts are encoded for.
-    precision : {"float32", "float16"}
-        Type of the numbers on disk.
+    """Return the space of a model's vectors for one side of a task.
 
     Raises
     ------
@@ -58,7 +49,7 @@ def space_of(
 
 
 def sides_are_one(model: SciMult, task: str) -> bool:
-    """Return whether a text has the same vector as query and as candidate of a task."""
+    """Return whether a text has the same vector as a task's query and as its candidate."""
     same_kind = model.kind(task, "query") == model.kind(task, "candidate")
     query, candidate = (model.config.route(task, role) for role in ("query", "candidate"))
     return same_kind and query == candidate
@@ -68,11 +59,11 @@ Stored = tuple[str, str, memoryview]
 """A weight: its name, torch's name of its type, and its bytes."""
 
 OF_FLOAT32 = ("tf32", "int8")
-"""Types of products whose factors are rounded from float32, which weights are kept in."""
+"""Computation types that keep float32 weights and round the factors of products."""
 
 
 def stored_tensors(weights: Mapping[str, Tensor]) -> Iterator[Stored]:
-    """Yield tensors, by name, as `fingerprint_of` reads them."""
+    """Yield tensors, sorted by name, in the form that `fingerprint_of` hashes."""
     import torch
 
     for name, tensor in sorted(weights.items()):
@@ -83,18 +74,10 @@ def stored_tensors(weights: Mapping[str, Tensor]) -> Iterator[Stored]:
 def fingerprint_of(
     config: PretrainedConfig, tokenizer: str, dtype: str, weights: Iterable[Stored]
 ) -> str:
-    """Hash weights, architecture, the way texts are read and scaled, and the type of products.
+    """Hash weights, architecture, how texts are read and scaled, and the computation type.
 
-    Parameters
-    ----------
-    config : PretrainedConfig
-        The model's tasks and settings.
-    tokenizer : str
-        The fingerprint of its tokenizer.
-    dtype : str
-        One of ``precision.DTYPES``.
-    weights : iterable of Stored
-        As they are used, in ``dtype``; sorted by name.
+    ``tokenizer`` is a fingerprint, ``dtype`` one of ``precision.DTYPES``; weights are in that type,
+    sorted by name.
     """
     digest = hashlib.sha256(config.encoder.model_dump_json().encode())
     digest.update(f"{tokenizer} {config.max_length}".encode())

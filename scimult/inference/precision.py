@@ -1,4 +1,4 @@
-"""Types of the computation by name, and the one that ``auto`` stands for."""
+"""Computation types by name, and the one that ``auto`` resolves to."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ DTYPES = {
 
 
 def resolve_dtype(dtype: str, device: torch.device) -> str:
-    """Return the type that ``auto`` stands for on a device; any other one as it is.
+    """Return the type that ``auto`` resolves to on a device; any other type unchanged.
 
     Raises
     ------
     ConfigError
-        If it is ``tf32`` and the device is no GPU, or ``int8`` and it is no CPU that has such
-        products.
+        If the type is ``tf32`` and the device is not a GPU, or ``int8`` and it is not a CPU with
+        such products.
     """
     if dtype == TF32 and device.type != "cuda":
         fix = "use float32, bfloat16 or auto"
-        raise ConfigError(f"only GPUs have products in tf32, not {device}", value=dtype, fix=fix)
+        raise ConfigError(f"tf32 needs a GPU, not {device}", value=dtype, fix=fix)
     if dtype == INT8 and (device.type != "cpu" or zero_of_bytes() is None):
         fix = "use auto, or a CPU with torch's oneDNN operators"
-        raise ConfigError(f"no products in int8 on {device}", value=dtype, fix=fix)
+        raise ConfigError(f"int8 products are not available on {device}", value=dtype, fix=fix)
     if dtype != AUTO:
         return dtype
     return "bfloat16" if multiplies_bfloat16(device) else "float32"

@@ -1,9 +1,9 @@
-"""A model's queries without torch: what a process that answers one question opens.
+"""A model's query encoder without torch, for a process that answers a single question.
 
-There are two encoders of one model. :class:`SciMult` computes anything, in batches, on any device
-and in any type, and takes two to three seconds to import and open. ``QueryEncoder`` computes one
-text after the other in float32 on the CPU, for the models that `models.one_text` covers, and is
-open in a tenth of that. Their embeddings are the same to 1e-5.
+Each model has two encoders. :class:`SciMult` computes anything, in batches, on any device and in
+any type, and takes two to three seconds to import and open. ``QueryEncoder`` computes one text
+after the other in float32 on the CPU, for the models that `models.one_text` covers, and opens in a
+tenth of that. Their embeddings agree to 1e-5.
 
 Shape legend: N texts, D width.
 """
@@ -32,23 +32,23 @@ from scimult.tasks import TaskSet
 from scimult.types import FloatArray, Kind, Role, Similarity
 
 WEIGHTS_FILE = "model.safetensors"
-# Numbers that are rounded at once: few enough for a processor's cache.
+# Numbers rounded at once: few enough for a processor's cache.
 _ROUNDED = 1 << 16
 
 
 class QueryEncoder:
-    """Embeds queries with a model whose folder is only mapped into memory.
+    """Embeds queries with a model that is memory-mapped from its folder.
 
     Parameters
     ----------
     path : path
         The model's folder, on this machine.
     dtype : str
-        What ``SciMult`` computes in, whose fingerprint this one has; its own type is float32.
+        Computation type of the ``SciMult`` whose fingerprint this shares; here it is float32.
     tokenizer : path, optional
-        A folder with a copy of its tokenizer.
+        Folder with a copy of the model's tokenizer.
     **settings
-        ``pooling``, ``similarity``, ``normalise`` and ``dims`` in place of the model's own.
+        ``pooling``, ``similarity``, ``normalise`` and ``dims``, overriding the model's own.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class QueryEncoder:
     Raises
     ------
     CheckpointError
-        If the model cannot be computed, or read, without torch and transformers; or not at all.
+        If the model cannot be read or computed without torch and transformers; or not at all.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class QueryEncoder:
         self.config, family = chosen_config(folder, **settings)
         if not is_covered(self.config.encoder):
             raise _refusal("is of another architecture", folder)
-        words = Path(tokenizer or folder)
-        saved = TextTokenizer.saved(words, lowercase=lowercases(words))
+        tokenizer = Path(tokenizer or folder)
+        saved = TextTokenizer.saved(tokenizer, lowercase=lowercases(tokenizer))
         if saved is None:
-            raise _refusal("has a tokenizer that transformers reads", folder)
+            raise _refusal("has a tokenizer that needs transformers", folder)
         self.tokenizer: TextTokenizer = saved
         weights: Any = map_weights(folder / WEIGHTS_FILE)
         if family is not None:
@@ -110,11 +110,11 @@ class QueryEncoder:
         return TaskSet(self.config.tasks)
 
     def kind(self, task: str, role: Role) -> Kind:
-        """Return which kind of text is on one side of a task; as of ``SciMult``."""
+        """Return the kind of text on one side of a task, like ``SciMult``."""
         return self.tasks.kind(task, role)
 
     def encode(self, texts: Texts, *, task: str, role: Role = "query") -> FloatArray:
-        """Embed texts for one side of a task, float32, shape ``(N, D)``; as ``SciMult`` does.
+        """Embed texts for one side of a task, float32, shape ``(N, D)``, like ``SciMult``.
 
         Raises
         ------
@@ -135,9 +135,9 @@ class QueryEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """That of the ``SciMult`` that computes with this model in ``dtype``.
+        """Fingerprint of the ``SciMult`` that computes with this model in ``dtype``.
 
-        All weights are read for it: another model in the folder, or a damaged file, has another.
+        Reads all weights, so another model in the folder or a damaged file changes it.
         """
         stored = _stored(self._weights, self.dtype)
         return fingerprint_of(self.config, self.tokenizer.fingerprint, self.dtype, stored)
@@ -154,7 +154,7 @@ def _stored(weights: Weights, dtype: str) -> Iterator[Stored]:
 
 
 def _upper_halves(numbers_N: FloatArray) -> NDArray[np.uint16]:
-    """Round float32 numbers to bfloat16, ties to even; numpy has no such type."""
+    """Round float32 numbers to the bits of bfloat16, ties to even; numpy lacks the type."""
     halves_N = np.empty(len(numbers_N), dtype=np.uint16)
     for start in range(0, len(numbers_N), _ROUNDED):
         bits = numbers_N[start : start + _ROUNDED].view(np.uint32)
@@ -162,5 +162,7 @@ def _upper_halves(numbers_N: FloatArray) -> NDArray[np.uint16]:
     return halves_N
 
 
-def _refusal(why: str, path: Path | str) -> CheckpointError:
-    return CheckpointError(f"needs torch: the model {why}", path=path, fix="open it with SciMult")
+def _refusal(reason: str, path: Path | str) -> CheckpointError:
+    return CheckpointError(
+        f"needs torch: the model {reason}", path=path, fix="open it with SciMult"
+    )

@@ -1,6 +1,7 @@
-"""Bulk encoding by Ray Data: one task reads, actors with a model each encode and write shards.
+"""Bulk encoding on Ray Data: one task reads, actors with a model each encode and write shards.
 
-The shards are those of `bulk`, byte for byte. All machines see the model's and the shards' folder.
+The shards equal those of `bulk`, byte for byte. All machines must see both folders, the model's and
+the shards'.
 """
 
 from __future__ import annotations
@@ -26,18 +27,9 @@ from scimult.types import Role, Text
 
 
 class ShardActor:
-    """The encoder as an actor of ``map_batches``: a row is a window, and becomes a shard.
+    """The encoder as a ``map_batches`` actor: turns each row, a window, into a shard.
 
-    Parameters
-    ----------
-    folder : str
-        Of the shards.
-    model : str
-        Folder of the model.
-    loading : mapping
-        Options of `SciMult.from_pretrained`; without a device the GPU that Ray gives the actor.
-    task, role, precision : str
-        See `BulkEncoder`; the task is one of papers.
+    See `encode_with_ray` for the arguments; without a device it uses the GPU that Ray assigns.
     """
 
     def __init__(
@@ -55,19 +47,19 @@ class ShardActor:
         self._spaces = json.dumps(spaces)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Encode the windows of a batch; return what came of them."""
+        """Encode the windows of a batch; return the outcome of each."""
         done = []
         for row in batch.to_pylist():
             parts = zip(row["titles"], row["bodies"], strict=True)
             texts = [Text("paper", title, body) for title, body in parts]
-            encoded, said = False, row["said"]
+            encoded, message = False, row["message"]
             try:
                 if texts:
                     encoded = self._bulk.encode(Window(row["number"], row["ids"], texts))
             except SciMultError as error:
-                said = f"error: {error}"
+                message = f"error: {error}"
             facts = {"number": row["number"], "texts": len(texts), "encoded": len(texts) * encoded}
-            done.append({**facts, "spaces": self._spaces, "said": said})
+            done.append({**facts, "spaces": self._spaces, "message": message})
         return pa.Table.from_pylist(done)
 
 
@@ -94,15 +86,15 @@ def encode_with_ray(
     model : path
         The model's folder.
     folder : Path
-        Of the shards; what is there is gone on with.
+        Receives the shards; existing ones are resumed.
     task, role, rows, precision
         As in `bulk`.
     actors : int
-        Models that encode at a time; each takes a GPU where the cluster has some, else a CPU.
+        Number of models encoding at a time; each takes a GPU if the cluster has any, else a CPU.
     loading : mapping, optional
         Options of `SciMult.from_pretrained`.
     skip_bad : bool
-        Leave out bad records, and warn of them.
+        Skip bad records with a warning.
 
     Raises
     ------
@@ -114,20 +106,20 @@ def encode_with_ray(
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False)
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
-    making = (str(folder), str(model), dict(loading or {}), task, role, precision)
+    arguments = (str(folder), str(model), dict(loading or {}), task, role, precision)
     read = partial(_read, [str(path) for path in files], rows, skip_bad, dict(reading or {}))
     context = ray.data.DataContext.get_current()
     before = context.target_max_block_size
-    context.target_max_block_size = 1  # each window goes to whichever actor is free
+    context.target_max_block_size = 1  # each window goes to any free actor
     try:
         results = (
             ray.data.range(1)
-            # With fewer CPUs than an actor: Ray would make one step of equal ones, and one actor
-            # would read and encode all.
+            # Fewer CPUs than an actor: Ray would fuse equal steps, and one actor would read and
+            # encode everything.
             .map_batches(read, batch_size=None, batch_format="pyarrow", num_cpus=0.5)
             .map_batches(
                 ShardActor,
-                fn_constructor_args=making,
+                fn_constructor_args=arguments,
                 batch_size=1,
                 batch_format="pyarrow",
                 compute=ray.data.ActorPoolStrategy(size=actors),
@@ -144,40 +136,42 @@ def encode_with_ray(
 def _read(
     files: list[str], rows: int, skip_bad: bool, reading: dict[str, Any], _: pa.Table
 ) -> Iterator[pa.Table]:
-    """Yield each window as a table of one row, then what was left out or went wrong."""
-    rejects, said = Rejects(skip_bad), ""
+    """Yield each window as a table of one row, then what was skipped or went wrong."""
+    rejects, message = Rejects(skip_bad), ""
     try:
         for window in windows(read_texts(files, "paper", rejects, **reading), rows):
             titles = [text.title for text in window.texts]
             bodies = [text.body for text in window.texts]
             yield _row(window.number, window.ids, titles, bodies, "")
-        said = rejects.summary()
+        message = rejects.summary()
     except SciMultError as error:
-        said = f"error: {error}"
-    yield _row(-1, [], [], [], said)
+        message = f"error: {error}"
+    yield _row(-1, [], [], [], message)
 
 
-def _row(number: int, ids: list[str], titles: list[str], bodies: list[str], said: str) -> pa.Table:
+def _row(
+    number: int, ids: list[str], titles: list[str], bodies: list[str], message: str
+) -> pa.Table:
     lists = pa.list_(pa.string())
     schema = {"number": pa.int64(), "ids": lists, "titles": lists, "bodies": lists}
-    row = {"number": number, "ids": ids, "titles": titles, "bodies": bodies, "said": said}
-    return pa.Table.from_pylist([row], schema=pa.schema({**schema, "said": pa.string()}))
+    row = {"number": number, "ids": ids, "titles": titles, "bodies": bodies, "message": message}
+    return pa.Table.from_pylist([row], schema=pa.schema({**schema, "message": pa.string()}))
 
 
 def _finish(results: list[dict[str, Any]]) -> Encoded:
-    said = [row["said"] for row in results if row["said"]]
-    problems = [line for line in said if line.startswith("error: ")]
+    messages = [row["message"] for row in results if row["message"]]
+    problems = [message for message in messages if message.startswith("error: ")]
     if problems:
         problem, _, fix = problems[0].removeprefix("error: ").partition(". Fix: ")
         raise DataError(problem, fix=fix)
-    for line in said:
-        warn(line)
+    for message in messages:
+        warn(message)
     shards = sum(row["number"] >= 0 for row in results)
     if not shards:
         raise DataError("no text is left", fix="add one that has an id and a text")
     spaces = {row["spaces"] for row in results}
     if len(spaces) > 1:
-        fix = "name the type of the computation: --dtype float32"
+        fix = "set the computation type: --dtype float32"
         raise ConfigError("machines of the cluster made vectors of different spaces", fix=fix)
     missing: set[int] = set()
     for folder, space in json.loads(spaces.pop()).items():

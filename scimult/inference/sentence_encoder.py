@@ -1,8 +1,8 @@
-"""Third-party encoders: any sentence-transformers or Hugging Face model, as a file describes it.
+"""Third-party encoders: any sentence-transformers or Hugging Face model, described by a file.
 
-``presets/`` has the baselines of the papers. What differs between encoders is data: how a text is
-written down (separator, prefixes), which token embeddings are pooled, how embeddings are
-compared, and which adapter serves which task and side.
+``presets/`` has the papers' baselines. Encoders differ only in data: how a text is formatted
+(separator, prefixes), which token embeddings are pooled, how embeddings are compared, and which
+adapter serves which task and side.
 
 Shape legend: N texts, D width.
 """
@@ -29,36 +29,36 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 SEPARATOR_TOKEN = "sep_token"
-_NOT_KNOWN = ""
+_UNKNOWN = ""
 
 
 class EncoderSpec(StrictConfig):
     """One encoder, as data.
 
     Keys of ``prefixes`` and ``adapters`` are ``task/role`` (``search/query``), a task, a role or
-    ``default``; the first that is there counts.
+    ``default``; the first of these that is present applies.
 
     Attributes
     ----------
     model : str
         A folder, or a name on the hub.
     revision : str, optional
-        Commit or tag of the hub.
+        Commit or tag on the hub.
     pooling : {"own", "cls", "mean", "max", "lasttoken"}
-        ``own``: what the model's own sentence-transformers files say, and ``mean`` without them.
+        ``own``: as the model's sentence-transformers files say, ``mean`` without them.
     similarity : {"dot", "cosine", "l2"}
         How two embeddings are compared.
     separator : str
-        Between title and body; ``sep_token`` stands for the tokenizer's own.
+        Between title and body; ``sep_token`` means the tokenizer's own.
     prefixes : dict
-        Text written before every text.
+        Text to prepend.
     adapters : dict
-        PEFT adapter (folder or hub name) that is switched on.
+        PEFT adapter (folder or hub name) to switch on.
     max_length : int, optional
-        Tokens; None: the model's own.
+        Most tokens of a text; None: the model's own limit.
     normalise : bool, optional
-        Whether embeddings are scaled to length 1. None: with pooling ``own`` as the model's own
-        files say, else where the similarity is cosine.
+        Whether to scale embeddings to length 1. None: as the model's files say with pooling
+        ``own``, else if the similarity is cosine.
     batch_size : int
         Texts per forward pass.
     paper : str
@@ -79,28 +79,28 @@ class EncoderSpec(StrictConfig):
 
     @property
     def unit_vectors(self) -> bool:
-        """Whether embeddings are scaled here; the model's own modules may do so before."""
+        """Whether to scale embeddings here; the model's own modules may do so before."""
         by_cosine = self.similarity == "cosine" and self.pooling != "own"
         return by_cosine if self.normalise is None else self.normalise
 
 
 def preset_names() -> list[str]:
-    """Return the names of the encoders that come with the toolkit."""
+    """Return the names of the encoders that scimult ships."""
     return sorted(path.name.removesuffix(".yaml") for path in _presets().iterdir())
 
 
 def load_spec(name_or_path: str, overrides: Sequence[str] = ()) -> EncoderSpec:
-    """Read an encoder's description: a preset by name, a YAML file, or a model as it is.
+    """Return an encoder's description: a preset by name, a YAML file, or a model as is.
 
-    A model is a folder, or a name of the hub with its organisation; its own files say how it pools
-    and normalises. Static embeddings (model2vec) are models like others.
+    A model is a folder, or a hub name with its organisation; its own files say how it pools and
+    normalises. Static embeddings (model2vec) work like other models.
 
     Raises
     ------
     ConfigError
-        If the file is no such description.
+        If the file is not such a description.
     UnknownNameError
-        If there is no preset of that name.
+        If there is no such preset.
     """
     if name_or_path.endswith((".yaml", ".yml")):
         return load_config(EncoderSpec, name_or_path, overrides)
@@ -117,9 +117,9 @@ class SentenceEncoder:
     Parameters
     ----------
     spec : EncoderSpec
-        What it is.
+        Describes the encoder.
     name : str
-        Name that reports show.
+        Display name in reports.
     device : str, optional
         Defaults to the first GPU, else the CPU.
 
@@ -132,10 +132,10 @@ class SentenceEncoder:
     def __init__(self, spec: EncoderSpec, *, name: str, device: str | None = None) -> None:
         self.name, self.spec = name, spec
         self._model = _load(spec, device)
-        # Loading an adapter switches it on, so what is on is not known before the first switch.
-        self._active: str | None = _NOT_KNOWN
-        for place, adapter in enumerate(dict.fromkeys(spec.adapters.values())):
-            self._load_adapter(adapter, place)
+        # Loading an adapter switches it on: the active one is unknown until the first switch.
+        self._active: str | None = _UNKNOWN
+        for number, adapter in enumerate(dict.fromkeys(spec.adapters.values())):
+            self._load_adapter(adapter, number)
 
     @property
     def similarity(self) -> Similarity:
@@ -147,11 +147,10 @@ class SentenceEncoder:
     ) -> FloatArray:
         """Return float32 embeddings of shape ``(N, D)``."""
         if self.spec.adapters:
-            self._switch(_chosen(self.spec.adapters, task, role))
-        prefix = _chosen(self.spec.prefixes, task, role) or ""
-        written = [prefix + self._write(text) for text in texts]
+            self._switch(_most_specific(self.spec.adapters, task, role))
+        prefix = _most_specific(self.spec.prefixes, task, role) or ""
         embeddings_ND = self._model.encode(
-            written,
+            [prefix + self._format(text) for text in texts],
             batch_size=self.spec.batch_size,
             normalize_embeddings=self.spec.unit_vectors,
             show_progress_bar=show_progress and is_watched(),
@@ -160,13 +159,13 @@ class SentenceEncoder:
         return np.asarray(embeddings_ND, dtype=np.float32)
 
     def task_for(self, task: str, fallback: str) -> str:
-        """Return ``task`` if a prefix or an adapter is for it, else ``fallback``."""
+        """Return ``task`` if it has a prefix or an adapter, else ``fallback``."""
         named = {key.partition("/")[0] for key in (*self.spec.prefixes, *self.spec.adapters)}
         return task if task in named else fallback
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of weights, adapters and settings: all that an embedding depends on."""
+        """Hash of weights, adapters and settings: everything an embedding depends on."""
         import torch
 
         settings = self.spec.model_dump(mode="json", exclude={"batch_size", "paper", "similarity"})
@@ -179,23 +178,21 @@ class SentenceEncoder:
             digest.update(raw.numpy().data)
         return digest.hexdigest()[:16]
 
-    def _write(self, text: Text) -> str:
-        """Write a text down: its parts joined by the separator, a literal ``[SEP]`` replaced."""
+    def _format(self, text: Text) -> str:
+        """Join title and body by the separator, which also replaces a literal ``[SEP]``."""
         token = getattr(self._model.tokenizer, "sep_token", None) or ""
         own = self.spec.separator == SEPARATOR_TOKEN
         separator = (f" {token} " if token else " ") if own else self.spec.separator
         parts = [part for part in (text.title, text.body) if part]
         return separator.join(part.replace(" [SEP] ", separator) for part in parts)
 
-    def _load_adapter(self, adapter: str, place: int) -> None:
+    def _load_adapter(self, adapter: str, number: int) -> None:
         try:
-            self._model.load_adapter(adapter, adapter_name=f"adapter_{place}")
-        except Exception as error:  # the libraries below raise what they like
-            raise CheckpointError(
-                f"cannot load the adapter: {error}",
-                path=adapter,
-                fix="name the folder of a PEFT adapter; pip install peft",
-            ) from error
+            self._model.load_adapter(adapter, adapter_name=f"adapter_{number}")
+        except Exception as error:  # the libraries raise anything
+            problem = f"cannot load the adapter: {error}"
+            fix = "name the folder of a PEFT adapter; pip install peft"
+            raise CheckpointError(problem, path=adapter, fix=fix) from error
 
     def _switch(self, adapter: str | None) -> None:
         if adapter == self._active:
@@ -223,18 +220,15 @@ def _load(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
             pooling = Pooling(body.get_embedding_dimension(), pooling_mode=spec.pooling)
             model = SentenceTransformer(modules=[body, pooling], device=device)
     except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"cannot load the encoder: {str(error).splitlines()[0]}",
-            path=spec.model,
-            fix="name a folder, or download the model first",
-        ) from error
+        problem = f"cannot load the encoder: {str(error).partition(chr(10))[0]}"
+        fix = "name a folder, or download the model first"
+        raise CheckpointError(problem, path=spec.model, fix=fix) from error
     if spec.max_length is not None:
         model.max_seq_length = spec.max_length
     return model
 
 
-def _chosen(entries: dict[str, str], task: str, role: Role) -> str | None:
-    """Return the entry for a task and side: the most particular one that is there."""
+def _most_specific(entries: dict[str, str], task: str, role: Role) -> str | None:
     for key in (f"{task}/{role}", task, role, "default"):
         if key in entries:
             return entries[key]

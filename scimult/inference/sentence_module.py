@@ -1,6 +1,6 @@
-"""Our models inside sentence-transformers, for variants that have no plain form.
+"""Our models inside sentence-transformers, for variants without a plain form.
 
-``modules.json`` of such an export names `RoutedEncoder`; sentence-transformers imports it.
+The ``modules.json`` of such an export names `RoutedEncoder`; sentence-transformers imports it.
 
 Shape legend: B rows, L tokens of the longest row, D width.
 """
@@ -25,13 +25,7 @@ _SIDES: dict[str, Role] = {"query": "query", "document": "candidate", "candidate
 
 
 class RoutedEncoder(InputModule):
-    """A model of ours with its tokenizer and tasks; gives the embedding itself.
-
-    Parameters
-    ----------
-    pretrained : Pretrained
-        The model.
-    """
+    """One of our models with its tokenizer and tasks; returns embeddings directly."""
 
     def __init__(self, pretrained: Pretrained) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -40,11 +34,10 @@ class RoutedEncoder(InputModule):
         self._pretrained = pretrained
 
     def route(self, task: str | None, prompt: str | None) -> tuple[str, Role]:
-        """Return task and side from what ``encode`` was given.
+        """Derive task and side from the arguments of ``encode``.
 
-        ``task`` is the name of a task, for its candidates with ``/candidate`` behind it; or
-        the name is the prompt and ``task`` the side, as ``encode_query`` and
-        ``encode_document`` have it.
+        ``task`` is a task's name, followed by ``/candidate`` for its candidates; or the prompt is
+        the name and ``task`` the side, as ``encode_query`` and ``encode_document`` pass them.
 
         Raises
         ------
@@ -58,9 +51,9 @@ class RoutedEncoder(InputModule):
             return name, _SIDES[side or "query"]
         tasks = self._pretrained.tasks.names
         raise ConfigError(
-            "this model embeds texts for a task, and none is named",
+            "no task given: this model embeds texts for a task",
             value=task,
-            fix=f"encode(texts, task=...) with one of {', '.join(tasks)}, '/candidate' behind it "
+            fix=f"encode(texts, task=...) with one of {', '.join(tasks)}, followed by '/candidate' "
             "for candidates; or encode_query(texts, prompt_name=...)",
         )
 
@@ -74,15 +67,14 @@ class RoutedEncoder(InputModule):
         """Return padded token ids, their mask and the route of the batch."""
         name, role = self.route(task, prompt)
         route = self._pretrained.route(name, role)
-        known = self._pretrained.tasks[name]
-        kind = known.query_kind if role == "query" else known.candidate_kind
-        texts = [as_text(item, kind, place) for place, item in enumerate(inputs)]
+        kind = self._pretrained.tasks.kind(name, role)
+        texts = [as_text(item, kind, index) for index, item in enumerate(inputs)]
         rows = self._pretrained.tokenizer.encode(texts, self.max_seq_length)
         ids_BL = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
         mask_BL = torch.zeros_like(ids_BL)
-        for number, row in enumerate(rows):
-            ids_BL[number, : len(row)] = torch.from_numpy(row)
-            mask_BL[number, : len(row)] = 1
+        for index, row in enumerate(rows):
+            ids_BL[index, : len(row)] = torch.from_numpy(row)
+            mask_BL[index, : len(row)] = 1
         return {"input_ids": ids_BL, "attention_mask": mask_BL, "route": route}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -98,7 +90,7 @@ class RoutedEncoder(InputModule):
         return self._pretrained.config.encoder.width
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the files of the model."""
+        """Write the model's files."""
         state, config = self.encoder.state_dict(), self._pretrained.config
         write_model(Path(output_path), state, self._pretrained.tokenizer, config)
 
@@ -114,7 +106,7 @@ class RoutedEncoder(InputModule):
         init_defaults: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> RoutedEncoder:
-        """Load a folder of ours; the arguments are the library's."""
+        """Load one of our folders; sentence-transformers defines the arguments."""
         folder = cls.load_dir_path(
             model_name_or_path,
             subfolder=subfolder,

@@ -1,4 +1,4 @@
-"""What users call texts, made into ``Text``s; nothing that they wrote is dropped in silence."""
+"""Turn whatever users pass as texts into ``Text``s, dropping nothing silently."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from typing import Any, TypeAlias, TypeVar
 from scimult.errors import ConfigError, DataError
 from scimult.types import Kind, Text
 
-# Texts, or a table of them; the tables' types belong to libraries that need not be installed.
+# Texts, or a table of them; tables belong to libraries that need not be installed.
 Texts: TypeAlias = Iterable[Any]
 Fields = tuple[tuple[str, ...], tuple[str, ...]]
 
-# Fields of a mapping that are read, by kind: those of the title, then those of the body.
+# Fields to read from a mapping, by kind: those of the title, then those of the body.
 FIELDS: dict[Kind, Fields] = {
     "paper": (("title",), ("abstract", "text", "body")),
     "label": (("name", "title"), ("definition", "body")),
     "query": (("text", "query", "title"), ()),
 }
-# Names of titles and bodies in records of all kinds, then those that nothing here reads.
+# Names of titles and bodies in records of any kind; the last two bodies are never read.
 _TITLES = ("title", "name")
 _BODIES = ("abstract", "text", "body", "definition", "description", "summary")
-_OF_OTHERS = (*_TITLES, *_BODIES[:4])
+_KNOWN = (*_TITLES, *_BODIES[:4])
 _CLOSE = 0.75
 
 
 def as_texts(items: Texts, kind: Kind) -> list[Text]:
-    """Return what a user passed to be encoded as a list of texts of ``kind``, in its order.
+    """Return a user's input as a list of texts of ``kind``, in its order.
 
     Parameters
     ----------
     items : iterable of Text, str or mapping; or a table
-        Also a generator or a column of a table; each item as in `as_text`, tables as in
-        `tables.rows_of`.
+        Also a generator or a column of a table; items as in `as_text`, tables as in `rows_of`.
     kind : {"paper", "label", "query"}
-        What the task expects here.
+        The kind that the task expects.
 
     Raises
     ------
     DataError
-        If it is a single text, a table of another library (which would be read as the names of
-        its columns), has no order or is nothing to go through; or if an item is no text.
+        If it is a single text, a table of another library (which would be read as its column
+        names), unordered or not iterable; or if an item is not a text.
     """
-    return [as_text(item, kind, place) for place, item in enumerate(_items(items))]
+    return [as_text(item, kind, index) for index, item in enumerate(_items(items))]
 
 
 def in_blocks(items: Texts, kind: Kind, size: int) -> Iterator[list[Text]]:
-    """Yield what `as_texts` returns in lists of ``size``, reading no more than one ahead.
+    """Yield the texts of `as_texts` in lists of ``size``, reading no further ahead.
 
     Raises
     ------
@@ -60,9 +59,9 @@ def in_blocks(items: Texts, kind: Kind, size: int) -> Iterator[list[Text]]:
     """
     if size < 1:
         raise ConfigError("a block has no texts", value=size, fix="use 1 or more")
-    places = enumerate(_items(items))
-    while held := [as_text(item, kind, place) for place, item in islice(places, size)]:
-        yield held
+    numbered = enumerate(_items(items))
+    while block := [as_text(item, kind, index) for index, item in islice(numbered, size)]:
+        yield block
 
 
 def _items(items: Texts) -> Iterable[Any]:
@@ -80,17 +79,17 @@ def _items(items: Texts) -> Iterable[Any]:
     return items
 
 
-def as_text(item: object, kind: Kind, place: int) -> Text:
+def as_text(item: object, kind: Kind, index: int) -> Text:
     """Return ``item`` as a text of ``kind``.
 
     Parameters
     ----------
     item : Text, str or mapping
-        A string is a query, or the title of a paper, or the name of a label. Of a mapping
-        the first field present in ``FIELDS`` counts, ``None`` as empty. A ``Text`` stays.
+        A string is a query, a paper's title or a label's name. Of a mapping, the first field in
+        ``FIELDS`` that is present counts; ``None`` is empty. A ``Text`` is returned unchanged.
     kind : {"paper", "label", "query"}
-        What the task expects here.
-    place : int
+        The kind that the task expects.
+    index : int
         Position in the user's list, for messages.
 
     Raises
@@ -104,25 +103,25 @@ def as_text(item: object, kind: Kind, place: int) -> Text:
     elif isinstance(item, str):
         text = Text(kind, item.strip())
     elif isinstance(item, Mapping):
-        text = _of_mapping(item, kind, place)
+        text = _of_mapping(item, kind, index)
     else:
         fix = "pass a string, a mapping or a scimult.types.Text"
-        raise DataError(f"text {place} is of type {type(item).__name__}", value=item, fix=fix)
+        raise DataError(f"text {index} is of type {type(item).__name__}", value=item, fix=fix)
     for part in (text.title, text.body):
         if not isinstance(part, str) or not _encodable(part):
-            problem = f"text {place} ({text.kind}) is not a string of characters"
-            fix = "decode its bytes as what they are (UTF-8, Latin-1): this has unpaired surrogates"
+            problem = f"text {index} ({text.kind}) is not a string of characters"
+            fix = "decode its bytes in their encoding (UTF-8, Latin-1): it has unpaired surrogates"
             raise DataError(problem, value=part, fix=fix)
     if not (text.title.strip() or text.body.strip()):
-        raise DataError(f"text {place} ({text.kind}) is empty", fix="leave it out or give it words")
+        raise DataError(f"text {index} ({text.kind}) is empty", fix="leave it out or give it words")
     return text
 
 
 def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataError | None:
-    """Return the error for a record with text in a field that this kind does not read.
+    """Return an error if a record has text in a field that this kind does not read.
 
-    That is a field of another kind of record, or, where a record has no title or no body, one
-    whose name resembles theirs. Other fields (year, doi, authors, ...) are no texts of ours.
+    That is a field of another kind of record or, if the title or the body is missing, one whose
+    name resembles theirs. Other fields (year, doi, authors, ...) are ignored.
     """
     written = [
         key
@@ -136,7 +135,7 @@ def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataErro
         plain = key.casefold()
         meant = get_close_matches(plain, [*titles, *bodies], n=1, cutoff=_CLOSE)
         meant += titles[:1] if plain in _TITLES else bodies[:1] if plain in _BODIES else ()
-        if key in _OF_OTHERS or (meant and not plain.endswith("id")):
+        if key in _KNOWN or (meant and not plain.endswith("id")):
             read = " and ".join(" or ".join(names) for names in fields if names)
             fix = f"name it {meant[0]!r}" if meant else f"leave it out: a {kind} has {read}"
             problem = f"{kind} has text under {key!r}, which is not read"
@@ -144,26 +143,24 @@ def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataErro
     return None
 
 
-def _of_mapping(item: Mapping[Any, Any], kind: Kind, place: int) -> Text:
+def _of_mapping(item: Mapping[Any, Any], kind: Kind, index: int) -> Text:
     titles, bodies = FIELDS[kind]
     if not any(name in item for name in (*titles, *bodies)):
-        raise DataError(
-            f"text {place} ({kind}) has none of the fields {', '.join((*titles, *bodies))}",
-            value=sorted(map(str, item)),
-            fix=f"name the {kind}'s text {titles[0]!r}",
-        )
+        problem = f"text {index} ({kind}) has none of the fields {', '.join((*titles, *bodies))}"
+        fix = f"name the {kind}'s text {titles[0]!r}"
+        raise DataError(problem, value=sorted(map(str, item)), fix=fix)
     if error := unread_text(item, kind, FIELDS[kind]):
-        raise DataError(f"text {place}: {error.problem}", value=error.value, fix=error.fix)
-    return Text(kind, _first(item, titles, place), _first(item, bodies, place))
+        raise DataError(f"text {index}: {error.problem}", value=error.value, fix=error.fix)
+    return Text(kind, _first(item, titles, index), _first(item, bodies, index))
 
 
-def _first(item: Mapping[Any, Any], names: tuple[str, ...], place: int) -> str:
+def _first(item: Mapping[Any, Any], names: tuple[str, ...], index: int) -> str:
     value = next((item[name] for name in names if item.get(name) is not None), "")
     if not isinstance(value, str):
         fix = f"write {' or '.join(names)} as a string"
         if value != value:
             fix = "write an empty cell as None or an empty string (pandas: frame.fillna(''))"
-        raise DataError(f"text {place} holds a {type(value).__name__}", value=value, fix=fix)
+        raise DataError(f"text {index} holds a {type(value).__name__}", value=value, fix=fix)
     return value.strip()
 
 
@@ -175,19 +172,19 @@ def _encodable(part: str) -> bool:
     return True
 
 
-# Rows of a frame that become mappings at once.
+# Rows of a frame converted to mappings at once.
 _ROWS = 1 << 12
 
 
 def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
-    """Return the rows of a table as mappings, an absent cell as None; None if it is no table.
+    """Return a table's rows as mappings, with None for missing cells; None if it is no table.
 
     Parameters
     ----------
     table : object
         A pandas or polars frame, an Arrow table, batch or reader, or a mapping of columns to
-        lists, as a slice of a ``datasets`` data set is. (Such a data set itself has rows for
-        items.)
+        lists, such as a slice of a ``datasets`` data set. (A whole such data set iterates over
+        its rows.)
 
     Raises
     ------
@@ -229,7 +226,7 @@ def _of_arrow(table: Any) -> Iterator[Mapping[str, Any]]:
 def _of_columns(columns: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
-        fix = "give every text a cell in each"
+        fix = "give every column the same number of cells"
         raise DataError("columns have different lengths", value=lengths, fix=fix)
     return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
@@ -239,11 +236,11 @@ _Out = TypeVar("_Out")
 
 
 def made_ahead(make: Callable[[_In], _Out], items: Iterable[_In]) -> Iterator[_Out]:
-    """Yield ``make(item)`` of every item; the next one is made in a thread meanwhile."""
-    left = iter(items)
+    """Yield ``make(item)`` for every item, making the next one in a thread meanwhile."""
+    remaining = iter(items)
     with ThreadPoolExecutor(1, thread_name_prefix="tokenise") as thread:
-        ready = [thread.submit(make, item) for item in islice(left, 1)]
-        while ready:
-            made = ready.pop().result()
-            ready += [thread.submit(make, item) for item in islice(left, 1)]
-            yield made
+        pending = [thread.submit(make, item) for item in islice(remaining, 1)]
+        while pending:
+            result = pending.pop().result()
+            pending += [thread.submit(make, item) for item in islice(remaining, 1)]
+            yield result

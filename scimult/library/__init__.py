@@ -1,4 +1,4 @@
-"""Libraries of papers: encoded once, kept fresh, searched."""
+"""Libraries of papers: encoded once, kept up to date, searched."""
 
 from scimult.library.library import Library
 from scimult.library.results import Hit, Hits, Tagged

@@ -1,10 +1,10 @@
 """Approximate search: codes of a faiss index choose candidates, stored vectors score them.
 
-``rabitq`` keeps one bit of each number (Gao and Long, 2024, arXiv:2405.12497), ``pq`` four bits of
-each four numbers (Jégou et al., 2011), both in inverted lists; ``hnsw`` keeps a graph and a byte of
-each number (Malkov and Yashunin, 2016, arXiv:1603.09320). The index is memory-mapped. How many
-lists are looked into and how many candidates are scored is chosen on queries of the library's own,
-for the recall that was asked for. Rows that came after the index was made are searched exactly.
+``rabitq`` stores one bit of each number (Gao and Long, 2024, arXiv:2405.12497), ``pq`` four bits
+for every four numbers (Jégou et al., 2011), both in inverted lists; ``hnsw`` stores a graph and a
+byte of each number (Malkov and Yashunin, 2016, arXiv:1603.09320). The index is memory-mapped. The
+number of lists to scan and of candidates to score is tuned on the library's own queries for the
+requested recall. Rows newer than the index are searched exactly.
 
 Shape legend: Q queries, N rows, D width, K results, R candidates of a query.
 """
@@ -15,7 +15,7 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +24,7 @@ import numpy as np
 
 from scimult.errors import ConfigError, DataError
 from scimult.library.exact import ExactSearch, IdsOf, RowScores, ranked
-from scimult.retrieval.embeddings import unit_rows
+from scimult.retrieval.embeddings import for_faiss
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity
 
@@ -35,36 +35,36 @@ Kind = Literal["rabitq", "pq", "hnsw"]
 _EFFORTS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _CANDIDATES = (2, 5, 10, 20, 40)
 TUNED_K = 10
-# Beyond the best by float32 scores, which the float64 ones may exchange.
+# Results kept beyond k, since float64 scores may reorder those of float32.
 _SPARE = 8
 # Candidates whose vectors are read at once: few enough for a processor's cache.
 _SCORED = 1 << 10
-# A graph whose papers are mostly filtered out leads nowhere: they are searched exactly.
+# Below this share of allowed papers a graph is a dead end, and search is exact.
 _SPARSE = 0.5
 
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """What is known of an index.
+    """The description and settings of an index.
 
     Attributes
     ----------
     kind : {"rabitq", "pq", "hnsw"}
-        See above.
+        See the module.
     file : str
-        In the folder of indexes.
+        Its file in the folder of indexes.
     rows : int
-        Rows below this number are in it, as far as they were papers.
+        The index covers the papers among the rows below this number.
     papers : int
-        How many that were.
+        Number of these papers.
     effort : int
-        Lists that are looked into; with ``hnsw`` the length of the queue.
+        Lists to scan; for ``hnsw`` the length of the queue.
     candidates : int
-        Scored for each result.
+        Candidates to score per result.
     recall, target : float
-        Share of the exact best 10 that were found on the sample, and what was asked for.
+        Share of the exact best 10 found on the sample, and the requested share.
     queries : int
-        Of the sample.
+        Size of the sample.
     """
 
     kind: Kind
@@ -79,21 +79,7 @@ class IndexFacts:
 
 
 class ApproximateSearch:
-    """Searches an index and scores what it finds.
-
-    Parameters
-    ----------
-    path : Path
-        The index's file.
-    facts : IndexFacts
-        What is known of it.
-    shards : Shards
-        The vectors.
-    exact : ExactSearch
-        Searches rows that the index does not hold.
-    ids_of : callable
-        Returns the ids of rows.
-    """
+    """Searches an index and scores its candidates exactly; ``exact`` searches all other rows."""
 
     def __init__(
         self, path: Path, facts: IndexFacts, shards: Shards, exact: ExactSearch, ids_of: IdsOf
@@ -103,15 +89,15 @@ class ApproximateSearch:
         self._similarity: Similarity = shards.space.similarity
 
     def best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[RowScores]:
-        """Return about the best ``k`` allowed rows of every query, scored exactly.
+        """Return approximately the best ``k`` allowed rows of every query, scored exactly.
 
-        A filter is asked for every row that is looked at, and the fewer it lets through the more
-        lists are looked into.
+        The filter applies to every row visited; the fewer rows it allows, the more lists are
+        scanned.
 
         Raises
         ------
         DataError
-            If the width is another, a number is not finite, or the index cannot be read.
+            If the width differs, a number is not finite, or the index cannot be read.
         """
         queries_QD = self._exact.checked(queries_QD)
         if self.facts.kind == "hnsw" and self._share(allowed_N) < _SPARSE:
@@ -143,21 +129,21 @@ class ApproximateSearch:
         effort = min(math.ceil(self.facts.effort / max(share, 1e-9)), self._most_effort)
         options = parameters(self.facts.kind, effort, selector, count)
         rows_QR: IntArray = self._index.search(
-            prepared(queries_QD, self._similarity), count, params=options
+            for_faiss(queries_QD, self._similarity), count, params=options
         )[1]
         return rows_QR
 
     def _near(self, queries_QD: FloatArray, rows_QR: IntArray, count: int) -> IntArray:
-        """Return the best ``count`` candidates by float32 scores, -1 for none, in no order."""
+        """Return the best ``count`` candidates by float32 scores, unordered; -1 for none."""
         if rows_QR.shape[1] <= count:
             return rows_QR
         step = max(1, _SCORED // rows_QR.shape[1])
         near = []
         for start in range(0, len(rows_QR), step):
-            rows_BR, asked_BD = rows_QR[start : start + step], queries_QD[start : start + step]
+            rows_BR, queries_BD = rows_QR[start : start + step], queries_QD[start : start + step]
             flat_PD = self._shards.rows(np.maximum(rows_BR, 0).reshape(-1))
             vectors_BRD = flat_PD.reshape(*rows_BR.shape, -1)
-            scores_BR = np.matmul(vectors_BRD, asked_BD[:, :, None])[:, :, 0]
+            scores_BR = np.matmul(vectors_BRD, queries_BD[:, :, None])[:, :, 0]
             if self._similarity != "dot":
                 squares_BR = np.einsum("brd,brd->br", vectors_BRD, vectors_BRD)
                 if self._similarity == "l2":
@@ -185,7 +171,7 @@ class ApproximateSearch:
             library = faiss_library()
             index: faiss.Index = library.read_index(str(self._path), library.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
-            fix = "make it again with scimult library index, or search with --exact"
+            fix = "rebuild it with scimult library index, or search with --exact"
             raise DataError("damaged approximate index", path=self._path, fix=fix) from error
         return index
 
@@ -197,15 +183,15 @@ def tuned(
     live_N: BoolArray,
     target: float,
 ) -> IndexFacts:
-    """Return the facts with the quickest settings that reach the target on the queries.
+    """Return the facts with the fastest settings that reach the target on the queries.
 
-    The mean recall less its standard error has to reach it; where none does, the settings with
-    the best recall are taken, which the facts say.
+    The mean recall less its standard error must reach it. If no settings do, those with the best
+    recall are returned, and the facts show it.
     """
     best, quickest = search.facts, math.inf
     for candidates in _CANDIDATES:
         for effort in _EFFORTS:
-            facts = _with(search.facts, effort=effort, candidates=candidates)
+            facts = replace(search.facts, effort=effort, candidates=candidates)
             search.facts = facts
             if effort > search._most_effort:
                 break
@@ -214,7 +200,7 @@ def tuned(
             seconds = time.process_time() - start
             shares = np.array([_share(a, b) for a, b in zip(hits, truth, strict=True)])
             error = shares.std() / math.sqrt(len(shares))
-            facts = _with(facts, recall=float(shares.mean()), target=target, queries=len(shares))
+            facts = replace(facts, recall=float(shares.mean()), target=target, queries=len(shares))
             enough = shares.mean() - error >= target
             if (enough and seconds < quickest) or (
                 quickest == math.inf and facts.recall > best.recall
@@ -227,14 +213,8 @@ def tuned(
     return best
 
 
-def prepared(vectors_ND: FloatArray, similarity: Similarity) -> FloatArray:
-    """Return vectors as the index takes them: of length 1 where the similarity is cosine."""
-    plain = np.ascontiguousarray(vectors_ND, dtype=np.float32)
-    return unit_rows(plain) if similarity == "cosine" else plain
-
-
 def parameters(kind: Kind, effort: int, selector: Any, count: int) -> Any:
-    """Return the options of one search of an index."""
+    """Return faiss's options for one search of an index."""
     library = faiss_library()
     if kind == "hnsw":
         options = library.SearchParametersHNSW(efSearch=max(effort, count))
@@ -254,12 +234,8 @@ def _share(hits: RowScores, truth: RowScores) -> float:
     return len(np.intersect1d(hits[0], truth[0])) / max(1, len(truth[0]))
 
 
-def _with(facts: IndexFacts, **values: Any) -> IndexFacts:
-    return IndexFacts(**{**asdict(facts), **values})
-
-
 def faiss_library() -> Any:
-    """Return the module faiss.
+    """Import faiss.
 
     Raises
     ------

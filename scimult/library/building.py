@@ -1,8 +1,8 @@
-"""Approximate indexes are trained, filled, filled by several processes, and grown.
+"""Approximate indexes: train, fill, fill by several processes, extend.
 
-An index is trained on a sample and filled with rows in their order. Parts of it may be filled by
-processes on several machines that see the library's folder: the first that comes trains, each fills
-its share of the rows, the one that ends last merges them, and the result is what one process makes.
+An index is trained on a sample and filled with rows in order. Several processes, on any machines
+that see the library's folder, may fill parts of it: the first trains, each fills its share of the
+rows, the last to finish merges them, and the result equals that of a single process.
 
 Shape legend: N rows, B rows of a block, D width.
 """
@@ -20,8 +20,9 @@ import numpy as np
 
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import atomic_file, only_writer
-from scimult.library.approximate import IndexFacts, Kind, faiss_library, prepared
+from scimult.library.approximate import IndexFacts, Kind, faiss_library
 from scimult.progress import note
+from scimult.retrieval.embeddings import for_faiss
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray
 
@@ -36,7 +37,7 @@ FACTORIES = {
     "hnsw": "IDMap2,HNSW32_SQ8",
 }
 _BLOCK = 1 << 16
-_TRAINED_ON = 40  # vectors for each list, about what k-means asks for
+_TRAINED_ON = 40  # vectors per list, about what k-means expects
 _ROUNDS = 5
 _WAIT_SECONDS = 0.5
 
@@ -44,20 +45,10 @@ _WAIT_SECONDS = 0.5
 def build(
     path: Path, kind: Kind, shards: Shards, live_N: BoolArray, lists: int | None = None
 ) -> IndexFacts:
-    """Make an index of the live rows, and write it atomically.
+    """Build an index of the live rows, and write it atomically.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kind : {"rabitq", "pq", "hnsw"}
-        See :mod:`scimult.library.approximate`.
-    shards : Shards
-        The vectors.
-    live_N : BoolArray
-        Which rows are papers.
-    lists : int, optional
-        Inverted lists; by default four times the square root of their number.
+    ``lists`` is the number of inverted lists, by default four times the square root of that of
+    papers.
     """
     index = _trained(kind, shards, live_N, lists)
     _fill(index, shards, live_N)
@@ -68,19 +59,19 @@ def build(
 def extend(
     path: Path, old: Path, facts: IndexFacts, shards: Shards, live_N: BoolArray
 ) -> IndexFacts:
-    """Write the index ``old`` with the live rows that came after it, and return its facts.
+    """Write the index ``old`` extended by newer live rows, and return its facts.
 
     Raises
     ------
     DataError
-        If the old one cannot be read.
+        If the old index cannot be read.
     """
     late_N = live_N.copy()
     late_N[: facts.rows] = False
     try:
         index = faiss_library().read_index(str(old))
     except RuntimeError as error:
-        fix = "make it again with scimult library index"
+        fix = "rebuild it with scimult library index"
         raise DataError("damaged approximate index", path=old, fix=fix) from error
     _fill(index, shards, late_N)
     _write(index, path)
@@ -89,21 +80,12 @@ def extend(
 
 
 class Parts:
-    """The parts of an index that several processes fill.
-
-    Parameters
-    ----------
-    folder : Path
-        Where they meet; gone when they are merged.
-    kind, shards, live_N
-        As of :func:`build`; the same in every process.
-    count : int
-        Of the parts.
+    """The parts of an index that several processes fill, in a folder that merging removes.
 
     Raises
     ------
     ConfigError
-        If the kind has no parts.
+        If this kind cannot be built in parts.
     """
 
     def __init__(
@@ -117,7 +99,7 @@ class Parts:
         self._start = folder / "trained.faiss"
 
     def fill(self, part: Part) -> bool:
-        """Fill one part, or find it there; return whether all parts are there by now."""
+        """Fill one part unless it exists; return whether all parts exist now."""
         path = self._path(part.index)
         if not path.is_file():
             self._train()
@@ -130,7 +112,7 @@ class Parts:
         return not self.missing()
 
     def missing(self) -> list[int]:
-        """Return the numbers of the parts that are not there."""
+        """Return the numbers of the missing parts."""
         return [number for number in range(self._count) if not self._path(number).is_file()]
 
     def merge(self, path: Path) -> IndexFacts:
@@ -150,7 +132,7 @@ class Parts:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _train(self) -> None:
-        """Train the index if nobody has; wait while somebody does."""
+        """Train the index if nobody has; wait while another process does."""
         while not self._start.is_file():
             try:
                 with only_writer(self._folder):
@@ -158,8 +140,8 @@ class Parts:
                         _write(_trained(self._kind, self._shards, self._live_N), self._start)
             except StorageError as error:
                 if error.__cause__ is not None:
-                    raise  # nobody holds it: the disk is full, or the folder cannot be written
-                note("another process trains the index")
+                    raise  # not locked: the disk is full, or the folder is not writable
+                note("another process is training the index")
                 time.sleep(_WAIT_SECONDS)
 
     def _path(self, number: int) -> Path:
@@ -181,17 +163,17 @@ def _trained(
         clusters = library.extract_index_ivf(index).cp
         clusters.niter, clusters.max_points_per_centroid = _ROUNDS, _TRAINED_ON
     sample = np.random.default_rng(0).permutation(rows)[: max(_TRAINED_ON * count, 1 << 12)]
-    index.train(prepared(shards.rows(np.sort(sample)), shards.space.similarity))
+    index.train(for_faiss(shards.rows(np.sort(sample)), shards.space.similarity))
     return index
 
 
 def _fill(index: faiss.Index, shards: Shards, live_N: BoolArray) -> None:
-    """Add the live rows in their order."""
+    """Add the live rows in order."""
     for first, stored_BD in shards.blocks(_BLOCK):
         columns = np.flatnonzero(live_N[first : first + len(stored_BD)])
         if len(columns):
             vectors_BD = np.asarray(stored_BD[columns], dtype=np.float32)
-            index.add_with_ids(prepared(vectors_BD, shards.space.similarity), columns + first)
+            index.add_with_ids(for_faiss(vectors_BD, shards.space.similarity), columns + first)
 
 
 def _write(index: Any, path: Path) -> None:

@@ -1,66 +1,59 @@
-"""Rewriting a library: many small segments into one, and rows that are no papers any more left out.
+"""Rewrite a library: merge small segments, and drop the rows of removed papers.
 
-New files stand beside the old ones until ``library.json`` names them, so a kill costs the work and
-nothing else.
+New files stay next to the old ones until ``library.json`` names them, so a kill costs only the
+work.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from scimult.library.manifest import INDEXES, PAPERS, write_manifest
-from scimult.library.segments import Segment, write_segment
+from scimult.library.segments import write_segment
 from scimult.library.state import State
 from scimult.library.writing import SEGMENT_ROWS, next_number, tidy
 from scimult.retrieval.shards import Shard, publish, shard_name, write_shard
 from scimult.types import IntArray
 
 MOST_SMALL = 32
-"""Segments of less than half the usual rows at the end of a library before they become one."""
+"""Most segments of less than half the usual rows at the end of a library before they are merged."""
 
 
 def compact(state: State, *, everything: bool = False) -> State:
-    """Rewrite what is worth it, and return the library as it is then; the caller holds its lock.
+    """Rewrite what is worth it and return the resulting state; the caller holds the lock.
 
-    Rows that are no papers any more are left out once they are more than half, or if
-    ``everything`` is asked for: rows then have other numbers, and approximate indexes are
-    dropped. While papers cannot be read, all stays as it is: their files may be restored.
+    Rows of removed papers are dropped once they are the majority, or with ``everything``: rows are
+    then renumbered, and approximate indexes dropped. While papers are unreadable nothing changes,
+    since their files may be restored.
     """
     if not np.array_equal(state.live_N, ~state.removed_N):
         return state
     rows, dead = state.manifest.rows, int(state.removed_N.sum())
-    # What is damaged now holds no paper.
+    # All live papers are readable, so damaged files hold only removed ones.
     if dead and (everything or 2 * dead > rows or state.damage()):
         return _rewritten(state, 0, state.live_rows())
-    small = _small_at_the_end(state.manifest.segments)
+    segments = state.manifest.segments
+    small = sum(1 for _ in takewhile(lambda part: part.rows < SEGMENT_ROWS // 2, segments[::-1]))
     if small > MOST_SMALL or (everything and small > 1):
-        count = len(state.manifest.segments) - small
+        count = len(segments) - small
         return _rewritten(state, count, np.arange(state.papers.starts[count], rows))
     return state
 
 
-def _small_at_the_end(segments: Sequence[Segment]) -> int:
-    count = 0
-    for part in reversed(segments):
-        if part.rows >= SEGMENT_ROWS // 2:
-            break
-        count += 1
-    return count
-
-
 def _rewritten(state: State, count: int, rows: IntArray) -> State:
-    """Keep the first segments as they are, and write ``rows`` behind them."""
+    """Keep the first ``count`` segments, and write ``rows`` after them."""
     manifest, number = state.manifest, next_number(state.manifest)
     segments = list(manifest.segments[:count])
     listed = {task: list(state.shards(task).shards) for task in manifest.sides}
     fresh: dict[str, list[Shard]] = {task: [] for task in manifest.sides}
     first = int(state.papers.starts[count])
-    for part in _parts(rows):
+    for start in range(0, len(rows), SEGMENT_ROWS):
+        part = rows[start : start + SEGMENT_ROWS]
         table = state.papers.table(part)
         numbers = pa.array(np.arange(first, first + len(part)))
         table = table.set_column(table.column_names.index("row"), "row", numbers)
@@ -74,8 +67,8 @@ def _rewritten(state: State, count: int, rows: IntArray) -> State:
     for task in manifest.sides:
         space = state.shards(task).space
         publish(state.space_folder(task), space, [*listed[task], *fresh[task]])
-    renumbered: dict[str, Any] = {"removed": "", "indexes": {}}
-    values = {} if len(rows) == manifest.rows - state.papers.starts[count] else renumbered
+    same_rows = len(rows) == manifest.rows - state.papers.starts[count]
+    values: dict[str, Any] = {} if same_rows else {"removed": "", "indexes": {}}
     write_manifest(state.folder, manifest.changed(segments=tuple(segments), **values))
     after = State(state.folder)
     for task in manifest.sides:
@@ -84,8 +77,3 @@ def _rewritten(state: State, count: int, rows: IntArray) -> State:
     if values:
         shutil.rmtree(state.folder / INDEXES, ignore_errors=True)
     return after
-
-
-def _parts(rows: IntArray) -> Iterator[IntArray]:
-    for start in range(0, len(rows), SEGMENT_ROWS):
-        yield rows[start : start + SEGMENT_ROWS]

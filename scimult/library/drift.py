@@ -1,10 +1,10 @@
-"""Drift adapters: queries of a new model among vectors of an old one.
+"""Drift adapters: search an old model's vectors with a new model's queries.
 
-A map is fitted to papers that both models encoded, from new vectors to old ones (Vejendla, 2025,
+A map from new vectors to old ones is fitted on papers that both models encoded (Vejendla, 2025,
 Drift-Adapter, arXiv:2509.23471). It is orthogonal (Procrustes; Schönemann, 1966), about the origin
-or about the two means, or ridge regression, whole or of low rank (Izenman, 1975), whichever finds
-most of what the new model would find on papers that were held out. About the means, a share of the
-old one is added back: the whole of it ranks papers that are near everything too high.
+or about the two means, or a ridge regression, full or of low rank (Izenman, 1975): whichever finds
+most of the new model's results on held-out papers. About the means, a share of the old mean is
+added back; all of it would rank papers that are near everything too high.
 
 Shape legend: N papers, M, D new and old width, K results.
 """
@@ -22,7 +22,7 @@ from scimult.retrieval.embeddings import unit_rows
 from scimult.types import FloatArray, Similarity
 
 LEAST = 50
-"""Papers that both models have to encode."""
+"""Fewest papers that both models must encode."""
 _K = 10
 _SHRINKAGE = (1e-3, 1e-1)
 _RANKS = (64, 128, 256)
@@ -41,10 +41,10 @@ class Adapter:
     matrix_MD, offset_D : array
         float32.
     recall : float
-        Share of the best 10 of the new model that are found with adapted vectors, on papers that
-        were held out, among all that both models encoded.
+        Share of the new model's best 10 that adapted vectors find, on held-out papers, among all
+        that both models encoded.
     on_sphere : bool
-        Whether vectors are scaled to length 1 first, as cosines do.
+        Whether vectors are first scaled to length 1, as for cosines.
     """
 
     kind: str
@@ -54,16 +54,16 @@ class Adapter:
     on_sphere: bool = False
 
     def __call__(self, vectors_NM: FloatArray) -> FloatArray:
-        """Return vectors of the new model as ones of the old, shape ``(N, D)``.
+        """Map vectors of the new model to those of the old, shape ``(N, D)``.
 
         Raises
         ------
         DataError
-            If the width is another.
+            If the width differs.
         """
         if vectors_NM.shape[1] != len(self.matrix_MD):
             problem = f"vectors of shape {vectors_NM.shape} for an adapter of {len(self.matrix_MD)}"
-            raise DataError(problem, fix="use the model that the adapter was fitted to")
+            raise DataError(problem, fix="use the model that the adapter was fitted for")
         if self.on_sphere:
             vectors_NM = unit_rows(vectors_NM)
         adapted: FloatArray = vectors_NM @ self.matrix_MD + self.offset_D
@@ -71,9 +71,9 @@ class Adapter:
 
 
 def fit_adapter(new_NM: FloatArray, old_ND: FloatArray, similarity: Similarity) -> Adapter:
-    """Return the best map of several kinds from new vectors of papers to old ones.
+    """Return the best of several kinds of maps from papers' new vectors to their old ones.
 
-    A fifth of the papers is held out to choose by.
+    A fifth of the papers is held out for the choice.
 
     Raises
     ------
@@ -81,7 +81,8 @@ def fit_adapter(new_NM: FloatArray, old_ND: FloatArray, similarity: Similarity) 
         If there are too few papers.
     """
     if len(new_NM) < LEAST:
-        raise DataError("too few papers to fit an adapter", value=len(new_NM), fix="take more")
+        fix = f"use at least {LEAST}"
+        raise DataError("too few papers to fit an adapter", value=len(new_NM), fix=fix)
     if similarity == "cosine":
         new_NM, old_ND = unit_rows(new_NM), unit_rows(old_ND)
     held = np.arange(len(new_NM)) % 5 == 0
@@ -99,7 +100,7 @@ def fit_adapter(new_NM: FloatArray, old_ND: FloatArray, similarity: Similarity) 
 
 
 def procrustes(new_NM: FloatArray, old_ND: FloatArray) -> Matrix:
-    """Return the matrix of orthonormal rows or columns that maps new vectors nearest to old."""
+    """Return the matrix of orthonormal rows or columns that maps new vectors closest to old."""
     product_MD = new_NM.astype(np.float64).T @ old_ND.astype(np.float64)
     left, _, right = np.linalg.svd(product_MD, full_matrices=False)
     rotation_MD: Matrix = left @ right
@@ -107,7 +108,7 @@ def procrustes(new_NM: FloatArray, old_ND: FloatArray) -> Matrix:
 
 
 def ridge(new_NM: FloatArray, old_ND: FloatArray, shrinkage: float) -> Matrix:
-    """Return the least-squares map; ``shrinkage`` times the mean square is added to the squares."""
+    """Return the least-squares map, with ``shrinkage`` times the mean square as the penalty."""
     x, y = new_NM.astype(np.float64), old_ND.astype(np.float64)
     gram_MM = x.T @ x
     gram_MM += shrinkage * np.trace(gram_MM) / len(gram_MM) * np.eye(len(gram_MM))
@@ -116,7 +117,7 @@ def ridge(new_NM: FloatArray, old_ND: FloatArray, shrinkage: float) -> Matrix:
 
 
 def of_rank(matrix_MD: Matrix, new_NM: FloatArray, rank: int) -> Matrix:
-    """Return the map of this rank that keeps most of what ``matrix_MD`` makes of the vectors."""
+    """Return the map of this rank closest to ``matrix_MD`` on the vectors."""
     _, _, right = np.linalg.svd(new_NM.astype(np.float64) @ matrix_MD, full_matrices=False)
     reduced_MD: Matrix = matrix_MD @ right[:rank].T @ right[:rank]
     return reduced_MD
@@ -125,7 +126,7 @@ def of_rank(matrix_MD: Matrix, new_NM: FloatArray, rank: int) -> Matrix:
 def best_rows(
     queries_QD: FloatArray, vectors_ND: FloatArray, similarity: Similarity, own_Q: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the best 10 rows of each query but its own, shape ``(Q, K)``; for small samples."""
+    """Return the best 10 rows of each query except its own, shape ``(Q, K)``; for small samples."""
     if similarity == "cosine":
         queries_QD, vectors_ND = unit_rows(queries_QD), unit_rows(vectors_ND)
     scores_QN = queries_QD @ vectors_ND.T
@@ -139,7 +140,7 @@ def best_rows(
 def _maps(
     new_NM: FloatArray, old_ND: FloatArray
 ) -> Iterator[tuple[str, Matrix, NDArray[np.float64]]]:
-    """Yield the kind, matrix and offset of one map after the other."""
+    """Yield the kind, matrix and offset of each map."""
     none_D = np.zeros(old_ND.shape[1])
     yield "procrustes", procrustes(new_NM, old_ND), none_D
     new_M, old_D = (x.mean(axis=0, dtype=np.float64) for x in (new_NM, old_ND))

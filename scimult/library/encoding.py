@@ -1,4 +1,4 @@
-"""Encoding for a library: which model, for which tasks, papers for all of them in one pass.
+"""Encoding for a library: its model and tasks, and papers for all tasks in one pass.
 
 Shape legend: N texts, D width.
 """
@@ -28,14 +28,14 @@ SETTINGS = ("pooling", "similarity", "normalise", "dims")
 
 
 def sides_of(model: SciMult, tasks: Iterable[str] = ()) -> dict[str, Role]:
-    """Return the tasks that papers are encoded for, and their side in each; default: all.
+    """Return the tasks to encode papers for, with the papers' side in each; default: all.
 
     Raises
     ------
     ConfigError
         If a task has no papers.
     UnknownNameError
-        If the model does not know it.
+        If the model does not know a task.
     """
     possible = model.paper_sides("candidate")
     names = list(tasks) or list(possible)
@@ -46,19 +46,19 @@ def sides_of(model: SciMult, tasks: Iterable[str] = ()) -> dict[str, Role]:
 
 
 def shared_sides(model: SciMult, sides: Mapping[str, Role]) -> tuple[str, ...]:
-    """Return the tasks of which a stored paper can be the query as it is."""
+    """Return the tasks for which a paper's stored vector is also its query vector."""
     return tuple(task for task in sides if sides_are_one(model, task))
 
 
 def spaces_of(
     model: SciMult | QueryEncoder, sides: Mapping[str, Role], precision: Precision
 ) -> dict[str, Space]:
-    """Return the space of each task."""
+    """Return the space of papers for each task."""
     return {task: space_of(model, task, role, precision) for task, role in sides.items()}
 
 
 def folder_of(spaces: Mapping[str, Space]) -> str:
-    """Return the name of the folder of spaces: a fingerprint of all that made them."""
+    """Return the folder name for spaces: a fingerprint of their origin."""
     text = json.dumps(sorted(space.fingerprint for space in spaces.values()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -73,10 +73,10 @@ def encode_papers(
 
 
 def reference_to(model: SciMult, path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what opens the model again; a name on the hub stays one."""
+    """Return the reference that reopens the model; a hub name stays a name."""
     path = path.resolve() if path.exists() else path
-    given = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
-    return {"path": str(path), "name": model.name, "dtype": model.dtype, "settings": given}
+    overrides = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
+    return {"path": str(path), "name": model.name, "dtype": model.dtype, "settings": overrides}
 
 
 def open_model(
@@ -85,19 +85,18 @@ def open_model(
     device: str | None = None,
     tokenizer: Path | None = None,
 ) -> SciMult:
-    """Open the model of a library, from ``path`` if it lies elsewhere by now.
+    """Open a library's model, from ``path`` if it has moved.
 
     Raises
     ------
     DataError
-        If it is not where it was.
+        If the model is missing.
     """
-    where = Path(path or reference["path"])
-    if path is None and where.is_absolute() and not where.exists():
+    location = Path(path or reference["path"])
+    if path is None and location.is_absolute() and not location.exists():
         fix = "name its folder with --model (in Python: Library.open(..., model=...))"
-        raise DataError("the library's model is not here any more", path=where, fix=fix)
-    dtype, settings = reference["dtype"], reference["settings"]
-    return open_other(where, device, dtype, settings, tokenizer)
+        raise DataError("the library's model is missing", path=location, fix=fix)
+    return open_other(location, device, reference["dtype"], reference["settings"], tokenizer)
 
 
 def open_other(
@@ -107,7 +106,7 @@ def open_other(
     settings: Mapping[str, Any] | None,
     tokenizer: Path | None = None,
 ) -> SciMult:
-    """Open any model, as `SciMult.from_pretrained` does, which loads torch."""
+    """Open any model with `SciMult.from_pretrained`, importing torch."""
     from scimult.inference import SciMult
 
     return SciMult.from_pretrained(
@@ -123,27 +122,14 @@ def create_library(
     tasks: Sequence[str],
     precision: Precision,
 ) -> None:
-    """Write an empty library, atomically.
-
-    Parameters
-    ----------
-    folder : Path
-        Where; new or empty.
-    model : SciMult
-        What papers will be encoded with.
-    path, settings
-        What opens it again.
-    tasks : sequence of str
-        What papers are encoded for; empty for all that have papers.
-    precision : {"float32", "float16"}
-        Type of the vectors on disk.
+    """Write an empty library, atomically; ``path`` and ``settings`` will reopen the model.
 
     Raises
     ------
     StorageError
-        If something is there.
+        If the folder is not empty.
     ConfigError, UnknownNameError
-        If a task is not the model's or has no papers.
+        If the model does not have a task, or the task has no papers.
     """
     sides = sides_of(model, tasks)
     spaces = spaces_of(model, sides, precision)

@@ -1,10 +1,9 @@
 """Exact search over memory-mapped shards, among any rows, for the best or for all above a score.
 
-A first pass takes float32 products and keeps all that their rounding leaves possible; these are
-scored in float64 from the stored vectors. So what comes out depends on neither the cut into
-shards nor the size of blocks, and a library that was kept up to date finds what one made anew
-finds. Nor does it depend on who multiplies: one query is searched without torch, whose import
-takes longer than the search.
+A first pass takes float32 products and keeps every row that their rounding cannot rule out; these
+are scored in float64 from the stored vectors. Results therefore depend neither on how rows are
+split into shards and blocks, so an updated library finds what a new one would, nor on what
+multiplies: a single query is searched without torch, whose import takes longer than the search.
 
 Larger is closer: the dot product, the cosine (0 with a zero vector), or minus the distance.
 
@@ -40,11 +39,11 @@ class ExactSearch:
     Parameters
     ----------
     shards : Shards
-        The vectors; rows of damaged shards are passed over.
+        The vectors; rows of damaged shards are skipped.
     longest : float
-        No vector is longer; what rounding can cost depends on it. With cosine it is not read.
+        Upper bound on the vectors' lengths, which bounds rounding errors; ignored for cosine.
     ids_of : callable
-        Returns the ids of rows; asked for rows of equal scores only.
+        Returns the ids of rows; called only for rows of equal scores.
     """
 
     def __init__(self, shards: Shards, longest: float, ids_of: IdsOf) -> None:
@@ -53,16 +52,16 @@ class ExactSearch:
         self._longest = 1.0 if self._similarity == "cosine" else longest
 
     def best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[RowScores]:
-        """Return the best ``k`` rows of every query among the allowed ones.
+        """Return the best ``k`` allowed rows of every query.
 
         Raises
         ------
         DataError
-            If the width is another, a number is not finite or ``k`` is negative.
+            If the width differs, a number is not finite or ``k`` is negative.
         """
         queries_QD = self.checked(queries_QD)
         if k < 0:
-            fix = "ask for 0 results or more"
+            fix = "request 0 or more results"
             raise DataError("length of a list is negative", value=k, fix=fix)
         if len(queries_QD) == 1 and k:
             return [self.ranked(queries_QD[0], self._nearest(queries_QD, k, allowed_N), k)]
@@ -78,7 +77,7 @@ class ExactSearch:
         Raises
         ------
         DataError
-            If the width is another or a number is not finite.
+            If the width differs or a number is not finite.
         """
         queries_QD = self.checked(queries_QD)
         cutoff_Q = self._first_pass_score(queries_QD, least) - self._slack(queries_QD)
@@ -95,26 +94,26 @@ class ExactSearch:
         return hits
 
     def ranked(self, query_D: FloatArray, rows_P: IntArray, k: int | None = None) -> RowScores:
-        """Return listed rows, or the best ``k`` of them, with their scores, best first."""
+        """Score listed rows and return all, or the best ``k``, best first."""
         return ranked(rows_P, self.scores(query_D, rows_P), self._ids_of, k)
 
     def scores(self, query_D: FloatArray, rows_P: IntArray) -> FloatArray:
-        """Return the scores of listed rows: float64 from the stored vectors, then rounded."""
+        """Return the scores of listed rows, computed in float64 from the stored vectors."""
         return self.scores_of(query_D[None], np.zeros(len(rows_P), dtype=np.int64), rows_P)
 
     def scores_of(self, queries_QD: FloatArray, query_P: IntArray, rows_P: IntArray) -> FloatArray:
-        """Return the scores of listed queries and rows: float64, then rounded; shape ``(P,)``."""
+        """Return float64 scores of listed queries and rows, rounded to float32, shape ``(P,)``."""
         scores_P = np.empty(len(rows_P), dtype=np.float32)
         for start in range(0, len(rows_P), _PAIRS):
             part = slice(start, start + _PAIRS)
             vectors_PD = self._shards.rows(rows_P[part]).astype(np.float64)
-            asked_PD = queries_QD[query_P[part]].astype(np.float64)
+            wanted_PD = queries_QD[query_P[part]].astype(np.float64)
             if self._similarity == "l2":
-                scores_P[part] = 0.0 - np.sqrt(((vectors_PD - asked_PD) ** 2).sum(axis=1))
+                scores_P[part] = 0.0 - np.sqrt(((vectors_PD - wanted_PD) ** 2).sum(axis=1))
                 continue
-            dots_P = (vectors_PD * asked_PD).sum(axis=1)
+            dots_P = (vectors_PD * wanted_PD).sum(axis=1)
             if self._similarity == "cosine":
-                squares_P = (vectors_PD**2).sum(axis=1) * (asked_PD**2).sum(axis=1)
+                squares_P = (vectors_PD**2).sum(axis=1) * (wanted_PD**2).sum(axis=1)
                 lengths_P = np.sqrt(squares_P)
                 dots_P = np.divide(
                     dots_P, lengths_P, out=np.zeros_like(dots_P), where=lengths_P > 0
@@ -128,27 +127,27 @@ class ExactSearch:
         Raises
         ------
         DataError
-            If the width is another, or a number is not finite.
+            If the width differs, or a number is not finite.
         """
         width = self._shards.space.width
         vectors_QD: FloatArray = np.ascontiguousarray(queries_QD, dtype=np.float32)
         if vectors_QD.ndim != 2 or vectors_QD.shape[1] != width:
-            fix = "make it with the model that made the library"
+            fix = "encode it with the library's model"
             problem = f"vectors of shape {vectors_QD.shape} for a library of width {width}"
             raise DataError(problem, path=self._shards.path, fix=fix)
         if not np.isfinite(vectors_QD).all():
-            fix = "check the model that made it"
-            raise DataError("a vector to search with is not finite", fix=fix)
+            fix = "check the model that encoded it"
+            raise DataError("query vector is not finite", fix=fix)
         return vectors_QD
 
     def _nearest(self, query_1D: FloatArray, k: int, allowed_N: BoolArray) -> IntArray:
-        """Return rows among which are the best ``k`` of one query, in no order."""
+        """Return rows that include the best ``k`` of one query, unordered."""
         slack = 2 * self._slack(query_1D)[0]
         rows_P, scores_P = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
         least = np.float32(-np.inf)
         for rows_B, scores_B1 in self._scores(query_1D, allowed_N):
             scores_B = scores_B1[:, 0]
-            # NaN, of damaged vectors, stays and is refused as a score.
+            # NaN, from damaged vectors, is kept and refused as a score below.
             near = np.flatnonzero(~(scores_B < least))
             rows_P = np.concatenate([rows_P, rows_B[near]])
             scores_P = np.concatenate([scores_P, scores_B[near]])
@@ -157,7 +156,7 @@ class ExactSearch:
                 kept_P = ~(scores_P < least)
                 rows_P, scores_P = rows_P[kept_P], scores_P[kept_P]
         if not np.isfinite(scores_P).all():
-            fix = "scimult library check names damaged files"
+            fix = "run scimult library check, which names damaged files"
             raise DataError("a score is not finite", path=self._shards.path, fix=fix)
         return rows_P
 
@@ -181,7 +180,7 @@ class ExactSearch:
     def _scores(
         self, queries_QD: FloatArray, allowed_N: BoolArray
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Yield allowed rows and their first-pass scores, shape ``(B, Q)``, block by block."""
+        """Yield allowed rows and their first-pass scores, shape ``(B, Q)``, by block."""
         if self._similarity == "cosine":
             queries_QD = unit_rows(queries_QD)
         for first, stored_BD in self._shards.blocks(_BLOCK):
@@ -200,14 +199,14 @@ class ExactSearch:
             yield columns + first, scores_BQ
 
     def _slack(self, queries_QD: FloatArray) -> FloatArray:
-        """Bound what rounding takes from or adds to a first-pass score, shape ``(Q,)``."""
+        """Bound the rounding error of a first-pass score, shape ``(Q,)``."""
         lengths_Q = np.linalg.norm(queries_QD.astype(np.float64), axis=1)
         if self._similarity == "cosine":
             lengths_Q = np.ones_like(lengths_Q)
         longest = self._longest
         sizes_Q = longest * lengths_Q + (longest**2 if self._similarity == "l2" else 0.0)
         if self._similarity == "l2":
-            # Scores of the last step are rounded distances: those of equal ones differ before.
+            # Final scores are rounded distances; equal ones may differ in the first pass.
             sizes_Q = sizes_Q + (longest + lengths_Q) ** 2
         slack_Q = 8 * (self._shards.space.width + 8) * _UNIT_ROUNDOFF * sizes_Q
         bound_Q: FloatArray = (slack_Q + 2.0**-120).astype(np.float32)
@@ -224,26 +223,23 @@ class ExactSearch:
 
 def _products(x_BD: FloatArray, queries_QD: FloatArray) -> FloatArray:
     """Return the products of rows and queries, shape ``(B, Q)``."""
-    products_BQ: FloatArray
     if len(queries_QD) == 1:
-        products_BQ = x_BD @ queries_QD.T
-        return products_BQ
+        single_B1: FloatArray = x_BD @ queries_QD.T
+        return single_B1
     import torch
 
     from scimult.products import products
 
-    # A copy of what is mapped: torch warns of memory that it may not write.
-    tensor_BQ = products(
-        torch.from_numpy(np.require(x_BD, None, ["W"])), torch.from_numpy(queries_QD)
-    )
-    products_BQ = tensor_BQ.numpy()
+    # Copies mapped memory: torch warns about memory it may not write.
+    copied_BD = torch.from_numpy(np.require(x_BD, None, ["W"]))
+    products_BQ: FloatArray = products(copied_BD, torch.from_numpy(queries_QD)).numpy()
     return products_BQ
 
 
 def ranked(
     rows_P: IntArray, scores_P: FloatArray, ids_of: IdsOf, k: int | None = None
 ) -> RowScores:
-    """Return rows by descending score, equal ones by descending id; all, or the best ``k``."""
+    """Sort rows by descending score, equal ones by descending id; return all, or ``k``."""
     if k is not None and k < len(rows_P):
         least = np.partition(scores_P, len(rows_P) - k)[len(rows_P) - k] if k else np.inf
         rows_P, scores_P = rows_P[scores_P >= least], scores_P[scores_P >= least]

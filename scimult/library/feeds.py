@@ -1,4 +1,4 @@
-"""A library's papers and vectors for data bases of vectors: files that they load, or a client.
+"""Export a library's papers and vectors to vector data bases: as files to load, or by client.
 
 Shape legend: N papers, D width.
 """
@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,15 @@ from scimult.files import FolderKind, atomic_folder, write_json, write_text
 from scimult.library.filters import Where, quoted
 from scimult.library.state import State
 from scimult.retrieval.shards import Space
-from scimult.types import FloatArray
+from scimult.types import FloatArray, IntArray
 
 ROWS = 5000
-"""Papers of a batch, and of a file."""
+"""Papers per batch, and per file."""
 
 
 @dataclass(frozen=True)
 class Feed:
-    """What is fed: the papers of a filter with the vectors of a task.
+    """The papers to export, with the vectors of one task.
 
     Raises
     ------
@@ -46,24 +47,28 @@ class Feed:
 
     @property
     def space(self) -> Space:
-        """What made the vectors."""
+        """Origin of the vectors."""
         return self.state.shards(self.task).space
 
     @property
     def types(self) -> dict[str, str]:
-        """Types of the columns besides id, title and abstract."""
+        """Types of the columns other than id, title and abstract."""
         return dict(self.state.manifest.columns)
+
+    @cached_property
+    def rows(self) -> IntArray:
+        """Rows of the papers."""
+        return self.state.live_rows(where=self.where)
 
     def batches(self) -> Iterator[tuple[pa.Table, FloatArray]]:
         """Yield a table of id, title, abstract and columns, and vectors of shape ``(N, D)``."""
-        rows = self.state.live_rows(where=self.where)
         names = ["id", "title", "abstract", *self.types]
-        for start in range(0, len(rows), ROWS):
-            part = rows[start : start + ROWS]
+        for start in range(0, len(self.rows), ROWS):
+            part = self.rows[start : start + ROWS]
             yield self.state.papers.table(part, names), self.state.shards(self.task).rows(part)
 
     def records(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield papers as mappings, without what is absent, with their ``vector``."""
+        """Yield papers as mappings of present values, with their ``vector``."""
         for table, vectors_ND in self.batches():
             yield [
                 {**{name: value for name, value in row.items() if value is not None}, "vector": x}
@@ -84,39 +89,39 @@ _KIND = FolderKind("a feed of a library", lambda folder: (folder / "feed.json").
 
 
 def feed_files(feed: Feed, target: str, folder: Path, name: str = "papers") -> int:
-    """Write files that a data base loads, into a new folder; return the number of papers.
+    """Write files for a data base to load into a new folder; return the number of papers.
 
     Parameters
     ----------
     feed : Feed
-        What is fed.
+        The papers.
     target : {"milvus", "opensearch", "pgvector"}
         The data base.
     folder : Path
-        Where; an earlier feed is replaced.
+        Receives the files; replaces an earlier feed.
     name : str
-        Of the collection, index or table there.
+        Of the collection, index or table.
 
     Raises
     ------
     UnknownNameError, ConfigError
-        If the target, or the name, is none.
+        If the target or the name is not valid.
     StorageError
-        If something else is in the folder.
+        If the folder holds something else.
     """
     write = FILES[one_of("target", target, FILES)]
     if not name.isidentifier():
         fix = "use letters, digits and underscores"
-        raise ConfigError("no name of a collection", value=name, fix=fix)
+        raise ConfigError("not a valid collection name", value=name, fix=fix)
     with atomic_folder(folder, _KIND) as temporary:
-        count = write(feed, temporary, name)
-        facts = {"target": target, "task": feed.task, "papers": count, "name": name}
+        write(feed, temporary, name)
+        facts = {"target": target, "task": feed.task, "papers": len(feed.rows), "name": name}
         space = {"width": feed.space.width, "similarity": feed.space.similarity}
         write_json(temporary / "feed.json", {**facts, **space, "made_by": feed.space.made_by})
-    return count
+    return len(feed.rows)
 
 
-def _opensearch(feed: Feed, folder: Path, name: str) -> int:
+def _opensearch(feed: Feed, folder: Path, name: str) -> None:
     similarity = _SPACES["opensearch"][feed.space.similarity]
     method = {"name": "hnsw", "engine": "faiss", "space_type": similarity}
     kinds = {column: _OPENSEARCH.get(kind, "keyword") for column, kind in feed.types.items()}
@@ -129,31 +134,30 @@ def _opensearch(feed: Feed, folder: Path, name: str) -> int:
     }
     body = {"settings": {"index.knn": True}, "mappings": {"properties": properties}}
     write_json(folder / "index.json", body)
-    count = 0
     for number, records in enumerate(feed.records()):
         with (folder / f"part-{number:05d}.ndjson").open("w", encoding="utf-8") as file:
             for record in records:
                 action = {"index": {"_index": name, "_id": record["id"]}}
                 for line in (action, record):
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        count += len(records)
-    return count
 
 
-def _pgvector(feed: Feed, folder: Path, name: str) -> int:
-    columns = {column: _postgres_type(kind) for column, kind in feed.types.items()}
+def _pgvector(feed: Feed, folder: Path, name: str) -> None:
+    columns = {
+        column: "text[]" if kind.endswith("[]") else _POSTGRES.get(kind, "text")
+        for column, kind in feed.types.items()
+    }
     typed = {"id": "text PRIMARY KEY", "title": "text", "abstract": "text", **columns}
     typed["vector"] = f"vector({feed.space.width})"
     defined = ",\n".join(f"  {quoted(column)} {kind}" for column, kind in typed.items())
     operators = _SPACES["pgvector"][feed.space.similarity]
-    parts, count = [], 0
+    parts = []
     for number, records in enumerate(feed.records()):
         parts.append(f"part-{number:05d}.csv")
         with (folder / parts[-1]).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             for record in records:
                 writer.writerow([_cell(record.get(column)) for column in typed])
-        count += len(records)
     listed = ", ".join(quoted(column) for column in typed)
     copies = [f"\\copy {name} ({listed}) FROM '{part}' WITH (FORMAT csv)" for part in parts]
     sql = [
@@ -163,10 +167,9 @@ def _pgvector(feed: Feed, folder: Path, name: str) -> int:
         f"CREATE INDEX ON {name} USING hnsw (vector {operators});",
     ]
     write_text(folder / "load.sql", "\n".join(sql) + "\n")
-    return count
 
 
-def _milvus(feed: Feed, folder: Path, name: str) -> int:
+def _milvus(feed: Feed, folder: Path, name: str) -> None:
     fields = [
         {"name": "id", "type": "VARCHAR", "primary": True},
         *({"name": column, "type": "VARCHAR"} for column in ("title", "abstract")),
@@ -175,17 +178,14 @@ def _milvus(feed: Feed, folder: Path, name: str) -> int:
     ]
     metric = _SPACES["milvus"][feed.space.similarity]
     write_json(folder / "collection.json", {"name": name, "metric": metric, "fields": fields})
-    count = 0
     for number, (table, vectors_ND) in enumerate(feed.batches()):
         flat = pa.array(vectors_ND.reshape(-1))
         offsets = pa.array(range(0, len(flat) + 1, feed.space.width), pa.int32())
         lists = pa.ListArray.from_arrays(offsets, flat)
         pq.write_table(table.append_column("vector", lists), folder / f"part-{number:05d}.parquet")
-        count += len(table)
-    return count
 
 
-FILES: dict[str, Callable[[Feed, Path, str], int]] = {
+FILES: dict[str, Callable[[Feed, Path, str], None]] = {
     "milvus": _milvus,
     "opensearch": _opensearch,
     "pgvector": _pgvector,
@@ -193,15 +193,15 @@ FILES: dict[str, Callable[[Feed, Path, str], int]] = {
 
 
 def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
-    """Fill a collection of Qdrant by its client; return the number of papers.
+    """Fill a Qdrant collection through its client; return the number of papers.
 
-    A point's id is a UUID of the paper's id, which stands in the payload beside the text and the
-    columns. Given again, points are replaced.
+    A point's id is a UUID derived from the paper's id, which is in the payload with the text and
+    the columns. Repeating the call replaces points.
 
     Parameters
     ----------
     feed : Feed
-        What is fed.
+        The papers.
     where : str
         URL of a server, or a folder for Qdrant's local mode.
     name : str
@@ -215,7 +215,7 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
     try:
         from qdrant_client import QdrantClient, models
     except ImportError as error:
-        raise ConfigError("Qdrant's client is missing", fix="pip install qdrant-client") from error
+        raise ConfigError("qdrant-client is missing", fix="pip install qdrant-client") from error
     remote = where.startswith(("http://", "https://"))
     client = QdrantClient(url=where) if remote else QdrantClient(path=where)
     distance = models.Distance(_SPACES["qdrant"][feed.space.similarity])
@@ -228,7 +228,6 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
         if known != (wanted.size, wanted.distance):
             fix = "name another collection, or delete this one"
             raise ConfigError("collection holds other vectors", value=name, fix=fix)
-        count = 0
         for records in feed.records():
             points = [
                 models.PointStruct(
@@ -239,18 +238,13 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
                 for record in records
             ]
             client.upsert(name, points)
-            count += len(points)
     finally:
         client.close()
-    return count
-
-
-def _postgres_type(kind: str) -> str:
-    return "text[]" if kind.endswith("[]") else _POSTGRES.get(kind, "text")
+    return len(feed.rows)
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as COPY reads it from CSV: lists as arrays, vectors in brackets."""
+    """Format a value for COPY from CSV: lists as arrays, vectors in brackets."""
     if isinstance(value, list) and value and isinstance(value[0], float):
         return json.dumps(value)
     if isinstance(value, list):

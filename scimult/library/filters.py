@@ -1,7 +1,7 @@
 """Filters on a library's columns, as SQL or by name and value.
 
-``{"year": (2019, None), "venue": ["ACL", "EMNLP"], "labels": "cs.CL"}`` is: from 2019 on, in one of
-two venues, with a label among its labels. Values go to the data base beside the SQL, never in it.
+``{"year": (2019, None), "venue": ["ACL", "EMNLP"], "labels": "cs.CL"}`` means: from 2019 on, in one
+of two venues, with this among its labels. Values are passed as SQL parameters, never as SQL.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ Where = str | Mapping[str, Any]
 
 
 def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
-    """Return a condition in SQL and the values that stand in it.
+    """Return a condition in SQL and its parameters.
 
     Parameters
     ----------
     where : str or mapping
         A condition in SQL on the columns, or by column: a value, None (absent), a list (any of
-        these) or a pair (from, to), both included, None for open. In a column of lists a value is
-        one of the list.
+        these) or an inclusive pair (from, to), None for open. On a column of lists a value
+        matches any of its items.
     types : mapping of str to str
         The type of each column.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        If a column is not known, or a value of no use.
+        If a column is unknown or a value unusable.
     """
     if isinstance(where, str):
         if not where.strip():
@@ -51,22 +51,24 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
     if isinstance(wanted, tuple):
         if len(wanted) != 2 or many:
             fix = "pass (from, to) on a column of single values, None where it is open"
-            raise ConfigError(f"no range of {column}", value=wanted, fix=fix)
+            raise ConfigError(f"{column} does not take a range", value=wanted, fix=fix)
         bounds = [
             (sign, end) for sign, end in zip((">=", "<="), wanted, strict=True) if end is not None
         ]
         terms = [f"{column} {sign} ?" for sign, _ in bounds] or [f"{column} IS NOT NULL"]
         return f"({' AND '.join(terms)})", [end for _, end in bounds]
     if isinstance(wanted, (list, set, frozenset)):
-        values = list(wanted)
-        if not values:
-            return "FALSE", []
-        if many:
-            return f"list_has_any({column}, ?)", [[str(value) for value in values]]
-        return f"{column} IN ({', '.join('?' * len(values))})", values
+        values = [value for value in wanted if value is not None]
+        terms = [f"{column} IS NULL"] if len(values) < len(wanted) else []
+        if values and many:
+            terms.append(f"list_has_any({column}, ?)")
+            values = [[str(value) for value in values]]
+        elif values:
+            terms.append(f"{column} IN ({', '.join('?' * len(values))})")
+        return f"({' OR '.join(terms) or 'FALSE'})", values
     return (f"list_contains({column}, ?)" if many else f"{column} = ?"), [wanted]
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column as SQL has it."""
+    """Quote a column's name for SQL."""
     return '"' + name.replace('"', '""') + '"'

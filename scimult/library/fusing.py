@@ -1,4 +1,4 @@
-"""Several lists of papers into one, and a cross-encoder on top.
+"""Fuse lists of papers, and rerank with a cross-encoder.
 
 Shape legend: K results of a list, U papers of any list.
 """
@@ -18,22 +18,18 @@ from scimult.types import Text
 
 
 def fused(vectors: RowScores, words: RowScores, share: Share, ids_of: IdsOf) -> RowScores:
-    """Return the papers of two lists by the weighted sum of their points.
+    """Rank the papers of two lists by the weighted sum of their points.
 
-    Parameters
-    ----------
-    vectors, words : RowScores
-        The lists.
-    share : float or "rank"
-        Weight of ``words`` among scores that are scaled from 0 to 1 in each list; or sums of
-        reciprocal ranks (Cormack et al., 2009).
-    ids_of : callable
-        Ids of rows.
+    ``share`` weighs ``words`` when each list's scores are scaled to 0 to 1; "rank" adds reciprocal
+    ranks (Cormack et al., 2009).
     """
     rows_U = np.union1d(vectors[0], words[0])
     if not len(rows_U):
         return vectors
-    rankings = [_ranking(hits, rows_U) for hits in (vectors, words)]
+    rankings = [
+        Ranking(np.searchsorted(rows_U, rows)[None], scores[None])
+        for rows, scores in (vectors, words)
+    ]
     place_U = places_of(id_order(ids_of(rows_U)))
     if share == "rank":
         points, weights = [reciprocal_ranks(one) for one in rankings], [1.0, 1.0]
@@ -46,7 +42,7 @@ def fused(vectors: RowScores, words: RowScores, share: Share, ids_of: IdsOf) -> 
 def reranked(
     hits: RowScores, query: str, texts: Sequence[Text], model: str, device: str, ids_of: IdsOf
 ) -> RowScores:
-    """Return listed papers by the scores of a cross-encoder.
+    """Rank listed papers by the scores of a cross-encoder.
 
     Raises
     ------
@@ -57,7 +53,3 @@ def reranked(
         return hits
     scores = load_cross_encoder(model, device)([(query, text.joined) for text in texts])
     return ranked(hits[0], scores, ids_of)
-
-
-def _ranking(hits: RowScores, rows_U: np.ndarray) -> Ranking:
-    return Ranking(np.searchsorted(rows_U, hits[0])[None], hits[1][None])

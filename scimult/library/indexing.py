@@ -1,4 +1,4 @@
-"""Making a library's approximate indexes, tuning them on its own queries, keeping them up."""
+"""Make a library's approximate indexes, tune them on its own queries, keep them up to date."""
 
 from __future__ import annotations
 
@@ -26,37 +26,38 @@ if TYPE_CHECKING:
     from scimult.inference.bulk import Part
 
 LEAST = 1000
-"""Papers below which an index has nothing to gain."""
+"""Papers below which an index gains nothing."""
 _QUERIES = 256
-# Papers outside an index, as a share of those in it, that are searched beside it until then.
+# An index is extended once newer papers, which are searched exactly, exceed this share of its own.
 _LATE = 0.05
 
 
 def make_index(
     folder: Path, model: SciMult, task: str, kind: Kind, target: float, part: Part | None = None
 ) -> IndexFacts | list[int]:
-    """Make and tune the index of a task, and make it the library's.
+    """Build and tune a task's index, and add it to the library.
 
-    The queries it is tuned on are what the task looks for papers with: titles, or whole papers,
-    of a sample of the library; a paper is left out of what its own query should find.
+    It is tuned on the queries that the task takes: titles, or whole papers, of a sample of the
+    library. Sampled papers are excluded from the results.
 
     Returns
     -------
     IndexFacts or list of int
-        Of one part among several, the numbers of those that are not there yet.
+        For one part among several, the numbers of the missing parts.
 
     Raises
     ------
     ConfigError
-        If there are too few papers, or the target is no share, or the kind has no parts.
+        If there are too few papers, the target is not between 0 and 1, or the kind cannot be
+        built in parts.
     StorageError
         If another process writes the library.
     """
     if not 0 < target < 1:
-        raise ConfigError("no share of the best", value=target, fix="ask for one such as 0.95")
+        raise ConfigError("not a valid target recall", value=target, fix="use one such as 0.95")
     state = State(folder)
     if len(state.live_rows()) < LEAST:
-        fix = f"search exactly, or add papers: {LEAST:,} at least"
+        fix = f"search exactly, or add papers: at least {LEAST:,}"
         raise ConfigError("too few papers for an index", value=len(state.live_rows()), fix=fix)
     if part is None or part.count == 1:
         with only_writer(folder):
@@ -64,34 +65,34 @@ def make_index(
             path = _path(state, task)
             facts = build(path, kind, state.shards(task), state.live_N)
             return _tuned(state, path, facts, model, task, target)
-    # Parts that were filled from other papers meet in another folder.
+    # Parts filled from different papers belong in different folders.
     content = f"{state.manifest.content}-{state.manifest.rows}"
     meeting = folder / INDEXES / f"{task}.{kind}.{content}.{part.count}"
-    for left in folder.glob(f"{INDEXES}/{task}.*.*.*"):
-        if content not in left.name:
-            shutil.rmtree(left, ignore_errors=True)
+    for stale in folder.glob(f"{INDEXES}/{task}.*.*.*"):
+        if content not in stale.name:
+            shutil.rmtree(stale, ignore_errors=True)
     parts = Parts(meeting, kind, state.shards(task), state.live_N, part.count)
     if not parts.fill(part):
         return parts.missing()
     with only_writer(folder):
-        now = State(folder).manifest
-        if (now.content, now.rows) != (state.manifest.content, state.manifest.rows):
+        current = State(folder).manifest
+        if (current.content, current.rows) != (state.manifest.content, state.manifest.rows):
             parts.remove()
-            fix = "give every part again"
-            raise StorageError("the library changed while its index was made", path=folder, fix=fix)
+            fix = "run every part again"
+            raise StorageError("library changed while its index was built", path=folder, fix=fix)
         state = State(folder)
         if parts.missing():
-            # Another process saw all parts as well, and has merged them.
+            # Another process saw all parts too, and has merged them.
             return IndexFacts(**state.manifest.indexes[task])
         path = _path(state, task)
         return _tuned(state, path, parts.merge(path), model, task, target)
 
 
 def keep_up(state: State, before: Mapping[str, Mapping[str, Any]]) -> None:
-    """Bring indexes up to today's papers, with the settings they have; the caller holds the lock.
+    """Bring indexes up to date with their present settings; the caller holds the lock.
 
-    Papers that came later are added once they are more than a share of those in it; an index whose
-    rows have other numbers now is made again.
+    Newer papers are added once they exceed a share of those in the index; an index whose rows
+    were renumbered is rebuilt.
     """
     indexes = dict(state.manifest.indexes)
     for task, known in before.items():
@@ -108,9 +109,10 @@ def keep_up(state: State, before: Mapping[str, Mapping[str, Any]]) -> None:
         if len(state.live_rows()) < LEAST:
             indexes.pop(task, None)
             continue
-        note(f"{task}: the index is made again, for it is damaged or rows have other numbers now")
-        made = build(path, facts.kind, shards, state.live_N)
-        indexes[task] = asdict(replace(facts, file=made.file, rows=made.rows, papers=made.papers))
+        note(f"{task}: rebuilding the index, which is damaged or has outdated row numbers")
+        fresh = build(path, facts.kind, shards, state.live_N)
+        facts = replace(facts, file=fresh.file, rows=fresh.rows, papers=fresh.papers)
+        indexes[task] = asdict(facts)
     _publish(state, indexes)
 
 
@@ -134,7 +136,7 @@ def _tuned(
 
 
 def _publish(state: State, indexes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make these the library's indexes, and remove the files of others."""
+    """Store the library's indexes, and remove the files of others."""
     before = state.manifest.indexes
     if dict(before) == dict(indexes):
         return
@@ -145,7 +147,7 @@ def _publish(state: State, indexes: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def queries_of(state: State, model: SciMult, task: str, rows: IntArray) -> FloatArray:
-    """Return papers as a task's queries: their titles where it looks with words."""
+    """Encode papers as a task's queries: by title if the task's queries are words."""
     texts = state.papers.texts_of(rows)
     if model.kind(task, "query") == "paper":
         return model.encode(texts, task=task, role="query")

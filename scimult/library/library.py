@@ -1,4 +1,4 @@
-"""The class ``Library``: papers that were encoded once, kept fresh, and searched."""
+"""The class ``Library``: papers that are encoded once, kept up to date, and searched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scimult.files import only_writer
 from scimult.library.approximate import IndexFacts, Kind
 from scimult.library.compaction import compact
 from scimult.library.drift import Adapter
-from scimult.library.encoded import EncodedBefore
+from scimult.library.encoded import PrecomputedVectors
 from scimult.library.encoding import create_library, open_other
 from scimult.library.feeds import Feed
 from scimult.library.filters import Where
@@ -45,19 +45,19 @@ class Library:
     path : path
         The folder; :meth:`create` makes one.
     model : path or SciMult, optional
-        The model, if it does not lie where it lay when the library was made.
+        The model, if it has moved since the library was created.
     device : str, optional
-        Where texts are encoded.
+        Where to encode texts.
     light : bool
-        Encode queries without torch, in float32, where `scimult.models.one_text` covers the model:
-        for a process that answers one question and ends.
+        Encode queries without torch, in float32, if `scimult.models.one_text` covers the model:
+        for a process that answers a single question.
 
     Attributes
     ----------
     state : State
         The library as this object last saw it.
 
-    Raises a ``DataError`` if the folder is no library.
+    Raises a ``DataError`` if the folder is not a library.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Library:
 
     @classmethod
     def open(cls, path: Path | str, **options: Any) -> Library:
-        """Open a library, with the options of the class, and read nothing yet."""
+        """Open a library, with the options of the class, without reading its vectors."""
         return cls(path, **options)
 
     @classmethod
@@ -91,33 +91,33 @@ class Library:
         vectors: Path | str | None = None,
         show_progress: bool = False,
     ) -> Library:
-        """Make a library of papers and return it.
+        """Create a library of papers and return it.
 
         Parameters
         ----------
         path : path
             A new or empty folder.
         papers : iterable of mapping
-            ``id``, ``title``, ``abstract`` and columns; they are read once, in blocks.
+            ``id``, ``title``, ``abstract`` and columns; read once, in blocks.
         model : path
             A run, a saved model, or a Hugging Face or sentence-transformers folder.
         tasks : sequence of str
-            What papers are encoded for; by default all tasks that have papers, in one pass.
+            Tasks to encode papers for, in one pass; default: all that have papers.
         precision : {"float32", "float16"}
-            Type of the vectors on disk.
+            Number type on disk.
         device, dtype
-            As of ``SciMult.from_pretrained``.
+            As in ``SciMult.from_pretrained``.
         settings : mapping, optional
             Its ``pooling``, ``similarity``, ``normalise`` and ``dims``.
         vectors : path, optional
-            What ``scimult encode`` wrote with the model, as of :meth:`add`.
+            Vectors to reuse, as in :meth:`add`.
 
         Raises
         ------
         StorageError
-            If something is in the folder.
+            If the folder is not empty.
         DataError
-            If a paper is bad; a library of which nothing was kept is removed again.
+            If a paper is bad; the library is removed again if it kept no paper.
         """
         encoder = open_other(model, device, dtype, settings)
         create_library(Path(path), encoder, Path(model), settings or {}, tasks, precision)
@@ -139,12 +139,12 @@ class Library:
 
     @property
     def model(self) -> SciMult:
-        """The model, opened at first use.
+        """The model, opened on first use.
 
         Raises
         ------
         DataError
-            If it did not make the library; what differs is named.
+            If it did not encode the library; the message says what differs.
         """
         return self._opened.model
 
@@ -153,30 +153,30 @@ class Library:
         return Opened(self.state, self._given, self._device, self._is_light)
 
     def refresh(self) -> None:
-        """See what other processes changed."""
+        """Load changes by other processes."""
         if "_opened" in self.__dict__:
-            self._given = self.__dict__.pop("_opened").kept
+            self._given = self.__dict__.pop("_opened").reusable_model
         self.state = State(self.path)
 
     def search(self, text: str = "", *, task: str = "search", **options: Any) -> Hits:
-        """Find papers for words, papers of the library, or an own vector.
+        """Find papers for words, for papers of the library, or for a vector.
 
         Parameters
         ----------
         text : str
-            What to look for, in words.
+            Words to search for.
         task : str
-            Whose vectors are searched.
+            Task whose vectors are searched.
         **options
             ``k``, ``where``, ``min_score`` and others: the fields of
-            :class:`scimult.library.request.Request`, which says what they mean.
+            :class:`scimult.library.request.Request`, which documents them.
 
         Raises
         ------
         ConfigError, UnknownNameError
-            If the request contradicts itself, or an option, a column or the task is not known.
+            If the request contradicts itself, or an option, column or task is unknown.
         DataError
-            If an id is not in the library, or the vector is not of its space.
+            If an id is not in the library, or the vector does not fit its space.
         """
         for name in options:
             one_of("option of a search", name, Request.__dataclass_fields__)
@@ -191,23 +191,23 @@ class Library:
         task: str = "link_prediction",
         **options: Any,
     ) -> Hits:
-        """Find papers to cite for papers of the library, or for a new one.
+        """Find papers to cite, given papers of the library or a new one.
 
         Parameters
         ----------
         ids : str or sequence of str
-            Left out of the results.
+            Papers to start from; excluded from the results.
         title, abstract : str
             A new paper.
         task, **options
-            As of :meth:`search`: ``k``, ``min_score``, ``where``, ``exclude`` and others.
+            As in :meth:`search`: ``k``, ``min_score``, ``where``, ``exclude`` and others.
         """
         seeds = [ids] if isinstance(ids, str) else list(ids)
         if not (title.strip() or abstract.strip()):
             return self.search(task=task, ids=seeds, **options)
         if seeds:
             fix = "give ids, or title and abstract of a new paper"
-            raise DataError("papers of the library and a new one cannot both be meant", fix=fix)
+            raise DataError("ids and a new paper are mutually exclusive", fix=fix)
         paper = {"title": title, "abstract": abstract}
         return self.search(task=task, vector=self._opened.queries(task, [paper])[0], **options)
 
@@ -220,7 +220,7 @@ class Library:
         k: int = 5,
         task: str = "classification",
     ) -> list[Tagged]:
-        """Return the best labels of papers of the library: all, those of ids, or of a filter.
+        """Return the best labels of the library's papers: of all, of given ids, or by a filter.
 
         Labels are names, or mappings with ``id``, ``name`` and ``definition``.
         """
@@ -234,20 +234,20 @@ class Library:
         vectors: Path | str | None = None,
         show_progress: bool = False,
     ) -> Changes:
-        """Take papers in, new ones and others of ids that are there; encode what is new.
+        """Add new papers and update those with known ids, encoding only new texts.
 
         Parameters
         ----------
         papers : iterable of mapping
-            As of :meth:`create`.
+            As in :meth:`create`.
         vectors : path, optional
-            What ``scimult encode`` wrote with the library's model: texts that are in it are not
-            encoded again, whatever their ids.
+            Written by ``scimult encode`` with the library's model: texts found there, under
+            whatever id, are not encoded again.
 
         Raises
         ------
         DataError
-            If an id comes twice or a value does not fit its column. Papers before it stay.
+            If an id repeats or a value does not fit its column. Segments written before stay.
         StorageError
             If another process is writing.
         """
@@ -256,7 +256,7 @@ class Library:
         return writer.changes
 
     def remove(self, ids: Iterable[str]) -> Changes:
-        """Remove papers; ids that are not there are passed over."""
+        """Remove papers; ignore unknown ids."""
         with self._writer(None) as writer:
             writer.remove(ids)
         return writer.changes
@@ -268,9 +268,9 @@ class Library:
         vectors: Path | str | None = None,
         show_progress: bool = False,
     ) -> Changes:
-        """Make the library hold exactly these papers: encode what changed, remove what is gone.
+        """Make the library hold exactly these papers: encode changes, remove the rest.
 
-        Killed, it is given again and goes on. The arguments are those of :meth:`add`.
+        Resumes if repeated after a kill. Arguments are those of :meth:`add`.
         """
         with self._writer(self._opened.own, vectors) as writer:
             ids = writer.put(as_papers(papers), show_progress=show_progress)
@@ -288,18 +288,18 @@ class Library:
         target_recall: float = 0.95,
         part: Part | None = None,
     ) -> IndexFacts | list[int]:
-        """Make the approximate index of a task, tuned on titles or papers of the library.
+        """Build a task's approximate index, tuned on titles or papers of the library.
 
         Parameters
         ----------
         task : str
-            Whose vectors.
+            Task whose vectors are indexed.
         kind : {"rabitq", "pq", "hnsw"}
             See :mod:`scimult.library.approximate`.
         target_recall : float
-            Share of the exact best 10 that it has to find on the sample.
+            Share of the exact best 10 to find on the sample.
         part : Part, optional
-            Fill one of several; who ends last makes the index, others return what is missing.
+            Fill one of several; the last to finish builds the index, others return missing parts.
 
         Raises
         ------
@@ -308,10 +308,9 @@ class Library:
         """
         one_of("kind of index", kind, get_args(Kind))
         self._opened.searcher(task)
-        model = self._opened.own
-        made = make_index(self.path, model, task, kind, target_recall, part)
+        facts = make_index(self.path, self._opened.own, task, kind, target_recall, part)
         self.refresh()
-        return made
+        return facts
 
     def tune_words(self, questions: Iterable[Question], *, task: str = "search") -> Tuned:
         """Choose the share of BM25 for ``words="tuned"`` on queries whose papers are known."""
@@ -328,10 +327,10 @@ class Library:
         settings: Mapping[str, Any] | None = None,
         show_progress: bool = False,
     ) -> Migrated:
-        """Encode all papers with another model, then switch to it; killed, it goes on.
+        """Encode all papers with another model, then switch to it; resumes after a kill.
 
-        Meanwhile the library is searched as before. The arguments are those of :meth:`create`;
-        the precision is kept by default.
+        Until then the library is searched as before. Arguments are those of :meth:`create`; by
+        default the precision stays.
         """
         encoder = open_other(model, self._device, dtype, settings)
         with only_writer(self.path):
@@ -352,9 +351,9 @@ class Library:
         dtype: str = "auto",
         settings: Mapping[str, Any] | None = None,
     ) -> dict[str, Adapter]:
-        """Let queries of a newer model search these vectors, by a map fitted to a sample.
+        """Let a newer model's queries search these vectors, through a map fitted to a sample.
 
-        ``Library.open(path, model=newer)`` searches then; the library's own model still adds.
+        ``Library.open(path, model=newer)`` then searches; only the library's own model can add.
         """
         encoder = open_other(model, self._device, dtype, settings)
         with only_writer(self.path):
@@ -363,11 +362,11 @@ class Library:
         return adapters
 
     def ids(self, *, where: Where | None = None) -> list[str]:
-        """Return the ids of all papers, or of those that a filter lets through."""
+        """Return the ids of all papers, or of those that pass a filter."""
         return self.state.papers.ids_of(self.state.live_rows(None, where))
 
     def info(self) -> dict[str, Any]:
-        """Return what the library holds and what made it, by name."""
+        """Return facts about the library and its model, by name."""
         return facts_of(self.state)
 
     def feed(self, *, task: str = "search", where: Where | None = None) -> Feed:
@@ -375,24 +374,25 @@ class Library:
         return Feed(self.state, task, where)
 
     def compact(self) -> None:
-        """Rewrite the library without removed papers, and small segments as one."""
+        """Rewrite the library without removed papers, and merge small segments."""
         with only_writer(self.path):
             state = State(self.path)
             keep_up(compact(state, everything=True), state.manifest.indexes)
         self.refresh()
 
     def check(self) -> list[DataError]:
-        """Read everything and return what is damaged."""
+        """Read everything and return all damage."""
         return self.state.check()
 
     @contextmanager
     def _writer(self, model: SciMult | None, vectors: Path | str | None = None) -> Iterator[Writer]:
-        """Yield what changes the library, as it is on disk now; nobody else writes meanwhile."""
+        """Yield a writer on the state on disk, locked against other writers."""
         try:
             with only_writer(self.path):
                 state = State(self.path)
-                encoded = None if vectors is None else EncodedBefore(Path(vectors), state.spaces)
-                yield Writer(state, model, encoded)
+                spaces = state.spaces
+                stored = None if vectors is None else PrecomputedVectors(Path(vectors), spaces)
+                yield Writer(state, model, stored)
                 keep_up(compact(State(self.path)), state.manifest.indexes)
         finally:
             self.refresh()

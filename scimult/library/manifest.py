@@ -1,4 +1,4 @@
-"""What a library's ``library.json`` says: its model, spaces, columns and which rows are papers."""
+"""A library's ``library.json``: its model, spaces, columns and which rows are papers."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from scimult.types import BoolArray, Role
 FORMAT, VERSION = "scimult-library", 1
 FILE = "library.json"
 PAPERS, VECTORS, INDEXES = "papers", "vectors", "indexes"
-# Beside the vectors that it belongs to: a copy that opens without transformers.
+# A copy next to the vectors it belongs to; opens without transformers.
 TOKENIZER = "tokenizer"
 
 Share = float | Literal["rank"]
-"""Of BM25 beside vectors; or both by their ranks."""
+"""Weight of BM25 next to vectors; or both by their ranks."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The state of a library; replacing its file is what makes a change happen.
+    """The state of a library; a change takes effect when its file is replaced.
 
     Attributes
     ----------
     model : mapping
-        How the model is opened again: path, dtype and what replaced its own settings.
+        How to reopen the model: path, dtype and overridden settings.
     vectors : str
-        Folder of today's spaces, named by the fingerprint of what made them.
+        Folder of the current spaces, named by the fingerprint of their origin.
     sides : mapping of task to role
-        What papers are encoded for: each is a space.
+        Tasks that papers are encoded for, one space each.
     shared : tuple of str
-        Tasks whose two sides are papers and take the same way through the model.
+        Tasks whose two sides are papers and take the same route through the model.
     columns : mapping of str to str
-        Type of every column that not all libraries have.
+        Type of every column beyond those that all libraries have.
     segments : tuple of Segment
-        In the order that numbers the rows.
+        Segments in row order.
     removed : str
-        File of the rows that are no papers any more; empty if all are.
+        File that marks the rows of removed papers; empty if there are none.
     longest : mapping of task to float
-        No vector of the space is longer.
+        Upper bound on the length of the space's vectors.
     content : str
-        Fingerprint of all papers; the same for the same papers, however they came in.
+        Fingerprint of all papers, whatever their order of arrival.
     indexes : mapping of task to mapping
-        What is known of the approximate index of a space.
+        Facts of each space's approximate index.
     adapter : mapping
-        What is known of the map from a newer model's queries.
+        Facts of the map from a newer model's queries.
     words : mapping of task to float or "rank"
-        Share of BM25 that was chosen on queries.
+        BM25 share tuned on queries.
     generation : int
         Grows by one with every change.
     """
@@ -75,11 +75,11 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Rows that were ever written and not rewritten."""
+        """Number of rows on disk, removed papers included."""
         return sum(part.rows for part in self.segments)
 
     def changed(self, **values: Any) -> Manifest:
-        """Return the next generation."""
+        """Return the next generation, with these values."""
         return replace(self, generation=self.generation + 1, **values)
 
 
@@ -89,25 +89,26 @@ def read_manifest(folder: Path) -> Manifest:
     Raises
     ------
     DataError
-        If the folder is no library, or one of another version.
+        If the folder is not a library, or of another version.
     """
     path = folder / FILE
     if not path.is_file():
         fix = "name the folder of a library; scimult library create makes one"
-        raise DataError("is no library", path=folder, fix=fix)
+        raise DataError("not a library", path=folder, fix=fix)
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DataError("not a library's file", path=path, fix="name the folder of a library")
+        raise DataError("not a library manifest", path=path, fix="name the folder of a library")
     if content.get("version") != VERSION:
-        fix = "use the scimult that made it, or make the library anew"
-        raise DataError("library of another version", path=path, value=content["version"], fix=fix)
+        fix = "use the scimult that made it, or create the library again"
+        value = content.get("version")
+        raise DataError("library of another version", path=path, value=value, fix=fix)
     values = {name: content[name] for name in Manifest.__dataclass_fields__ if name in content}
     try:
         values["segments"] = tuple(Segment(**part) for part in values["segments"])
         values["shared"] = tuple(values["shared"])
         return Manifest(**values)
     except (KeyError, TypeError) as error:
-        raise DataError(f"damaged: {error}", path=path, fix="make the library anew") from error
+        raise DataError(f"damaged: {error}", path=path, fix="create the library again") from error
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -123,7 +124,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_removed(folder: Path, manifest: Manifest) -> BoolArray:
-    """Return which rows are no papers any more, shape ``(N,)``.
+    """Return a mask of the rows of removed papers, shape ``(N,)``.
 
     Raises
     ------
@@ -137,12 +138,12 @@ def read_removed(folder: Path, manifest: Manifest) -> BoolArray:
         bits = np.load(path, allow_pickle=False)
         return np.unpackbits(bits, count=manifest.rows).astype(bool)
     except (OSError, ValueError, EOFError) as error:
-        fix = "restore the file, or make the library anew"
+        fix = "restore the file, or create the library again"
         raise DataError(f"cannot read removed rows: {error}", path=path, fix=fix) from error
 
 
 def write_removed(folder: Path, generation: int, removed_N: BoolArray) -> str:
-    """Write which rows are no papers any more, atomically; return the file's name."""
+    """Write the mask of removed rows atomically; return the file's name."""
     if not removed_N.any():
         return ""
     name = f"removed.{generation:06d}.npy"
@@ -152,7 +153,7 @@ def write_removed(folder: Path, generation: int, removed_N: BoolArray) -> str:
 
 
 def content_of(before: str, added: Iterable[str], removed: Iterable[str]) -> str:
-    """Return the fingerprint of papers after some were added and others removed, by hash."""
+    """Return the fingerprint of papers after adding and removing some, given by hash."""
     total = int(before, 16) + sum(int(name, 16) for name in added)
     total -= sum(int(name, 16) for name in removed)
     return f"{total % (1 << 128):032x}"

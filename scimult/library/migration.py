@@ -1,7 +1,7 @@
-"""Another model for a library: its vectors encoded anew beside the old ones, or an adapter.
+"""Move a library to another model: encode its papers again, or fit an adapter.
 
 A migration fills spaces of the new model shard by shard, then ``library.json`` names them. Until
-then the library is searched as before, and a migration that was killed goes on where it stood.
+then the library is searched as before, and a killed migration resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from scimult.retrieval.shards import (
     publish,
     write_shard,
 )
+from scimult.types import Role
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult
@@ -49,7 +50,7 @@ SAMPLE = 2000
 
 @dataclass
 class Migrated:
-    """What a migration did: papers of the library, and those that had to be encoded."""
+    """The outcome of a migration: papers of the library, and how many were encoded."""
 
     papers: int = 0
     texts_encoded: int = 0
@@ -69,12 +70,12 @@ def migrate(
     Raises
     ------
     DataError
-        If papers cannot be read.
+        If papers are unreadable.
     ConfigError, UnknownNameError
-        If the model does not know the library's tasks.
+        If the model does not have the library's tasks.
     """
     if not np.array_equal(state.live_N, ~state.removed_N):
-        fix = "mend it first: scimult library check names the files, sync encodes them again"
+        fix = "repair it first: scimult library check names the files, sync encodes them again"
         raise DataError("the library is damaged", path=state.folder, fix=fix)
     state = compact(state, everything=True)
     manifest = state.manifest
@@ -87,22 +88,21 @@ def migrate(
     folders = {task: state.folder / VECTORS / name / f"{task}.{sides[task]}" for task in sides}
     listed: dict[str, list[Shard]] = {task: [] for task in sides}
     with bar("papers", total=manifest.rows, unit="paper", show=show_progress) as meter:
-        for place, segment in enumerate(manifest.segments):
-            rows = np.arange(state.papers.starts[place], state.papers.starts[place + 1])
-            shards = _segment(state, model, rows, int(segment.name), spaces, folders, done)
+        for index, segment in enumerate(manifest.segments):
+            rows = np.arange(state.papers.starts[index], state.papers.starts[index + 1])
+            shards = _segment(state, model, rows, int(segment.name), sides, spaces, folders, done)
             for task, shard in shards.items():
                 listed[task].append(shard)
             meter.update(segment.rows)
     for task, space in spaces.items():
         publish(folders[task], space, listed[task])
     model.save_tokenizer(state.folder / VECTORS / name / TOKENIZER)
-    longest = {task: _longest(folders[task]) for task in sides}
     values = {
         "model": reference_to(model, path, settings),
         "vectors": name,
         "sides": sides,
         "shared": shared_sides(model, sides),
-        "longest": longest,
+        "longest": {task: _longest(folders[task]) for task in sides},
         "indexes": {},
         "words": {},
         "adapter": {},
@@ -117,20 +117,20 @@ def _segment(
     model: SciMult,
     rows: np.ndarray[Any, np.dtype[np.int64]],
     number: int,
+    sides: Mapping[str, Role],
     spaces: Mapping[str, Space],
     folders: Mapping[str, Path],
     done: Migrated,
 ) -> dict[str, Shard]:
-    """Return the shards of a segment, those found of an earlier attempt or new ones."""
+    """Return the shards of a segment, reused from an earlier attempt or new."""
     table = state.papers.table(rows, ["id", "text_hash"])
     ids, hashes = (table[name].to_pylist() for name in ("id", "text_hash"))
     earlier = {
         task: find_shard(folders[task], number, space, hashes) for task, space in spaces.items()
     }
-    whole = {task: shard for task, shard in earlier.items() if shard is not None}
-    if len(whole) == len(earlier):
-        return whole
-    sides = {task: state.manifest.sides[task] for task in spaces}
+    complete = {task: shard for task, shard in earlier.items() if shard is not None}
+    if len(complete) == len(earlier):
+        return complete
     vectors = encode_papers(model, state.papers.texts_of(rows), sides)
     done.texts_encoded += len(rows)
     return {
@@ -161,18 +161,21 @@ def adapt(
     settings: Mapping[str, Any],
     sample: int = SAMPLE,
 ) -> dict[str, Adapter]:
-    """Fit a map from a new model's vectors to the library's, for each task that is searched.
+    """Fit a map from a new model's vectors to the library's, for each searchable task.
 
     Raises
     ------
     ConfigError
-        If the model compares vectors in another way.
+        If the model's similarity differs.
     """
     shared = {task: role for task, role in state.manifest.sides.items() if role == "candidate"}
+    if not shared:
+        fix = "encode it again: scimult library migrate without --adapter"
+        raise ConfigError("an adapter needs a task that searches for papers", fix=fix)
     spaces = spaces_of(model, sides_of(model, shared), "float32")
     old = state.shards(next(iter(shared))).space
     if model.similarity != old.similarity:
-        fix = "encode it anew: scimult library migrate without --adapter"
+        fix = "encode it again: scimult library migrate without --adapter"
         problem = f"the library compares by {old.similarity}, the model by {model.similarity}"
         raise ConfigError(problem, fix=fix)
     rows = np.sort(np.random.default_rng(0).permutation(state.live_rows())[:sample])
@@ -203,7 +206,7 @@ def adapt(
 
 
 def adapter_for(state: State, model: SciMult) -> dict[str, Adapter]:
-    """Return the adapters for queries of a model; none if there are none for it.
+    """Return the adapters for a model's queries, by task; empty if there are none.
 
     Raises
     ------

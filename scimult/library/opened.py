@@ -1,4 +1,4 @@
-"""What answers for an opened library: its model, searchers and words, each opened at first use."""
+"""An opened library's model, searchers and word index, each opened on first use."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class Opened:
-    """What encodes for a library and searches it; warns of papers that cannot be.
+    """Encodes and searches a library; warns about unsearchable papers.
 
     Parameters
     ----------
     state : State
         The library.
     given : path or SciMult, optional
-        What the user named in place of the library's own.
+        The user's replacement for the library's model.
     device : str, optional
-        Where it computes.
+        Where to compute.
     light : bool
-        Whether queries are encoded without torch where that can be done.
+        Whether to encode queries without torch where possible.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class Opened:
         self._state, self._given, self._device, self._is_light = state, given, device, light
         self._searchers: dict[str, Searcher] = {}
         for problem in state.damage():
-            warn(f"papers are left out: {problem}")
+            warn(f"skipping papers: {problem}")
 
     @cached_property
     def model(self) -> SciMult:
-        """The library's model, or a newer one that an adapter was fitted to.
+        """The library's model, or a newer one that has an adapter.
 
         Raises
         ------
         DataError
-            If it is neither; what differs from the library's is named.
+            If it is neither; the message says what differs from the library's.
         """
         model = self._opened()
         if not adapter_for(self._state, model):
@@ -66,24 +66,24 @@ class Opened:
         return model
 
     @property
-    def kept(self) -> Path | str | SciMult | None:
-        """What opens the same again: the model, if it is open by now."""
+    def reusable_model(self) -> Path | str | SciMult | None:
+        """The model if it is open, else what the user gave to open it."""
         return self.__dict__.get("model", self._given)
 
     @property
     def own(self) -> SciMult:
-        """The model, if its vectors may stand in the library.
+        """The model, if its vectors may join the library's.
 
         Raises
         ------
         DataError
-            If it is another; what differs is named.
+            If it is another model; the message says what differs.
         """
         check_model(self._state, self.model)
         return self.model
 
     def searcher(self, task: str) -> Searcher:
-        """Return what searches the vectors of a task."""
+        """Return the searcher of a task's vectors."""
         if task not in self._searchers:
             self._searchers[task] = Searcher(self._state, task, self)
         return self._searchers[task]
@@ -95,11 +95,11 @@ class Opened:
 
     @cached_property
     def encoder(self) -> SciMult | QueryEncoder:
-        """What encodes queries: the model, or what does so without torch."""
+        """Encodes queries: the model, or an encoder without torch."""
         return (self._query_encoder() if self._is_light else None) or self.model
 
     def queries(self, task: str, texts: Texts) -> FloatArray:
-        """Encode what is looked for, as vectors of the library: of a newer model, adapted ones."""
+        """Encode queries in the library's space; a newer model's vectors are adapted."""
         if isinstance(self.encoder, QueryEncoder):
             return self.encoder.encode(texts, task=task, role="query")
         vectors = self.model.encode(texts, task=task, role="query")
@@ -116,22 +116,22 @@ class Opened:
             return given
         reference, newer, tokenizer = manifest.model, manifest.adapter.get("model"), self._tokenizer
         if newer and given is not None and Path(given).resolve() == Path(newer["path"]):
-            # As it was opened when the adapter was fitted.
+            # As it was opened to fit the adapter.
             reference, tokenizer = newer, None
         return open_model(reference, given, self._device, tokenizer)
 
     @property
     def _tokenizer(self) -> Path | None:
-        """The library's copy of its model's tokenizer, if that is the model to open."""
+        """The library's copy of its model's tokenizer, unless the user gave another model."""
         folder = self._state.folder / VECTORS / self._state.manifest.vectors / TOKENIZER
-        # Of another model that the user names, the check of what made the vectors says so.
+        # If the user's model differs, check_model reports it.
         return folder if self._given is None and folder.is_dir() else None
 
     def _query_encoder(self) -> QueryEncoder | None:
-        """Open what encodes queries without torch; whatever is in the way, the model tells."""
+        """Open the encoder without torch; None where only the model will do, or can say why not."""
         given, reference = self._given, self._state.manifest.model
-        named = given is None or isinstance(given, (str, Path))
-        if not named or self._device is not None or (given and self._state.manifest.adapter):
+        is_path = given is None or isinstance(given, (str, Path))
+        if not is_path or self._device is not None or (given and self._state.manifest.adapter):
             return None
         try:
             encoder = QueryEncoder(

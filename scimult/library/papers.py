@@ -1,4 +1,4 @@
-"""The papers of a library: Parquet files of numbered rows; filters are asked through DuckDB."""
+"""A library's papers: Parquet files of numbered rows, filtered through DuckDB."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ARROW_TYPES = {
     "VARCHAR": pa.string(),
     "VARCHAR[]": pa.list_(pa.string()),
 }
-"""Types of columns, by their names in SQL."""
+"""Arrow types of columns, by their SQL names."""
 _OWN_TYPES = {
     "row": "BIGINT",
     "id": "VARCHAR",
@@ -38,21 +38,14 @@ _OWN_TYPES = {
 
 
 class PaperTable:
-    """All rows that were ever written; which of them are papers today, the caller knows.
+    """All rows on disk; the caller knows which of them are papers.
 
-    Parameters
-    ----------
-    folder : Path
-        Holds the Parquet files.
-    segments : sequence of Segment
-        Those that count, in the order that numbers the rows.
-    types : mapping of str to str
-        Type of each column that not every library has.
+    ``types`` are those of columns beyond the ones that all libraries have.
 
     Attributes
     ----------
     damaged : dict of str to DataError
-        Segments that cannot be used, by name.
+        Unusable segments, by name.
     """
 
     def __init__(self, folder: Path, segments: Sequence[Segment], types: Mapping[str, str]) -> None:
@@ -68,12 +61,12 @@ class PaperTable:
         return int(self.starts[-1])
 
     def usable(self) -> BoolArray:
-        """Return for each row whether its segment can be used."""
-        sound = [part.name not in self.damaged for part in self.segments]
-        return np.repeat(np.array(sound, dtype=bool), np.diff(self.starts))
+        """Return for each row whether its segment is usable."""
+        usable = [part.name not in self.damaged for part in self.segments]
+        return np.repeat(np.array(usable, dtype=bool), np.diff(self.starts))
 
     def check(self) -> dict[str, DataError]:
-        """Read all files and compare them with what was written; return damaged ones by name."""
+        """Read all files, compare them with the manifest and return damaged ones by name."""
         bad = dict(self.damaged)
         for part in self.segments:
             if part.name not in bad and sha256(self._path(part)) != part.sha256:
@@ -81,12 +74,12 @@ class PaperTable:
         return bad
 
     def where(self, where: Where) -> BoolArray:
-        """Return which rows a filter lets through.
+        """Return a mask of the rows that pass a filter.
 
         Raises
         ------
         ConfigError, UnknownNameError
-            If the filter is wrong; the message lists the columns.
+            If the filter is invalid; the message lists the columns.
         """
         condition, values = as_sql(where, {**self.types, "id": "VARCHAR", "title": "VARCHAR"})
         columns = ", ".join(["id", "title", "abstract", *self.types])
@@ -104,24 +97,24 @@ class PaperTable:
                 fix = f"give values of the columns' types: {kinds}"
                 raise ConfigError(f"cannot filter: {problem}", value=where, fix=fix) from None
             fix = f"write a condition in SQL on these columns: {columns}"
-            lists = [name for name, kind in self.types.items() if kind.endswith("[]")]
-            if any(name in where for name in lists):
-                fix += f"; what a list holds is asked for by list_contains({lists[0]}, 'VALUE')"
+            lists = [n for n, kind in self.types.items() if kind.endswith("[]") and n in where]
+            if lists:
+                fix += f"; test lists by list_contains({lists[0]}, 'VALUE')"
             raise ConfigError(f"cannot filter: {problem}", value=where, fix=fix) from None
         allowed_N = np.zeros(len(self), dtype=bool)
         allowed_N[rows] = True
         return allowed_N
 
     def rows_of(self, ids: Sequence[str]) -> IntArray:
-        """Return all rows with one of these ids, today's and former ones, in ascending order."""
+        """Return all rows with one of these ids, current and former, in ascending order."""
         import pyarrow.compute as pc
 
         wanted = strings(ids)
         rows = [np.empty(0, dtype=np.int64)]
-        for place, part in self._usable_segments():
-            column = self._file(place).read(_schema(["id"], _OWN_TYPES))["id"]
-            there = pc.indices_nonzero(pc.is_in(column, wanted))
-            rows.append(np.from_dlpack(there).astype(np.int64) + part)
+        for index, start in self._usable_segments():
+            column = self._file(index).read(_schema(["id"], _OWN_TYPES))["id"]
+            matches = pc.indices_nonzero(pc.is_in(column, wanted))
+            rows.append(np.from_dlpack(matches).astype(np.int64) + start)
         return np.concatenate(rows)
 
     def ids_of(self, rows_P: IntArray) -> list[str]:
@@ -145,40 +138,40 @@ class PaperTable:
         Raises
         ------
         DataError
-            If a file was changed or removed since the library was opened, or is damaged.
+            If a file has been changed or removed since the library was opened, or is damaged.
         """
         types = {**_OWN_TYPES, **self.types}
         schema = _schema(columns or list(types), types)
         rows_P = np.asarray(rows_P, dtype=np.int64)
-        unique_U, places_P = np.unique(rows_P, return_inverse=True)
+        unique_U, index_P = np.unique(rows_P, return_inverse=True)
         edges = np.searchsorted(unique_U, self.starts)
         parts = [no_rows(schema)]
-        for place in np.flatnonzero(np.diff(edges)).tolist():
-            wanted = unique_U[edges[place] : edges[place + 1]] - self.starts[place]
-            parts.append(self._file(place).read(schema, wanted))
+        for index in np.flatnonzero(np.diff(edges)).tolist():
+            wanted = unique_U[edges[index] : edges[index + 1]] - self.starts[index]
+            parts.append(self._file(index).read(schema, wanted))
         table = pa.concat_tables(parts)
         in_order = np.array_equal(unique_U, rows_P)
-        return table if in_order else table.take(indices(places_P))
+        return table if in_order else table.take(indices(index_P))
 
     def all_hashes(self) -> pa.Table:
-        """Return row, id, text_hash and paper_hash of every row that can be read."""
+        """Return row, id, text_hash and paper_hash of every readable row."""
         schema = _schema(["row", "id", "text_hash", "paper_hash"], _OWN_TYPES)
-        parts = [self._file(place).read(schema) for place, _ in self._usable_segments()]
+        parts = [self._file(index).read(schema) for index, _ in self._usable_segments()]
         return pa.concat_tables([no_rows(schema), *parts])
 
     def _usable_segments(self) -> list[tuple[int, int]]:
-        """Return place and first row of each segment that can be read."""
+        """Return index and first row of each readable segment."""
         return [
-            (place, int(self.starts[place]))
-            for place, part in enumerate(self.segments)
+            (index, int(self.starts[index]))
+            for index, part in enumerate(self.segments)
             if part.name not in self.damaged
         ]
 
-    def _file(self, place: int) -> SegmentFile:
-        name = self.segments[place].name
+    def _file(self, index: int) -> SegmentFile:
+        name = self.segments[index].name
         if name in self.damaged:
             raise self.damaged[name]
-        return self._files[place]
+        return self._files[index]
 
     @cached_property
     def _files(self) -> list[SegmentFile]:
@@ -191,7 +184,7 @@ class PaperTable:
         import duckdb
 
         try:
-            # A cursor of its own: threads may ask at the same time.
+            # A cursor per call: several threads may query at once.
             cursor = self._connection.cursor()
             return _integers(cursor.sql(query, params=values or None).to_arrow_table()["row"])
         except duckdb.IOException as error:
@@ -200,7 +193,7 @@ class PaperTable:
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
-        """A data base of nothing but these files: a filter reads no other and writes none."""
+        """A data base of these files alone: filters read no others and write none."""
         import duckdb
 
         connection = duckdb.connect(":memory:")
@@ -223,7 +216,7 @@ class PaperTable:
 
 
 def _integers(column: pa.ChunkedArray) -> IntArray:
-    """Return a column of whole numbers without Arrow's ``to_numpy``, which loads pandas."""
+    """Convert a column of integers without Arrow's ``to_numpy``, which loads pandas."""
     parts = [np.from_dlpack(chunk) for chunk in column.chunks]
     return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 

@@ -1,4 +1,4 @@
-"""Papers as a library takes them in, from mappings or files: id, text to encode, columns."""
+"""Papers for a library, from mappings or files: id, text to encode, columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from scimult.data.importers import ImportedPaper, read_papers
+from scimult.data.importers import read_papers
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.inference.texts import as_text, rows_of
@@ -23,15 +23,16 @@ from scimult.types import Text
 
 OWN = ("row", "id", "title", "abstract", "text_hash", "paper_hash")
 """Columns that every library has."""
-_SAID = {
+_TYPE_NAMES = {
     "BIGINT": "whole numbers",
     "DOUBLE": "numbers",
     "BOOLEAN": "true or false",
     "VARCHAR": "text",
     "VARCHAR[]": "lists of text",
 }
-# Of the text and of it are the title and the abstract; the id has a column.
+# Fields that become id and text rather than columns.
 _READ = ("id", "_id", "title", "abstract", "text", "body")
+_IMPORTED = ("authors", "references", "labels", "venue", "year", "doi")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Paper:
     text : Text
         Title and abstract.
     columns : mapping
-        Anything else that is known of it, by name.
+        Everything else, by name.
     """
 
     id: str
@@ -54,57 +55,57 @@ class Paper:
 
     @cached_property
     def text_hash(self) -> str:
-        """Hash of what is encoded."""
+        """Hash of the encoded text."""
         return key_of(self.text).hex()
 
     @cached_property
     def paper_hash(self) -> str:
-        """Hash of everything."""
+        """Hash of id, text and columns."""
         known = {name: value for name, value in self.columns.items() if value is not None}
         text = json.dumps([self.id, known], sort_keys=True, ensure_ascii=True, default=str)
         return hashlib.sha256(f"{self.text_hash} {text}".encode()).hexdigest()[:32]
 
 
 def as_papers(items: Iterable[object]) -> Iterator[Paper]:
-    """Yield what a user passed as papers; a mapping has ``id``, ``title`` and ``abstract``.
+    """Yield a user's items as papers; a mapping has ``id``, ``title`` and ``abstract``.
 
-    All its other fields become columns. A frame is read row by row; what is NaN is absent.
+    All other fields become columns. A frame is read row by row; NaN means absent.
 
     Raises
     ------
     DataError
-        If an item is no paper: no id, no text, text under a name that is not read.
+        If an item is not a paper: no id, no text, or text in a field that is not read.
     """
-    for place, item in enumerate(rows_of(items) or items):
+    for index, item in enumerate(rows_of(items) or items):
         if isinstance(item, Paper):
             yield item
             continue
         if not isinstance(item, Mapping):
             fix = 'pass mappings such as {"id": "p1", "title": "...", "abstract": "..."}'
-            raise DataError(f"paper {place} is of type {type(item).__name__}", fix=fix)
+            raise DataError(f"paper {index} is of type {type(item).__name__}", fix=fix)
         name = _plain(item.get("id", item.get("_id")))
         name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             fix = "give every paper an id: a string without line breaks"
-            raise DataError(f"paper {place} has no id", value=name, fix=fix)
-        known = {key: _plain(value) for key, value in item.items()}
-        columns = {key: value for key, value in known.items() if key not in _READ}
-        yield Paper(name, as_text(known, "paper", place), columns)
+            raise DataError(f"paper {index} has no id", value=name, fix=fix)
+        fields = {key: _plain(value) for key, value in item.items()}
+        columns = {key: value for key, value in fields.items() if key not in _READ}
+        yield Paper(name, as_text(fields, "paper", index), columns)
 
 
 def _plain(value: Any) -> Any:
-    """Return a cell of a frame as Python has it; an absent one, NaN, as None."""
-    value = value.item() if isinstance(value, np.generic) else value
+    """Convert a frame's cell to plain Python; NaN becomes None."""
+    value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
     return None if isinstance(value, float) and value != value else value
 
 
 def column_types(papers: Sequence[Paper], known: Mapping[str, str]) -> dict[str, str]:
-    """Return the types of all columns, by name: the ``known`` ones and those that are new here.
+    """Return the types of all columns by name: ``known`` ones, and new ones of these papers.
 
     Raises
     ------
     DataError
-        If a new column has a name that a library uses itself or that cannot be written.
+        If a new column has a name that the library uses itself or that cannot be written.
     """
     seen: dict[str, set[str]] = {}
     for paper in papers:
@@ -114,8 +115,8 @@ def column_types(papers: Sequence[Paper], known: Mapping[str, str]) -> dict[str,
     lowered = {name.casefold() for name in (*OWN, *known)}
     for name in seen:
         if name.casefold() in lowered or not name.isprintable() or not name.strip():
-            fix = "give the column another name; capitals alone make none"
-            raise DataError("column has a name that is taken", value=name, fix=fix)
+            fix = "give the column another name; upper and lower case count as the same"
+            raise DataError("column name is taken", value=name, fix=fix)
         lowered.add(name.casefold())
     return {**known, **{name: _common(kinds) for name, kinds in seen.items()}}
 
@@ -126,7 +127,7 @@ def as_table(papers: Sequence[Paper], first_row: int, types: Mapping[str, str]) 
     Raises
     ------
     DataError
-        If a value is not of its column's type; the message names paper and column.
+        If a value does not fit its column; the message names paper and column.
     """
     columns = {
         "row": pa.array(range(first_row, first_row + len(papers)), pa.int64()),
@@ -162,32 +163,30 @@ def _converted(paper: Paper, name: str, kind: str) -> Any:
     value = paper.columns.get(name)
     if value is None:
         return None
-    given = _type_of(value)
-    if given == kind and kind != "VARCHAR[]":
-        return value if isinstance(value, (bool, int, float, str)) else _as_words(value)
+    actual = _type_of(value)
+    if actual == kind and kind != "VARCHAR[]":
+        return value if isinstance(value, (bool, int, float, str)) else _as_string(value)
     if kind == "VARCHAR[]":
-        items = value if given == "VARCHAR[]" else [value]
-        return [_as_words(item) for item in items if item is not None]
+        items = value if actual == "VARCHAR[]" else [value]
+        return [_as_string(item) for item in items if item is not None]
     if kind == "VARCHAR":
-        return _as_words(value)
-    if kind == "DOUBLE" and given == "BIGINT":
+        return _as_string(value)
+    if kind == "DOUBLE" and actual == "BIGINT":
         return float(value)
-    if kind == "BIGINT" and given == "DOUBLE" and float(value).is_integer():
+    if kind == "BIGINT" and actual == "DOUBLE" and float(value).is_integer():
         return int(value)
     raise DataError(
-        f"paper {paper.id!r}: column {name!r} holds {_SAID[kind]}, this is {_SAID[given]}",
+        f"paper {paper.id!r}: column {name!r} holds {_TYPE_NAMES[kind]}, this is "
+        f"{_TYPE_NAMES[actual]}",
         value=value,
-        fix="write it as the others, or give the column another name",
+        fix="write it like the others, or give the column another name",
     )
 
 
-def _as_words(value: Any) -> str:
+def _as_string(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
-
-
-_LISTS = ("authors", "references", "labels")
 
 
 def read_files(
@@ -197,34 +196,29 @@ def read_files(
     format: str | None = None,
     columns: Mapping[str, str | None] | None = None,
 ) -> Iterator[Paper]:
-    """Yield the papers of files, each id once.
+    """Yield the papers of files, dropping repeated ids.
 
     Parameters
     ----------
     files, format, columns
-        As of :func:`scimult.data.importers.read_papers`.
+        As in :func:`scimult.data.importers.read_papers`.
     rejects : Rejects
-        Takes bad records and ids that come again.
+        Receives bad records and repeated ids.
 
     Raises
     ------
     DataError
-        If a file is missing or of no known format; and, through ``rejects``, at a bad record.
+        If a file is missing or of an unknown format; and, through ``rejects``, at a bad record.
     """
     seen: set[str] = set()
     for paper in read_papers(files, format=format, columns=columns, rejects=rejects):
         if paper.id in seen:
-            fix = "keep one of them, or leave the others out with --skip-bad"
+            fix = "keep one of them, or skip the others with --skip-bad"
             path, line = paper.place
-            rejects.reject(
-                DataError("id is given twice", path=path, line=line, value=paper.id, fix=fix)
-            )
+            error = DataError("id is given twice", path=path, line=line, value=paper.id, fix=fix)
+            rejects.reject(error)
             continue
         seen.add(paper.id)
-        yield _paper(paper)
-
-
-def _paper(paper: ImportedPaper) -> Paper:
-    columns = {name: getattr(paper, name) or None for name in (*_LISTS, "venue", "year", "doi")}
-    text = Text("paper", paper.title, paper.abstract)
-    return Paper(paper.id, text, {**columns, **paper.extra})
+        known = {name: getattr(paper, name) or None for name in _IMPORTED}
+        text = Text("paper", paper.title, paper.abstract)
+        yield Paper(paper.id, text, {**known, **paper.extra})

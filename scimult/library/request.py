@@ -1,4 +1,4 @@
-"""What a search asks for; contradictions are refused before anything is opened."""
+"""The options of a search; contradictions are refused before anything is opened."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ class Request:
     Parameters
     ----------
     text : str
-        What to look for, in words.
+        Words to search for.
     ids : sequence of str
-        Papers of the library to start from; they are not among the results. With several, or with
-        ``text`` beside them, the mean of their vectors is what is searched for, each of length 1
-        first where the similarity is cosine.
+        Papers of the library to start from; excluded from the results. With several, or together
+        with ``text``, the mean of their vectors is searched for, each first scaled to length 1 if
+        the similarity is cosine.
     vector : array, optional
-        An own vector, shape ``(D,)``, in place of text and ids.
+        A vector to search for, shape ``(D,)``, instead of text and ids.
     space : Space, optional
-        What made ``vector``; refused if that is not what made the library.
+        Origin of ``vector``; refused unless it is the library's.
     k : int, optional
-        Results of a page: 10, or with ``min_score`` all.
+        Results per page: 10, or all with ``min_score``.
     offset : int
-        Results to pass over first: ``k=10, offset=20`` is the third page.
+        Results to skip: ``k=10, offset=20`` is the third page.
     min_score : float, optional
-        Everything with this score or a higher one, in place of the best ``k``.
+        Return everything with at least this score instead of the best ``k``.
     where : str or mapping, optional
         A filter on the columns; see :mod:`scimult.library.filters`.
     only, exclude : sequence of str
-        Ids that alone may be, or may not be, among the results.
+        Ids to restrict the results to, or to leave out.
     method : {"auto", "exact", "approximate"}
-        ``auto`` uses the approximate index where there is one and it pays.
+        ``auto`` uses the approximate index if there is one and it pays off.
     words : float, optional
-        Share of BM25 beside the vectors: both lists' scores from 0 to 1, weighted; 0.5 for both
-        alike. "rank" adds reciprocal ranks instead.
+        Weight of BM25 next to the vectors, each list's scores scaled to 0 to 1; 0.5 weighs both
+        alike. "rank" adds reciprocal ranks instead, "tuned" uses the tuned weight.
     rerank : str, optional
-        A cross-encoder of sentence-transformers that orders the first ``rerank_top`` anew.
+        A sentence-transformers cross-encoder that reorders the first ``rerank_top``.
     percentile : bool
-        Whether each result says how much of the library scores lower.
+        Whether to report how much of the library scores lower than each result.
     """
 
     text: str = ""
@@ -90,41 +90,43 @@ class Request:
             raise ConfigError(problem, fix=fix)
         page = (1 if self.k is None else self.k, self.offset)
         if not all(hasattr(n, "__index__") for n in page) or page[0] < 1 or page[1] < 0:
-            fix = "ask for one result or more, and pass over 0 or more"
+            fix = "use k of at least 1 and offset of at least 0"
             raise ConfigError("no such page", value={"k": self.k, "offset": self.offset}, fix=fix)
         if self.min_score is not None:
             self._check_threshold()
         if self.words is not None:
             self._check_words()
         if self.rerank is not None and not self.text.strip():
-            raise ConfigError("a cross-encoder reads words", fix="give text, or leave rerank out")
+            fix = "give text, or leave rerank out"
+            raise ConfigError("a cross-encoder needs text", fix=fix)
         if self.vector is not None and np.ndim(self.vector) != 1:
             fix = "pass one vector, shape (D,)"
-            raise ConfigError("no vector", value=f"shape {np.shape(self.vector)}", fix=fix)
+            raise ConfigError("not a vector", value=f"shape {np.shape(self.vector)}", fix=fix)
 
     @property
     def depth(self) -> int:
-        """How long a list of the best must be for this page."""
+        """How many of the best results this page needs."""
         return self.offset + (_PAGE if self.k is None else self.k)
 
     @property
     def page(self) -> slice:
-        """Which places of the list are shown."""
+        """The slice of the list that this page shows."""
         everything = self.k is None and self.min_score is not None
         return slice(self.offset, None if everything else self.depth)
 
     def _check_threshold(self) -> None:
         if not np.isfinite(self.min_score or 0.0):
-            raise ConfigError("threshold is no number", value=self.min_score, fix="pass a score")
+            fix = "pass a finite number"
+            raise ConfigError("threshold is not a number", value=self.min_score, fix=fix)
         if self.words is not None or self.rerank is not None or self.method == "approximate":
             fix = "leave out the threshold, or the approximate index, words and rerank"
-            raise ConfigError("all above a score are found by vectors, exactly", fix=fix)
+            raise ConfigError("a threshold needs exact search by vectors alone", fix=fix)
 
     def _check_words(self) -> None:
         if not self.text.strip():
-            raise ConfigError("BM25 reads words", fix="give text, or leave words out")
+            raise ConfigError("BM25 needs text", fix="give text, or leave words out")
         share = self.words
-        sound = share in ("rank", "tuned") or (isinstance(share, (int, float)) and 0 <= share <= 1)
-        if not sound:
+        valid = share in ("rank", "tuned") or (isinstance(share, (int, float)) and 0 <= share <= 1)
+        if not valid:
             fix = 'pass a share from 0 to 1, "rank", or "tuned"'
-            raise ConfigError("no share of BM25", value=share, fix=fix)
+            raise ConfigError("not a valid BM25 share", value=share, fix=fix)

@@ -1,4 +1,4 @@
-"""What a search returns: ids, scores and texts together."""
+"""Search results: ids, scores and texts together."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from scimult.terminal import visible
 from scimult.types import Text
 
 SCORES = {"dot": "dot product", "cosine": "cosine", "l2": "minus L2 distance"}
-"""What the score of each similarity is; larger is closer in all of them."""
+"""Name of each similarity's score; larger is closer for all."""
 _TITLE_CHARACTERS = 72
 _SHOWN = 20
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One paper that was found.
+    """One result of a search.
 
     Attributes
     ----------
@@ -30,10 +30,9 @@ class Hit:
     text : Text
         Its title and abstract.
     columns : mapping
-        What else the library knows of it.
+        The library's other columns.
     percentile : float or None
-        Share of the library's papers, in per cent, that score lower for this query; from a
-        sample of 10,000.
+        Percentage of the library's papers that score lower for this query, estimated on 10,000.
     """
 
     rank: int
@@ -65,16 +64,16 @@ class Hit:
 
 
 class Hits(Sequence[Hit]):
-    """Papers that were found, best first; printing it shows a table.
+    """Results of a search, best first; printing shows a table.
 
     Parameters
     ----------
     hits : sequence of Hit
         The papers.
     score : str
-        What their scores are: a similarity, or how several lists became one.
+        Kind of score: a similarity, or how several lists were combined.
     exact : bool
-        Whether every paper was looked at, or an approximate index chose which.
+        Whether every paper was compared, not only those that an approximate index chose.
     """
 
     def __init__(self, hits: Sequence[Hit], score: str, exact: bool = True) -> None:
@@ -96,7 +95,7 @@ class Hits(Sequence[Hit]):
         return [hit.text for hit in self]
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Return a row for each paper, for pandas or JSON."""
+        """Return one row per paper, for pandas or JSON."""
         return [hit.as_dict() for hit in self]
 
     def __len__(self) -> int:
@@ -106,15 +105,15 @@ class Hits(Sequence[Hit]):
         return iter(self._hits)
 
     @overload
-    def __getitem__(self, place: int) -> Hit: ...
+    def __getitem__(self, index: int) -> Hit: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Hits: ...
+    def __getitem__(self, index: slice) -> Hits: ...
 
-    def __getitem__(self, place: int | slice) -> Hit | Hits:
-        if isinstance(place, slice):
-            return Hits(self._hits[place], self.score, self.exact)
-        return self._hits[place]
+    def __getitem__(self, index: int | slice) -> Hit | Hits:
+        if isinstance(index, slice):
+            return Hits(self._hits[index], self.score, self.exact)
+        return self._hits[index]
 
     def __repr__(self) -> str:
         how = "" if self.exact else ", approximate"
@@ -132,7 +131,7 @@ class Hits(Sequence[Hit]):
 
 @dataclass(frozen=True)
 class Tagged:
-    """A paper and the labels that fit it best; of a label, ``Hit.title`` is its name."""
+    """A paper and its best labels; a label's name is its ``Hit.title``."""
 
     id: str
     title: str

@@ -1,4 +1,4 @@
-"""From a request to papers: what may be found, the query's vector, the list, its page.
+"""Answer requests: filter rows, form the query vector, rank, and cut out a page.
 
 Shape legend: N rows, D width, Q queries, K results.
 """
@@ -26,46 +26,37 @@ if TYPE_CHECKING:
     from scimult.library.opened import Opened
 
 FUSED = 1000
-"""How many results of each list are fused."""
+"""Results of each list that are fused."""
 _SAMPLE = 10_000
-# Papers that are searched exactly in less time than an index takes to be as good.
+# Up to this many papers, exact search is faster than an index of the same quality.
 _FEW = 20_000
-_NEAR = 1000
+_SUGGESTED = 1000
 
 
 class Searcher:
-    """Searches one space of a library.
-
-    Parameters
-    ----------
-    state : State
-        The library.
-    task : str
-        Whose vectors.
-    opened : Opened
-        Has the model, the index of words, and an adapter if the model is a newer one.
+    """Searches the vectors of a task, with the model and word index of an opened library.
 
     Raises
     ------
     UnknownNameError
         If the library has no vectors for the task.
     DataError
-        If papers are not what the task looks for.
+        If the task does not search for papers.
     """
 
     def __init__(self, state: State, task: str, opened: Opened) -> None:
         one_of("task of this library", task, state.manifest.sides)
         if state.manifest.sides[task] != "candidate":
             fix = "use tag, which ranks labels for papers"
-            raise DataError("papers are not what this task looks for", value=task, fix=fix)
+            raise DataError("this task does not search for papers", value=task, fix=fix)
         self._state, self._task, self._opened = state, task, opened
         self._shards = state.shards(task)
         longest = state.manifest.longest.get(task, 0.0)
         self.exact = ExactSearch(self._shards, longest, state.papers.ids_of)
 
     def search(self, request: Request) -> Hits:
-        """Return the papers of a request."""
-        seeds = self._rows_of(request.ids)
+        """Return the papers that answer a request."""
+        seeds, ids_of = self._rows_of(request.ids), self._state.papers.ids_of
         allowed_N = self._allowed(request, seeds)
         query_D = self._query(request, seeds)
         score = SCORES[self._shards.space.similarity]
@@ -77,46 +68,42 @@ class Searcher:
             depth = max(depth, request.rerank_top if request.rerank else 0)
             (hits,), exact = self.vectors(query_D[None], depth, allowed_N, request.method)
         if request.words is not None:
-            words, share = (
-                self._opened.words.best(request.text, FUSED, allowed_N),
-                self._share(request),
-            )
-            hits = fused(hits, words, share, self._state.papers.ids_of)
+            share = self._share(request)
+            words = self._opened.words.best(request.text, FUSED, allowed_N)
+            hits = fused(hits, words, share, ids_of)
             score = "reciprocal ranks" if share == "rank" else f"{score} and BM25, 0 to 1"
         if request.rerank is not None:
-            first = slice(0, request.rerank_top)
-            texts = self._state.papers.texts_of(hits[0][first])
+            top = hits[0][: request.rerank_top], hits[1][: request.rerank_top]
+            texts = self._state.papers.texts_of(top[0])
             device = str(self._opened.model.device)
-            top = (hits[0][first], hits[1][first])
-            ids_of = self._state.papers.ids_of
             hits = reranked(top, request.text, texts, request.rerank, device, ids_of)
             score = "cross-encoder"
         page = hits[0][request.page], hits[1][request.page]
         return self._hits(page, request, query_D, score, exact)
 
     def _share(self, request: Request) -> Share:
-        """Return the share of BM25, of the request or as it was tuned."""
+        """Return the BM25 share, as requested or as tuned."""
         if request.words != "tuned":
             assert request.words is not None
             return request.words
         if self._task not in self._state.manifest.words:
-            fix = "choose one on queries with scimult library tune, or pass a share such as 0.3"
-            raise ConfigError("no share of BM25 was tuned", value=self._task, fix=fix)
+            fix = "tune it with scimult library tune, or pass a share such as 0.3"
+            raise ConfigError("no BM25 share has been tuned", value=self._task, fix=fix)
         return self._state.manifest.words[self._task]
 
     def vectors(
         self, queries_QD: FloatArray, k: int, allowed_N: BoolArray, method: str = "auto"
     ) -> tuple[list[RowScores], bool]:
-        """Return the best rows of every query, and whether every allowed one was looked at.
+        """Return the best rows of every query, and whether every allowed row was compared.
 
         Raises
         ------
         ConfigError
-            If the approximate index is asked for and there is none.
+            If the approximate index is requested and there is none.
         """
         index = self.approximate
         if index is None and method == "approximate":
-            fix = "make one with scimult library index, or search exactly"
+            fix = "build one with scimult library index, or search exactly"
             raise ConfigError("the library has no approximate index", value=self._task, fix=fix)
         few = allowed_N[: index.facts.rows].sum() < _FEW if index else True
         if index is None or method == "exact" or (few and method == "auto"):
@@ -125,17 +112,17 @@ class Searcher:
 
     @cached_property
     def approximate(self) -> ApproximateSearch | None:
-        """The approximate index, if there is one."""
+        """The approximate index, or None."""
         facts = self._state.manifest.indexes.get(self._task)
         if facts is None:
             return None
-        known = IndexFacts(**facts)
-        path = self._state.folder / INDEXES / known.file
+        index = IndexFacts(**facts)
+        path = self._state.folder / INDEXES / index.file
         ids_of = self._state.papers.ids_of
-        return ApproximateSearch(path, known, self._shards, self.exact, ids_of)
+        return ApproximateSearch(path, index, self._shards, self.exact, ids_of)
 
     def _allowed(self, request: Request, seeds: IntArray) -> BoolArray:
-        """Return which rows may be found."""
+        """Return a mask of the rows that may be results."""
         papers, allowed_N = self._state.papers, self._state.live_N
         if request.where is not None:
             allowed_N = allowed_N & papers.where(request.where)
@@ -151,12 +138,12 @@ class Searcher:
         return allowed_N
 
     def _rows_of(self, ids: Sequence[str]) -> IntArray:
-        """Return the rows of papers, in the order of their ids.
+        """Return the rows of papers, in the order of ``ids``.
 
         Raises
         ------
         DataError
-            If one is not in the library.
+            If an id is not in the library.
         """
         papers = self._state.papers
         if not len(ids):
@@ -166,7 +153,7 @@ class Searcher:
         row_of = dict(zip(papers.ids_of(rows), rows.tolist(), strict=True))
         missing = [name for name in ids if name not in row_of]
         if missing:
-            known = papers.ids_of(self._state.live_rows()[:_NEAR])
+            known = papers.ids_of(self._state.live_rows()[:_SUGGESTED])
             fix = f"use ids of the library{suggest(missing[0], known)}"
             raise DataError("no paper has this id", value=missing[0], fix=fix)
         return np.array([row_of[name] for name in ids], dtype=np.int64)
@@ -192,10 +179,7 @@ class Searcher:
         return mean_D
 
     def _seed_vectors(self, seeds: IntArray) -> FloatArray:
-        """Return papers as queries: their stored vectors, where the task's query is no paper too.
-
-        Encoded as queries where the two sides of the task differ.
-        """
+        """Return papers as query vectors, encoded again only if the task's two sides differ."""
         stored_QD = self._shards.rows(seeds)
         if not len(seeds) or self._task in self._state.manifest.shared:
             return stored_QD
@@ -208,24 +192,25 @@ class Searcher:
     ) -> Hits:
         rows, scores = page
         table = self._state.papers.table(rows).to_pylist()
-        texts = [Text("paper", paper["title"], paper["abstract"]) for paper in table]
         shares = self._percentiles(query_D, rows) if request.percentile else [None] * len(rows)
         types = self._state.manifest.columns
         hits = [
             Hit(
-                rank=request.offset + place,
-                score=float(scores[place - 1]),
-                id=table[place - 1]["id"],
-                text=texts[place - 1],
-                columns={name: table[place - 1][name] for name in types},
-                percentile=shares[place - 1],
+                rank=rank,
+                score=float(value),
+                id=paper["id"],
+                text=Text("paper", paper["title"], paper["abstract"]),
+                columns={name: paper[name] for name in types},
+                percentile=share,
             )
-            for place in range(1, len(rows) + 1)
+            for rank, (paper, value, share) in enumerate(
+                zip(table, scores, shares, strict=True), start=request.offset + 1
+            )
         ]
         return Hits(hits, score, exact)
 
     def _percentiles(self, query_D: FloatArray, rows: IntArray) -> list[float | None]:
-        """Return how much of the library scores lower than each row, in per cent."""
+        """Return the percentage of the library that scores lower than each row."""
         sample = np.sort(self.exact.scores(query_D, self._sample))
         scores = self.exact.scores(query_D, rows)
         return [float(x) for x in 100 * np.searchsorted(sample, scores) / max(1, len(sample))]

@@ -1,4 +1,4 @@
-"""The Parquet files of a library's papers: written once, then read by place."""
+"""Parquet files of a library's papers: written once, then read by position."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from scimult.errors import DataError
 from scimult.files import atomic_file, sha256
 from scimult.types import IntArray
 
-# Papers that are decompressed to show one of them.
+# Papers that must be decompressed to read one of them.
 _ROW_GROUP = 1 << 10
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Papers that were written together: a Parquet file, and a shard in every space."""
+    """Papers written together: a Parquet file, and a shard in every space."""
 
     name: str
     rows: int
@@ -45,35 +45,29 @@ def write_segment(folder: Path, name: str, table: pa.Table) -> Segment:
 
 
 class SegmentFile:
-    """Reads one segment; the file is open during a call alone, and several threads may call.
-
-    Parameters
-    ----------
-    path : Path
-        The Parquet file.
-    """
+    """Reads one segment; thread-safe, since the file is open only during a call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def read(self, schema: pa.Schema, places_P: IntArray | None = None) -> pa.Table:
-        """Return rows by their ascending places, or all, with these columns.
+    def read(self, schema: pa.Schema, index_P: IntArray | None = None) -> pa.Table:
+        """Return these columns of the rows at ascending positions, or of all rows.
 
-        A column that the file does not have is null. Row groups are read one after the other, and
-        only those with a wanted row.
+        Columns that the file lacks are null. Row groups are read one at a time, and only those
+        with a wanted row.
 
         Raises
         ------
         DataError
-            If the file was changed or removed since it was first read.
+            If the file has been changed or removed since it was first read.
         """
         try:
             with pq.ParquetFile(self.path, metadata=self._metadata) as file:
-                there = [name for name in schema.names if name in file.schema_arrow.names]
-                empty = no_rows(pa.schema([file.schema_arrow.field(name) for name in there]))
+                present = [name for name in schema.names if name in file.schema_arrow.names]
+                empty = no_rows(pa.schema([file.schema_arrow.field(name) for name in present]))
                 parts = [
-                    _taken(file.read_row_group(group, there, use_threads=False), places)
-                    for group, places in self._by_group(places_P)
+                    _take(file.read_row_group(group, present, use_threads=False), index)
+                    for group, index in self._by_group(index_P)
                 ]
                 table, rows = pa.concat_tables([empty, *parts]), sum(map(len, parts))
         except (OSError, pa.ArrowException) as error:
@@ -81,7 +75,7 @@ class SegmentFile:
             raise DataError(f"cannot read papers: {error}", path=self.path, fix=fix) from error
         columns = [
             table[field.name].cast(field.type)
-            if field.name in there
+            if field.name in present
             else pa.nulls(rows, field.type)
             for field in schema
         ]
@@ -91,40 +85,40 @@ class SegmentFile:
     def _metadata(self) -> pq.FileMetaData:
         return pq.read_metadata(self.path)
 
-    def _by_group(self, places_P: IntArray | None) -> list[tuple[int, IntArray | None]]:
-        """Return the row groups to read, and the places in each; all of it for ``None``."""
+    def _by_group(self, index_P: IntArray | None) -> list[tuple[int, IntArray | None]]:
+        """Return the row groups to read, with the positions in each; None for the whole group."""
         groups = range(self._metadata.num_row_groups)
-        if places_P is None:
+        if index_P is None:
             return [(group, None) for group in groups]
         ends = np.cumsum([0, *(self._metadata.row_group(group).num_rows for group in groups)])
-        edges = np.searchsorted(places_P, ends)
+        edges = np.searchsorted(index_P, ends)
         return [
-            (group, places_P[first:last] - ends[group])
+            (group, index_P[first:last] - ends[group])
             for group, (first, last) in enumerate(pairwise(edges.tolist()))
             if last > first
         ]
 
 
 def no_rows(schema: pa.Schema) -> pa.Table:
-    """Return an empty table, without Arrow's own, which loads pandas."""
+    """Return an empty table, avoiding Arrow's own, which loads pandas."""
     return pa.table([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def strings(texts: Sequence[str]) -> pa.Array:
-    """Return texts for Arrow, without its conversions, which load pandas."""
+    """Convert strings to Arrow, avoiding its own conversion, which loads pandas."""
     parts = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(pa.string(), len(parts), buffers)
 
 
-def indices(places_P: IntArray) -> pa.Array:
-    """Return whole numbers for Arrow, without its conversions, which load pandas."""
-    places_P = np.ascontiguousarray(places_P, dtype=np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(places_P), [None, pa.py_buffer(places_P)])
+def indices(index_P: IntArray) -> pa.Array:
+    """Convert integers to Arrow, avoiding its own conversion, which loads pandas."""
+    index_P = np.ascontiguousarray(index_P, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(index_P), [None, pa.py_buffer(index_P)])
 
 
-def _taken(table: pa.Table, places_P: IntArray | None) -> pa.Table:
-    if places_P is None or len(places_P) == len(table):
+def _take(table: pa.Table, index_P: IntArray | None) -> pa.Table:
+    if index_P is None or len(index_P) == len(table):
         return table
-    return table.take(indices(places_P))
+    return table.take(indices(index_P))

@@ -1,4 +1,4 @@
-"""A library as it is on disk at one moment, and what it says of itself."""
+"""A snapshot of a library on disk, and its description."""
 
 from __future__ import annotations
 
@@ -21,29 +21,26 @@ from scimult.types import BoolArray, IntArray
 class State:
     """Opens a library without reading its vectors.
 
-    Parameters
-    ----------
-    folder : Path
-        The library.
-
     Attributes
     ----------
     manifest : Manifest
-        What it says.
+        Contents of ``library.json``.
     papers : PaperTable
-        All rows; today's papers are the ``live`` ones.
+        All rows; current papers are the live ones.
+    removed_N : BoolArray
+        Mask of the rows of removed papers, shape ``(N,)``.
 
     Raises
     ------
     DataError
-        If there is no library, or it is damaged as a whole.
+        If there is no library, or its manifest is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.manifest = folder, read_manifest(folder)
         manifest = self.manifest
         self.papers = PaperTable(folder / PAPERS, manifest.segments, manifest.columns)
-        self._removed_N = read_removed(folder, manifest)
+        self.removed_N = read_removed(folder, manifest)
         self._shards: dict[str, Shards] = {}
 
     def space_folder(self, task: str) -> Path:
@@ -52,7 +49,7 @@ class State:
         return self.folder / VECTORS / self.manifest.vectors / f"{task}.{role}"
 
     def shards(self, task: str) -> Shards:
-        """Return the vectors of a task, a shard for each segment."""
+        """Return the vectors of a task, one shard per segment."""
         if task not in self._shards:
             names = [part.name for part in self.manifest.segments]
             self._shards[task] = Shards(self.space_folder(task), names)
@@ -60,43 +57,38 @@ class State:
 
     @property
     def spaces(self) -> dict[str, Space]:
-        """What made the vectors of each task."""
+        """The space of each task's vectors."""
         return {task: self.shards(task).space for task in self.manifest.sides}
 
     @cached_property
     def live_N(self) -> BoolArray:
-        """Which rows are papers of the library and can be read, shape ``(N,)``."""
-        usable_N = self.papers.usable() & ~self._removed_N
+        """Mask of the rows that are papers of the library and readable, shape ``(N,)``."""
+        usable_N = self.papers.usable() & ~self.removed_N
         for task in self.manifest.sides:
             usable_N &= self.shards(task).usable()
         return usable_N
 
-    @property
-    def removed_N(self) -> BoolArray:
-        """Which rows are no papers any more, shape ``(N,)``."""
-        return self._removed_N
-
     def damage(self) -> list[DataError]:
-        """Return what is known to be damaged without reading everything."""
+        """Return the damage that is evident without reading everything."""
         errors = list(self.papers.damaged.values())
         for task in self.manifest.sides:
             errors += self.shards(task).damaged.values()
         return errors
 
     def check(self) -> list[DataError]:
-        """Read everything and return what is damaged."""
+        """Read everything and return all damage."""
         errors = list(self.papers.check().values())
         for task in self.manifest.sides:
             errors += self.shards(task).check().values()
         return errors
 
     def live_rows(self, ids: Sequence[str] | None = None, where: Where | None = None) -> IntArray:
-        """Return the rows of today's papers, of those of ids, or of a filter.
+        """Return the rows of current papers: of all, of ids, or of those that pass a filter.
 
         Raises
         ------
         ConfigError, UnknownNameError
-            If the filter is wrong.
+            If the filter is invalid.
         """
         wanted_N = self.live_N
         if where is not None:
@@ -109,7 +101,7 @@ class State:
 
 
 def summary(state: State) -> str:
-    """Return what a library is in one line."""
+    """Describe a library in one line."""
     manifest, tasks = state.manifest, ", ".join(state.manifest.sides)
     space = next(iter(state.spaces.values()))
     columns = f"; columns {', '.join(manifest.columns)}" if manifest.columns else ""
@@ -120,7 +112,7 @@ def summary(state: State) -> str:
 
 
 def facts_of(state: State) -> dict[str, Any]:
-    """Return what a library holds and what made it, by name."""
+    """Return facts about a library and its model, by name."""
     manifest = state.manifest
     space = next(iter(state.spaces.values()))
     made_by = {name: v for name, v in space.made_by.items() if name not in ("task", "role")}

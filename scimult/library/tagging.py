@@ -1,4 +1,4 @@
-"""Labels for papers of a library.
+"""Label a library's papers.
 
 Shape legend: N papers, C labels, D width.
 """
@@ -23,21 +23,21 @@ _BLOCK = 4096
 
 
 def as_labels(labels: Iterable[str | Mapping[str, Any]]) -> tuple[list[str], list[Text]]:
-    """Return ids and texts of labels; a string is a name, which is the id too.
+    """Return ids and texts of labels; a string is both name and id.
 
     Raises
     ------
     DataError
-        If there is none, one has no name, or an id comes twice.
+        If there are no labels, one has no name, or an id repeats.
     """
     ids, texts = [], []
-    for place, label in enumerate(labels):
-        text = as_text(label, "label", place)
+    for index, label in enumerate(labels):
+        text = as_text(label, "label", index)
         name = label.get("id", text.title) if isinstance(label, Mapping) else text.title
         ids.append(str(name))
         texts.append(text)
     if not ids:
-        raise DataError("no label is given", fix="pass names, or mappings with id and name")
+        raise DataError("no labels given", fix="pass names, or mappings with id and name")
     if len(set(ids)) != len(ids):
         twice = next(name for name in ids if ids.count(name) > 1)
         raise DataError("label is given twice", value=twice, fix="give every label its own id")
@@ -54,9 +54,7 @@ def tag_rows(
     k: int,
     task: str,
 ) -> Iterator[Tagged]:
-    """Yield papers with their best ``k`` labels.
-
-    Stored vectors are used where the library has them for the task.
+    """Yield papers with their best ``k`` labels, using stored vectors if the task has them.
 
     Raises
     ------
@@ -65,7 +63,7 @@ def tag_rows(
     """
     model.tasks.check_labels(task)
     if k < 1:
-        raise ConfigError("no list is as short", value=k, fix="ask for one label or more")
+        raise ConfigError("k must be at least 1", value=k, fix="request one label or more")
     from scimult.retrieval.exact import ExactIndex
 
     labels_CD = model.encode(labels, task=task, role="candidate")
@@ -74,13 +72,10 @@ def tag_rows(
         part = rows[start : start + _BLOCK]
         texts, names = state.papers.texts_of(part), state.papers.ids_of(part)
         ranking = index.search(_vectors(state, model, part, texts, task), k)
-        for place, (name, text) in enumerate(zip(names, texts, strict=True)):
-            hits = [
-                Hit(rank, float(score), ids[row], labels[row])
-                for rank, (row, score) in enumerate(
-                    zip(ranking.rows_QK[place], ranking.scores_QK[place], strict=True), start=1
-                )
-            ]
+        lists = zip(names, texts, ranking.rows_QK, ranking.scores_QK, strict=True)
+        for name, text, rows_K, scores_K in lists:
+            ranked = enumerate(zip(rows_K, scores_K, strict=True), start=1)
+            hits = [Hit(rank, float(score), ids[row], labels[row]) for rank, (row, score) in ranked]
             yield Tagged(name, text.title, Hits(hits, SCORES[model.similarity]))
 
 

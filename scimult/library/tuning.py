@@ -1,4 +1,4 @@
-"""The share of BM25 beside vectors, chosen on queries whose papers are known.
+"""Tune the share of BM25 next to vectors on queries whose papers are known.
 
 Shape legend: Q queries, K listed papers.
 """
@@ -23,20 +23,20 @@ from scimult.retrieval.runs import Qrels, Ranking
 from scimult.types import IntArray
 
 LEAST = 10
-"""Queries that a choice needs."""
+"""Fewest queries for a choice."""
 _K = 10
 _SHARES: tuple[Share, ...] = (*(round(0.1 * tenths, 1) for tenths in range(11)), "rank")
 
 
 class Question(NamedTuple):
-    """Words, and the ids of papers that answer them."""
+    """Words, and the ids of the papers that answer them."""
 
     words: str
     ids: Sequence[str]
 
 
 class Tuned(NamedTuple):
-    """What was chosen, nDCG@10 of all that were tried, and on how many queries."""
+    """The chosen share, nDCG@10 of every share tried, and the number of queries."""
 
     share: Share
     scores: Mapping[Share, float]
@@ -44,10 +44,10 @@ class Tuned(NamedTuple):
 
 
 def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Question]) -> Tuned:
-    """Choose the share of BM25 with the best nDCG@10, and keep it in the library.
+    """Choose the BM25 share with the best nDCG@10, and store it in the library.
 
-    Of shares that are equally good the smallest is taken, and reciprocal ranks, which have nothing
-    to choose, only where they are better. Papers that are not in the library count as missed.
+    Among equally good shares the smallest wins, and reciprocal ranks, which have nothing to tune,
+    only win if they are better. Papers that are not in the library count as missed.
 
     Raises
     ------
@@ -56,21 +56,21 @@ def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Ques
     StorageError
         If another process is writing.
     """
-    asked = [(one.words, _rows(state, one.ids), len(set(one.ids))) for one in questions]
-    asked = [one for one in asked if len(one[1]) and one[0].strip()]
-    if len(asked) < LEAST:
-        fix = f"give {LEAST} or more, with ids of papers that are here"
-        raise DataError("too few queries with papers of the library", value=len(asked), fix=fix)
-    queries_QD = opened.queries(task, [words for words, _, _ in asked])
+    known = [(one.words, _rows(state, one.ids), len(set(one.ids))) for one in questions]
+    known = [one for one in known if len(one[1]) and one[0].strip()]
+    if len(known) < LEAST:
+        fix = f"give at least {LEAST}, with ids of papers in the library"
+        raise DataError("too few queries with papers of the library", value=len(known), fix=fix)
+    queries_QD = opened.queries(task, [words for words, _, _ in known])
     vectors, _ = opened.searcher(task).vectors(queries_QD, FUSED, state.live_N)
-    words = [opened.words.best(text, FUSED, state.live_N) for text, _, _ in asked]
-    # A paper that is not here has a number that nothing finds.
+    words = [opened.words.best(text, FUSED, state.live_N) for text, _, _ in known]
+    # Papers that are not here get row numbers that no search returns.
     answers = [
         np.append(rows, state.manifest.rows + np.arange(count - len(rows)))
-        for _, rows, count in asked
+        for _, rows, count in known
     ]
     listed = Ragged.from_lists(answers)
-    most = state.manifest.rows + max(count for _, _, count in asked)
+    most = state.manifest.rows + max(count for _, _, count in known)
     qrels = Qrels(listed, Ragged(np.ones_like(listed.values), listed.offsets), most)
     scores: dict[Share, float] = {}
     for share in _SHARES:
@@ -83,7 +83,7 @@ def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Ques
     with only_writer(state.folder):
         manifest = State(state.folder).manifest
         write_manifest(state.folder, manifest.changed(words={**manifest.words, task: best}))
-    return Tuned(best, scores, len(asked))
+    return Tuned(best, scores, len(known))
 
 
 def _rows(state: State, ids: Sequence[str]) -> IntArray:

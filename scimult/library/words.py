@@ -1,4 +1,4 @@
-"""BM25 over a library's papers, kept beside it until the papers change."""
+"""BM25 over a library's papers, stored with it until the papers change."""
 
 from __future__ import annotations
 
@@ -26,28 +26,23 @@ _KIND = FolderKind("an index of words", lambda folder: (folder / _ROWS).is_file(
 
 
 class WordIndex:
-    """An inverted index over today's papers, memory-mapped from the library's folder.
+    """An inverted index over the current papers, memory-mapped from the library's folder.
 
-    It is made when it is first asked for after the papers changed. Where the folder cannot be
-    written it is made for this process alone.
-
-    Parameters
-    ----------
-    state : State
-        The library.
+    It is built on first use after the papers changed, for this process alone if the folder is not
+    writable.
     """
 
     def __init__(self, state: State) -> None:
         self._state = state
         folder = state.folder / FOLDER / state.manifest.content
-        # Rows are numbered anew by a rewrite, which leaves the content as it is.
+        # A rewrite renumbers rows without changing the content.
         rows = state.live_rows()
-        stored = _kept_rows(folder / _ROWS)
+        stored = _stored_rows(folder / _ROWS)
         if stored is None or not np.array_equal(stored, rows):
-            self._model = self._made(rows)
-            self._keep(folder, rows)
+            self._model = self._build(rows)
+            self._store(folder, rows)
         else:
-            import bm25s  # it loads scipy, which a dense search never needs
+            import bm25s  # loads scipy, which a dense search does not need
 
             self._model = bm25s.BM25.load(folder, mmap=True)
         self._rows = rows
@@ -58,31 +53,31 @@ class WordIndex:
         if not tokens:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         scores_C = np.asarray(self._model.get_scores(tokens), dtype=np.float32)
-        places = np.flatnonzero((scores_C > 0) & allowed_N[self._rows])
-        return ranked(self._rows[places], scores_C[places], self._state.papers.ids_of, k)
+        index_P = np.flatnonzero((scores_C > 0) & allowed_N[self._rows])
+        return ranked(self._rows[index_P], scores_C[index_P], self._state.papers.ids_of, k)
 
-    def _made(self, rows: IntArray) -> bm25s.BM25:
+    def _build(self, rows: IntArray) -> bm25s.BM25:
         import bm25s
 
         from scimult.retrieval.bm25 import K1, B
 
-        note(f"BM25 reads {len(rows):,} papers")
+        note(f"BM25: indexing {len(rows):,} papers")
         tokens = []
         for start in range(0, len(rows), 1 << 14):
             texts = self._state.papers.texts_of(rows[start : start + (1 << 14)])
             tokens += WORDS([text.joined for text in texts])
         model = bm25s.BM25(method="lucene", k1=K1, b=B)
-        # A library without a word has nothing to find; the index wants one.
+        # bm25s needs a token even if the library has none.
         model.index(tokens if any(tokens) else [[" "]] * max(1, len(tokens)), show_progress=False)
         return model
 
-    def _keep(self, folder: Path, rows: IntArray) -> None:
+    def _store(self, folder: Path, rows: IntArray) -> None:
         try:
             with atomic_folder(folder, _KIND) as temporary:
                 self._model.save(temporary, show_progress=False)
                 np.save(temporary / _ROWS, rows)
         except StorageError as error:
-            warn(f"{folder}: the index of words is not kept ({error.problem})")
+            warn(f"{folder}: cannot store the word index ({error.problem})")
             return
         for other in folder.parent.iterdir():
             if other.name != folder.name and not other.name.startswith("."):
@@ -90,7 +85,7 @@ class WordIndex:
                     shutil.rmtree(other)
 
 
-def _kept_rows(path: Path) -> IntArray | None:
+def _stored_rows(path: Path) -> IntArray | None:
     try:
         rows: IntArray = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):

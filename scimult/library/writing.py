@@ -1,21 +1,21 @@
-"""Changes to a library: papers come, change and go, and only new texts are encoded.
+"""Change a library: add, update and remove papers, encoding only new texts.
 
-Rows are appended in segments. Vectors and papers of a segment are written first, ``library.json``
-last: a writer that is killed leaves files that nothing names, and the next one removes them. A
-changed paper is a new row and a removed one; where its text is the same its vectors are copied.
+Rows are appended in segments. A segment's vectors and papers are written first, ``library.json``
+last: a killed writer leaves files that nothing names, and the next one removes them. A changed
+paper is a new row and a removed one; if its text is unchanged its vectors are copied.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
-from scimult.library.encoded import EncodedBefore
+from scimult.library.encoded import PrecomputedVectors
 from scimult.library.encoding import encode_papers, spaces_of
 from scimult.library.manifest import (
     PAPERS,
@@ -25,7 +25,7 @@ from scimult.library.manifest import (
     write_removed,
 )
 from scimult.library.records import Paper, as_table, column_types
-from scimult.library.segments import Segment, write_segment
+from scimult.library.segments import write_segment
 from scimult.library.state import State
 from scimult.progress import bar
 from scimult.retrieval.shards import publish, shard_name, write_shard
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from scimult.inference.query_encoder import QueryEncoder
 
 SEGMENT_ROWS = 8192
-"""Papers of a segment: what a kill can lose."""
+"""Papers per segment: the most that a kill can lose."""
 _NUMBER = re.compile(r"\d{6,}")
 
 
 @dataclass
 class Changes:
-    """What a change did.
+    """Counts of a change.
 
     Attributes
     ----------
     added, changed, unchanged, removed : int
-        Papers; changed are those whose text or columns are others now.
+        Papers; changed ones have another text or other columns.
     texts_encoded, tokens_encoded : int
-        What the model had to do.
+        The model's work.
     """
 
     added: int = 0
@@ -77,25 +77,25 @@ class Writer:
     Parameters
     ----------
     state : State
-        The library as it is.
+        The current library.
     model : SciMult, optional
-        Encodes what is new; not needed to remove.
-    encoded : EncodedBefore, optional
-        Has vectors of texts, which then are not encoded.
+        Encodes new texts; not needed to remove.
+    encoded : PrecomputedVectors, optional
+        Vectors to reuse instead of encoding.
     segment_rows : int
-        Papers of a segment.
+        Papers per segment.
 
     Raises
     ------
     DataError
-        If the model, or a setting of it, is not the library's; what differs is named.
+        If the model or one of its settings is not the library's; the message says what differs.
     """
 
     def __init__(
         self,
         state: State,
         model: SciMult | None = None,
-        encoded: EncodedBefore | None = None,
+        encoded: PrecomputedVectors | None = None,
         segment_rows: int = SEGMENT_ROWS,
     ) -> None:
         self.changes = Changes()
@@ -117,23 +117,22 @@ class Writer:
         }
         self._lost = _lost(state)
         if self._lost:
-            # What cannot be read is not known to be there.
+            # Unreadable papers do not count towards the content.
             hashes = [known.paper_hash for known in self._known.values()]
             self._manifest = replace(self._manifest, content=content_of("0", hashes, []))
 
     def put(self, papers: Iterable[Paper], *, show_progress: bool = False) -> set[str]:
-        """Take papers in; what is there already as it is costs nothing.
+        """Add and update papers; unchanged ones cost nothing.
 
         Returns
         -------
         set of str
-            All ids that came.
+            All ids given.
 
         Raises
         ------
         DataError
-            If an id comes twice, or a column's value is not of its type. What was taken in
-            before stays.
+            If an id repeats, or a value does not fit its column. Segments written before stay.
         """
         seen: set[str] = set()
         with bar("papers", total=None, unit="paper", show=show_progress) as meter:
@@ -142,12 +141,12 @@ class Writer:
         return seen
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Remove papers; ids that are not there are passed over.
+        """Remove papers; ignore unknown ids.
 
         Raises
         ------
         ConfigError
-            If ``ids`` is one string.
+            If ``ids`` is a string.
         """
         if isinstance(ids, str):
             raise ConfigError("ids is a string", value=ids, fix="pass a list")
@@ -163,19 +162,18 @@ class Writer:
         self._commit([known.paper_hash for known in stored], [], {})
 
     def remove_others(self, ids: set[str]) -> None:
-        """Remove all papers but these, and what cannot be read any more."""
+        """Remove all papers but these, unreadable ones included."""
         self.remove([name for name in (*self._known, *self._lost.values()) if name not in ids])
 
     def _new(
-        self, papers: Iterable[Paper], seen: set[str], advance: object
+        self, papers: Iterable[Paper], seen: set[str], advance: Callable[[int], object]
     ) -> Iterator[list[Paper]]:
-        """Yield papers that are not in the library as they are, a segment at a time."""
-        assert callable(advance)
+        """Yield new and changed papers, a segment at a time."""
         waiting: list[Paper] = []
         for paper in papers:
             advance(1)
             if paper.id in seen:
-                fix = "give every paper its own id, or leave the repetition out"
+                fix = "give every paper its own id, or remove the repetition"
                 raise DataError("id is given twice", value=paper.id, fix=fix)
             seen.add(paper.id)
             known = self._known.get(paper.id)
@@ -190,23 +188,27 @@ class Writer:
             yield waiting
 
     def _append(self, papers: Sequence[Paper]) -> None:
-        """Write one segment and make it part of the library."""
+        """Write one segment and add it to the library."""
         columns = column_types(papers, self._manifest.columns)
         table = as_table(papers, self._manifest.rows, columns)
         vectors = self._vectors(papers)
         before = [self._known.get(paper.id) for paper in papers]
         former = [known for known in before if known is not None]
-        number = next_number(self._manifest)
-        segment = self._write(number, table, papers, vectors)
-        first = self._manifest.rows
+        number, first = next_number(self._manifest), self._manifest.rows
+        ids, hashes = [paper.id for paper in papers], [paper.text_hash for paper in papers]
+        for task, space in self._spaces.items():
+            folder = self._state.space_folder(task)
+            shard = write_shard(folder, number, space, ids, vectors[task], hashes)
+            self._listed[task].append(shard)
+        segment = write_segment(self._folder / PAPERS, shard_name(number), table)
         self._removed_N = np.append(self._removed_N, np.zeros(len(papers), dtype=bool))
         self._removed_N[[known.row for known in former]] = True
-        ids = {paper.id for paper in papers}
-        for row in [row for row, name in self._lost.items() if name in ids]:
+        new = set(ids)
+        for row in [row for row, name in self._lost.items() if name in new]:
             self._removed_N[row] = True
             del self._lost[row]
-        for place, paper in enumerate(papers):
-            self._known[paper.id] = _Known(first + place, paper.text_hash, paper.paper_hash)
+        for row, paper in enumerate(papers, start=first):
+            self._known[paper.id] = _Known(row, paper.text_hash, paper.paper_hash)
         self.changes.changed += len(former)
         self.changes.added += len(papers) - len(former)
         added = [paper.paper_hash for paper in papers]
@@ -218,32 +220,32 @@ class Writer:
         self._commit([k.paper_hash for k in former], added, {**values, "longest": longest})
 
     def _vectors(self, papers: Sequence[Paper]) -> dict[str, FloatArray]:
-        """Encode new texts, and copy the vectors of papers whose text is the same."""
+        """Encode new texts, and copy the vectors of papers with unchanged text."""
         before = [self._known.get(paper.id) for paper in papers]
         same = {
-            place: known.row
-            for place, (paper, known) in enumerate(zip(papers, before, strict=True))
+            index: known.row
+            for index, (paper, known) in enumerate(zip(papers, before, strict=True))
             if known is not None and known.text_hash == paper.text_hash
         }
-        places = [place for place in range(len(papers)) if place not in same]
-        fresh = self._fresh([papers[place] for place in places])
+        new = [index for index in range(len(papers)) if index not in same]
+        fresh = self._fresh([papers[index] for index in new])
         vectors = {}
         for task, space in self._spaces.items():
             vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
-            vectors_ND[places] = fresh[task]
+            vectors_ND[new] = fresh[task]
             rows = np.array(list(same.values()), dtype=np.int64)
             vectors_ND[list(same)] = self._copied(task, rows)
             vectors[task] = vectors_ND
         return vectors
 
     def _fresh(self, papers: Sequence[Paper]) -> dict[str, FloatArray]:
-        """Return vectors of texts that the library does not have: encoded before, or now."""
+        """Return vectors of texts that are new to the library: reused or encoded now."""
         assert self._model is not None
-        there_N: BoolArray = np.zeros(len(papers), dtype=bool)
+        found_N: BoolArray = np.zeros(len(papers), dtype=bool)
         before: dict[str, FloatArray] = {}
         if self._encoded is not None:
-            there_N, before = self._encoded.find([paper.text_hash for paper in papers])
-        texts = [paper.text for paper, there in zip(papers, there_N, strict=True) if not there]
+            found_N, before = self._encoded.find([paper.text_hash for paper in papers])
+        texts = [paper.text for paper, found in zip(papers, found_N, strict=True) if not found]
         tokens = self._model.tokens_encoded
         encoded = encode_papers(self._model, texts, self._manifest.sides)
         self.changes.texts_encoded += len(texts)
@@ -253,38 +255,25 @@ class Writer:
         vectors = {}
         for task, space in self._spaces.items():
             vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
-            vectors_ND[there_N], vectors_ND[~there_N] = before[task], encoded[task]
+            vectors_ND[found_N], vectors_ND[~found_N] = before[task], encoded[task]
             vectors[task] = vectors_ND
         return vectors
 
     def _copied(self, task: str, rows: IntArray) -> FloatArray:
-        """Return stored vectors; those of segments of this writer are opened anew."""
+        """Return stored vectors, reopening the library for segments that this writer added."""
         if len(rows) and rows.max() >= len(self._state.shards(task)):
             self._state = State(self._folder)
         return self._state.shards(task).rows(rows)
 
-    def _write(
-        self,
-        number: int,
-        table: object,
-        papers: Sequence[Paper],
-        vectors: dict[str, FloatArray],
-    ) -> Segment:
-        ids = [paper.id for paper in papers]
-        hashes = [paper.text_hash for paper in papers]
-        for task, space in self._spaces.items():
-            folder = self._state.space_folder(task)
-            shard = write_shard(folder, number, space, ids, vectors[task], hashes)
-            self._listed[task] = [*self._listed[task], shard]
-        return write_segment(self._folder / PAPERS, shard_name(number), table)
-
-    def _commit(self, gone: Sequence[str], added: Sequence[str], values: dict[str, object]) -> None:
-        """Make the change happen: spaces and removed rows first, the manifest last."""
+    def _commit(
+        self, removed: Sequence[str], added: Sequence[str], values: dict[str, object]
+    ) -> None:
+        """Make the change effective: spaces and removed rows first, the manifest last."""
         for task, space in self._spaces.items():
             publish(self._state.space_folder(task), space, self._listed[task])
         before = self._manifest
         name = write_removed(self._folder, before.generation + 1, self._removed_N)
-        content = content_of(before.content, added, gone)
+        content = content_of(before.content, added, removed)
         self._manifest = before.changed(removed=name, content=content, **values)
         write_manifest(self._folder, self._manifest)
         if before.removed and before.removed != name:
@@ -292,12 +281,12 @@ class Writer:
 
 
 def check_model(state: State, model: SciMult | QueryEncoder) -> None:
-    """Check that a model makes the vectors that a library holds.
+    """Check that a model makes the library's vectors.
 
     Raises
     ------
     DataError
-        If it does not; what differs is named.
+        If it does not; the message says what differs.
     """
     for task, role in state.manifest.sides.items():
         space = state.shards(task).space
@@ -306,12 +295,12 @@ def check_model(state: State, model: SciMult | QueryEncoder) -> None:
 
 
 def longest_of(vectors_ND: FloatArray) -> float:
-    """Return the length of the longest vector, rounded up; 0 of none."""
+    """Return the length of the longest vector, rounded up; 0 if there are none."""
     return float(np.linalg.norm(vectors_ND, axis=1).max(initial=0.0)) * (1 + 1e-5)
 
 
 def _lost(state: State) -> dict[int, str]:
-    """Return rows of papers that cannot be read any more, and their ids as far as known."""
+    """Return the rows of unreadable papers, with their ids as far as known."""
     rows = np.flatnonzero(~state.removed_N & ~state.live_N)
     names = dict.fromkeys(rows.tolist(), "")
     if not names:
@@ -331,7 +320,7 @@ def next_number(manifest: Manifest) -> int:
 
 
 def tidy(state: State) -> None:
-    """Remove what killed writers left: files of segments that the manifest does not name."""
+    """Remove what killed writers left: files of segments that the manifest does not list."""
     named = {part.name for part in state.manifest.segments}
     folders = [state.folder / PAPERS, *map(state.space_folder, state.manifest.sides)]
     for folder in folders:

@@ -1,9 +1,9 @@
-"""From text to the tokens that BM25 counts: how they are cut, which are dropped, their stems.
+"""Turn text into the tokens that BM25 counts: splitting, stop words, stemming.
 
-``words`` is what the toolkit does unless told otherwise. ``beir`` is Lucene's analyser of English,
-with which Anserini, and so BEIR's published BM25, reads documents and queries: words as Unicode
-cuts them, possessives and 33 stop words removed, Porter's stems (Program 14(3), 1980) with the
-changes that he later made and Lucene has.
+``words`` is the toolkit's default. ``beir`` is Lucene's English analyser, which Anserini, and so
+BEIR's published BM25, applies to documents and queries: Unicode words without possessives and 33
+stop words, stemmed by Porter's algorithm (Program 14(3), 1980) with the later changes that Lucene
+adopted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ NONE, LUCENE = "none", "lucene"
 _IDEOGRAPHS = "\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 PATTERNS = {
     "words": r"(?u)\b\w\w+\b",
-    # Unicode's rules for words (UAX 29): some marks join letters, others join digits, and each
+    # Unicode's word rules (UAX 29): some marks join letters, others join digits, and each
     # ideograph is a word.
     LUCENE: rf"(?u)[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+"
     r"(?:(?:(?<=[^\W\d_])['’.:·](?=[^\W\d_])|(?<=\d)[,;.'’](?=\d))\w+)*",
 }
-# Where Lucene's Porter departs from the paper: -logi loses its i and -bli becomes -ble, after a
-# vowel and a consonant (Porter's measure above 0).
+# Where Lucene's Porter departs from the paper: after a vowel and a consonant (Porter's measure
+# above 0), -logi loses its i and -bli becomes -ble.
 _MEASURED = re.compile("(?:[aeiou]|[^aeiou]y)[^aeiou]")
 Stems = Callable[[Sequence[str]], list[str]]
 _POSSESSIVE = re.compile(r"(?<=\w)['’＇][sS](?!\w)")
@@ -33,23 +33,23 @@ _POSSESSIVE = re.compile(r"(?<=\w)['’＇][sS](?!\w)")
 
 @dataclass(frozen=True)
 class Analyser:
-    """How BM25 reads a text.
+    """How BM25 splits and normalises text.
 
     Parameters
     ----------
     tokens : {"words", "lucene"}
         Runs of two or more word characters, or Lucene's words without possessive ``'s``.
     stop_words : str
-        Language whose stop words are dropped, as bm25s lists them (``english`` is Lucene's
-        list), or ``none``.
+        Language of the stop words to drop, under bm25s's names (``english`` is Lucene's list),
+        or ``none``.
     stemmer : str
-        ``none``, a Snowball algorithm, such as ``english`` or ``porter``, or ``lucene``: Porter's
-        as Lucene has it. Needs PyStemmer.
+        ``none``, a Snowball algorithm such as ``english`` or ``porter``, or ``lucene``: Lucene's
+        version of Porter. Needs PyStemmer.
 
     Raises
     ------
     UnknownNameError
-        If there is no such rule, list or algorithm.
+        If a rule, list or algorithm is unknown.
     """
 
     tokens: str = "words"
@@ -66,8 +66,8 @@ class Analyser:
             one_of("stemmer", self.stemmer, [NONE, LUCENE, *Stemmer.algorithms()])
 
     def __call__(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the tokens of each text, in lower case."""
-        import bm25s  # it loads scipy, which a dense search never needs
+        """Return the lower-case tokens of each text."""
+        import bm25s  # loads scipy, which a dense search does not need
 
         if self.tokens == "lucene":
             texts = [_POSSESSIVE.sub("", text) for text in texts]
@@ -91,7 +91,6 @@ PRESETS: Mapping[str, Mapping[str, str]] = {
 
 
 def _stemmer(name: str) -> Stems | None:
-    """Return what turns words into their stems."""
     if name == NONE:
         return None
     import Stemmer
@@ -102,13 +101,13 @@ def _stemmer(name: str) -> Stems | None:
 
     def as_lucene(words: Sequence[str]) -> list[str]:
         stemmed = stems(words)
-        for place, (word, stem) in enumerate(zip(words, stemmed, strict=True)):
+        for index, (word, stem) in enumerate(zip(words, stemmed, strict=True)):
             if len(word) <= 2:
-                stemmed[place] = word
+                stemmed[index] = word
             elif stem.endswith("logi") and _MEASURED.search(stem[:-4]):
-                stemmed[place] = stem[:-1]
+                stemmed[index] = stem[:-1]
             elif stem.endswith("bli") and _MEASURED.search(stem[:-3]):
-                stemmed[place] = stems([f"{stem[:-1]}e"])[0]
+                stemmed[index] = stems([f"{stem[:-1]}e"])[0]
         return stemmed
 
     return as_lucene
@@ -116,12 +115,12 @@ def _stemmer(name: str) -> Stems | None:
 
 @cache
 def _stop_words() -> Mapping[str, list[str]]:
-    """Return the stop words that bm25s has, by language."""
+    """Return bm25s's stop words by language."""
     from bm25s import stopwords
 
-    words_of = {
+    lists = {
         name.removeprefix("STOPWORDS_").lower(): list(words)
         for name, words in vars(stopwords).items()
         if name.startswith("STOPWORDS_")
     }
-    return {"english": words_of.pop("en"), "english_long": words_of.pop("en_plus"), **words_of}
+    return {"english": lists.pop("en"), "english_long": lists.pop("en_plus"), **lists}

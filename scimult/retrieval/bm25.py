@@ -1,8 +1,7 @@
 """BM25 over short texts (bm25s), with the selection and tie rule of the dense search.
 
-Unless told otherwise, settings are those of common Lucene baselines, ``k1 = 0.9`` and ``b = 0.4``,
-with lower case, tokens of two or more word characters, no stop words and no stemming. What a token
-is says :mod:`scimult.retrieval.analysis`.
+Defaults are those of common Lucene baselines, ``k1 = 0.9`` and ``b = 0.4``, on lower-case tokens of
+two or more word characters without stop words or stemming (:mod:`scimult.retrieval.analysis`).
 
 Shape legend: Q queries, C candidates, K results per query, B queries of one block.
 """
@@ -24,7 +23,7 @@ from scimult.types import FloatArray, IntArray
 
 K1, B = 0.9, 0.4
 _QUERY_ROWS = 256
-# Of a block of queries, whatever the number of candidates: 64 MiB.
+# Scores of one block of queries, whatever the number of candidates: 64 MiB.
 _MOST_SCORES = 1 << 24
 
 
@@ -38,14 +37,14 @@ class BM25Index:
     texts : sequence of str
         One text per candidate.
     analyser : Analyser
-        How candidates and queries become tokens.
+        Turns candidates and queries into tokens.
     k1, b : float
-        How fast repeated tokens stop counting, and how much the length of a text counts.
+        How fast repeated tokens saturate, and how much the length of a text counts.
 
     Raises
     ------
     DataError
-        If ids repeat, there is not one per text, or no text has a token.
+        If ids repeat, counts of ids and texts differ, or no text has a token.
     """
 
     def __init__(
@@ -64,9 +63,9 @@ class BM25Index:
         self._analyser = analyser
         tokens = analyser([texts[row] for row in self.order_C])
         if not any(tokens):
-            what = "of two word characters" if analyser == WORDS else "that the analyser keeps"
-            raise DataError(f"no candidate has a token {what}", fix="add texts")
-        import bm25s  # it loads scipy, which a dense search never needs
+            kind = "of two word characters" if analyser == WORDS else "that the analyser keeps"
+            raise DataError(f"no candidate has a token {kind}", fix="add texts")
+        import bm25s  # loads scipy, which a dense search does not need
 
         self._model = bm25s.BM25(method="lucene", k1=k1, b=b)
         self._model.index(tokens, show_progress=False)
@@ -113,7 +112,7 @@ class BM25Index:
         return Ranking(rows_QK, scores_QK)
 
     def rank_listed(self, queries: Sequence[str], lists: Ragged) -> Ranking:
-        """Rank, for each query, all candidate rows that ``lists`` gives it."""
+        """Rank all candidate rows that ``lists`` gives each query."""
         scores = [np.empty(0, dtype=np.float32)]
         for query, rows in zip(queries, lists, strict=True):
             if len(rows):

@@ -1,4 +1,4 @@
-"""Cross-encoders of sentence-transformers: a score for a query and a document read together.
+"""sentence-transformers cross-encoders: score a query and a document read together.
 
 Shape legend: P pairs.
 """
@@ -16,21 +16,21 @@ PairScorer = Callable[[Sequence[tuple[str, str]]], FloatArray]
 
 
 def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
-    """Return what scores (query, document) texts, shape ``(P,)``, float32; larger fits better.
+    """Return a scorer of (query, document) texts: float32, shape ``(P,)``, larger fits better.
 
     Parameters
     ----------
     model : str
         A folder, or a name on the hub.
     device : str, optional
-        Where it computes.
+        Where to compute.
 
     Raises
     ------
     ConfigError
-        If it cannot be loaded, or has more than one score for a pair.
+        If the model cannot be loaded, or gives more than one score per pair.
     DataError
-        While it scores: if a score is not finite.
+        From the scorer, if a score is not finite.
     """
     from sentence_transformers import CrossEncoder
 
@@ -40,7 +40,7 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
         fix = "name a folder or a model with one score per pair"
         raise ConfigError(f"cannot load cross-encoder: {error}", value=model, fix=fix) from error
     if encoder.num_labels != 1:
-        fix = "take one with a single score per pair"
+        fix = "use one with a single score per pair"
         problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
         raise ConfigError(problem, value=model, fix=fix)
 

@@ -1,8 +1,8 @@
-"""Embeddings on disk as one matrix: a folder that anyone writes with numpy.
+"""Embeddings on disk as one matrix, in a folder that anyone can write with numpy.
 
 `shards` has the folders that ``scimult encode`` writes; `read_embeddings` reads both.
 ``embeddings.npy`` has one row per text, ``ids.txt`` one id per line in the same order, and
-``meta.json`` says what made them (optional for embeddings made elsewhere).
+``meta.json`` describes the model (optional for embeddings made elsewhere).
 
 Shape legend: N texts, D width.
 """
@@ -26,12 +26,12 @@ from scimult.files import (
     write_json,
     write_text,
 )
-from scimult.types import FloatArray, Role, Text, TextEncoder
+from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
 
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
 _FILES = (MATRIX_FILE, IDS_FILE, META_FILE)
-# Vectors below this length are zeros; as in torch.nn.functional.normalize.
+# Shorter vectors count as zeros, as in torch.nn.functional.normalize.
 _SHORTEST = 1e-12
 EMBEDDINGS = FolderKind(
     "a folder of embeddings and nothing else",
@@ -43,7 +43,7 @@ EMBEDDINGS = FolderKind(
 
 @dataclass(frozen=True)
 class StoredEmbeddings:
-    """An embedding folder that was read.
+    """The contents of an embedding folder.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class StoredEmbeddings:
     embeddings_ND : array
         Floating point, memory-mapped.
     meta : dict
-        What made them; empty for embeddings made elsewhere.
+        Describes the model; empty for embeddings made elsewhere.
     """
 
     path: Path
@@ -68,23 +68,20 @@ class StoredEmbeddings:
         Raises
         ------
         DataError
-            If an id has none.
+            If an id has no embedding.
         """
-        places = {name: row for row, name in enumerate(self.ids)}
-        missing = [name for name in wanted if name not in places]
+        row_of = {name: row for row, name in enumerate(self.ids)}
+        missing = [name for name in wanted if name not in row_of]
         if missing:
-            raise DataError(
-                f"{len(missing)} of {len(wanted)} ids have no embedding",
-                path=self.path,
-                value=missing[:3],
-                fix="encode every text of the data set",
-            )
-        wanted_ND: FloatArray = self.embeddings_ND[[places[name] for name in wanted]]
+            problem = f"{len(missing)} of {len(wanted)} ids have no embedding"
+            fix = "encode every text of the data set"
+            raise DataError(problem, path=self.path, value=missing[:3], fix=fix)
+        wanted_ND: FloatArray = self.embeddings_ND[[row_of[name] for name in wanted]]
         return wanted_ND
 
 
 def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
-    """Refuse embeddings with NaN or infinity; ``made_by`` is named in the message.
+    """Refuse embeddings with NaN or infinity; the message names ``made_by``.
 
     Raises
     ------
@@ -93,11 +90,9 @@ def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
     """
     bad_N = np.logical_not(np.isfinite(embeddings_ND).all(axis=1))
     if bad_N.any():
-        raise DataError(
-            f"{int(bad_N.sum())} of {len(bad_N)} embeddings by {made_by} are not finite",
-            value=f"row {int(bad_N.argmax())}",
-            fix="check the model's weights; activations can overflow in float16",
-        )
+        problem = f"{int(bad_N.sum())} of {len(bad_N)} embeddings by {made_by} are not finite"
+        fix = "check the model's weights; activations can overflow in float16"
+        raise DataError(problem, value=f"row {int(bad_N.argmax())}", fix=fix)
 
 
 def encode(
@@ -108,7 +103,7 @@ def encode(
     role: Role,
     show_progress: bool = False,
 ) -> FloatArray:
-    """Return what any encoder makes of texts, shape ``(N, D)``; what keeps vectors encodes by this.
+    """Return any encoder's checked embeddings of texts, shape ``(N, D)``.
 
     Raises
     ------
@@ -123,11 +118,17 @@ def encode(
 
 
 def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
-    """Return the embeddings scaled to length 1, float32; a row of zeros stays one."""
+    """Return the embeddings scaled to length 1, float32; rows of zeros stay zeros."""
     x_ND = np.asarray(embeddings_ND, dtype=np.float32)
     lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
     scaled_ND: FloatArray = x_ND / np.maximum(lengths_N1, _SHORTEST)
     return scaled_ND
+
+
+def for_faiss(embeddings_ND: FloatArray, similarity: Similarity) -> FloatArray:
+    """Return contiguous float32 vectors whose inner product or distance ranks by ``similarity``."""
+    x_ND = np.ascontiguousarray(embeddings_ND, dtype=np.float32)
+    return unit_rows(x_ND) if similarity == "cosine" else x_ND
 
 
 def write_embeddings(
@@ -140,30 +141,17 @@ def write_embeddings(
     DataError
         If an embedding is not finite.
     StorageError
-        If something else is there, or the folder cannot be written.
+        If the folder holds something else, or cannot be written.
     """
     with atomic_folder(folder, EMBEDDINGS) as temporary:
-        fill_embeddings(temporary, ids, embeddings_ND, meta)
-
-
-def fill_embeddings(
-    folder: Path, ids: Sequence[str], embeddings_ND: FloatArray, meta: dict[str, Any]
-) -> None:
-    """Write the files of an embedding folder into a folder that is there.
-
-    Raises
-    ------
-    DataError
-        If an embedding is not finite.
-    """
-    assert len(ids) == len(embeddings_ND), (len(ids), embeddings_ND.shape)
-    check_finite(embeddings_ND, str(meta.get("model_name", "their model")))
-    np.save(folder / MATRIX_FILE, embeddings_ND)
-    describe_embeddings(folder, ids, embeddings_ND.shape[1], meta)
+        assert len(ids) == len(embeddings_ND), (len(ids), embeddings_ND.shape)
+        check_finite(embeddings_ND, str(meta.get("model_name", "their model")))
+        np.save(temporary / MATRIX_FILE, embeddings_ND)
+        describe_embeddings(temporary, ids, embeddings_ND.shape[1], meta)
 
 
 def describe_embeddings(folder: Path, ids: Sequence[str], width: int, meta: dict[str, Any]) -> None:
-    """Write the ids and ``meta.json`` beside a matrix that is there already."""
+    """Write the ids and ``meta.json`` next to an existing matrix."""
     facts = {"rows": len(ids), "width": width, "sha256": sha256(folder / MATRIX_FILE)}
     write_text(folder / IDS_FILE, "".join(f"{name}\n" for name in ids))
     write_json(folder / META_FILE, {"format": FORMAT, "version": VERSION, **facts, **meta})
@@ -183,15 +171,12 @@ def read_embeddings(folder: Path | str) -> StoredEmbeddings:
         return _of_shards(folder)
     meta = read_meta(folder)
     fix = f"write {MATRIX_FILE} with numpy.save and {IDS_FILE} with one id per line"
-    try:
-        ids = _read_ids(folder / IDS_FILE)
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read embeddings: {error}", path=folder, fix=fix) from error
+    ids = _read_ids(folder / IDS_FILE, fix)
     return _checked(folder, ids, map_matrix(folder / MATRIX_FILE), meta)
 
 
 def read_vector_file(path: Path | str, ids_path: Path | str) -> StoredEmbeddings:
-    """Read vectors that stand in one file, and their ids in another, one per line.
+    """Read vectors from one file and their ids from another, one per line.
 
     Parameters
     ----------
@@ -207,17 +192,13 @@ def read_vector_file(path: Path | str, ids_path: Path | str) -> StoredEmbeddings
         twice.
     """
     path = Path(path)
-    try:
-        ids = _read_ids(Path(ids_path))
-    except (OSError, ValueError) as error:
-        fix = "write a text file with one id per line"
-        raise DataError(f"cannot read ids: {error}", path=ids_path, fix=fix) from error
+    ids = _read_ids(Path(ids_path), "write a text file with one id per line")
     matrix_ND = map_matrix(path) if path.suffix == ".npy" else _only_tensor(path)
     return _checked(path, ids, matrix_ND, {})
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Return what ``meta.json`` of an embedding folder says; nothing where there is none.
+    """Return the contents of ``meta.json`` of an embedding folder; empty if there is none.
 
     Raises
     ------
@@ -229,18 +210,18 @@ def read_meta(folder: Path) -> dict[str, Any]:
     meta = read_json(folder / META_FILE) if (folder / META_FILE).exists() else {}
     known = isinstance(meta, dict) and (meta.get("format"), meta.get("version"))
     if meta and known != (FORMAT, VERSION):
-        fix = "make the folder again with scimult encode"
+        fix = "write the folder again with scimult encode"
         raise DataError(f"not embeddings of version {VERSION}", path=folder / META_FILE, fix=fix)
     return dict(meta)
 
 
 def map_matrix(path: Path) -> FloatArray:
-    """Memory-map a file that ``numpy.save`` wrote.
+    """Memory-map a matrix written by ``numpy.save``.
 
     Raises
     ------
     DataError
-        If there is none, or it is damaged.
+        If the file is missing or damaged.
     """
     try:
         matrix: FloatArray = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -251,15 +232,15 @@ def map_matrix(path: Path) -> FloatArray:
 
 
 def _of_shards(folder: Path) -> StoredEmbeddings:
-    from scimult.retrieval.shards import Shards  # whose writer checks numbers by this module
+    from scimult.retrieval.shards import Shards  # imports this module
 
     shards = Shards(folder)
     ids = shards.ids
     if shards.damaged:
         raise next(iter(shards.damaged.values()))
     if not shards.shards:
-        fix = "give the command that encodes again: it goes on where it ended"
-        raise DataError("embeddings are not all written", path=folder, fix=fix)
+        fix = "run the same encode command again: it resumes where it stopped"
+        raise DataError("embeddings are incomplete", path=folder, fix=fix)
     blocks = [block_BD for _, block_BD in shards.blocks(len(shards))]
     matrix_ND = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     space = shards.space
@@ -268,11 +249,11 @@ def _of_shards(folder: Path) -> StoredEmbeddings:
 
 
 def _only_tensor(path: Path) -> FloatArray:
-    """Return the tensor of a safetensors file, in float32 what numpy has no type for."""
+    """Return the tensor of a safetensors file; bfloat16, which numpy lacks, as float32."""
     if path.suffix != ".safetensors":
-        problem, fix = "not a .npy or .safetensors file", "convert it to one of the two"
+        problem, fix = "not a .npy or .safetensors file", "convert it to either"
         raise DataError(problem, path=path, fix=fix)
-    import torch  # numpy has no bfloat16
+    import torch
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -283,14 +264,17 @@ def _only_tensor(path: Path) -> FloatArray:
         fix = "write it again with safetensors"
         raise DataError(f"cannot read vectors: {error}", path=path, fix=fix) from error
     if tensor is None:
-        fix = "keep the one with the vectors"
+        fix = "keep only the one with the vectors"
         raise DataError(f"{len(names)} tensors, not one", path=path, value=names[:3], fix=fix)
     matrix: FloatArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return matrix
 
 
-def _read_ids(path: Path) -> list[str]:
-    ids = path.read_text(encoding="utf-8").split("\n")
+def _read_ids(path: Path, fix: str) -> list[str]:
+    try:
+        ids = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read ids: {error}", path=path, fix=fix) from error
     return ids if ids[-1] else ids[:-1]
 
 

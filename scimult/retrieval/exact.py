@@ -1,13 +1,13 @@
 """Exact maximum inner product search over dense embeddings.
 
-Blocks of candidates are multiplied into one reused buffer; what may be among the best of a query
-is kept as integers that hold score and id order (:mod:`scimult.retrieval.selection`). So equal
-float32 scores come out in the order of :mod:`scimult.retrieval.runs`, wherever blocks are cut.
+Blocks of candidates are multiplied into one reused buffer. Possible results of a query are kept as
+integers that encode score and id order (:mod:`scimult.retrieval.selection`), so equal float32
+scores come out in the order of :mod:`scimult.retrieval.runs`, wherever blocks are cut.
 
-Where the machine multiplies int8 or bfloat16 faster, a first pass takes products of rounded vectors
-and keeps every candidate that the error of these products leaves possible
-(:mod:`scimult.retrieval.rounded`); those alone are multiplied in float32. So no candidate is lost:
-the lists are those of the float32 products alone.
+Where the machine multiplies int8 or bfloat16 faster, a first pass multiplies rounded vectors and
+keeps every candidate that the error of these products cannot rule out
+(:mod:`scimult.retrieval.rounded`); only those are multiplied in float32. No candidate is lost: the
+lists are those of float32 products alone.
 
 Shape legend: Q queries, C candidates, D width, K results per query, B candidates of one block,
 W candidates of a query that are multiplied in float32, P listed (query, candidate) pairs.
@@ -40,7 +40,6 @@ from scimult.retrieval.selection import (
     ThresholdBest,
     check_finite,
     check_length,
-    check_scores,
     keys_of,
     lists_of,
     places_of_keys,
@@ -52,12 +51,12 @@ from scimult.types import FloatArray, IntArray, Similarity
 
 FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
 
-# Queries whose lists grow together, in one pass over the candidates.
+# Queries searched together in one pass over the candidates.
 _QUERIES = 1 << 14
 # Queries and candidates whose scores stay in a processor's cache, or fill a GPU.
 _CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
 _FEW_SCORES, _LONGEST_BLOCK = 1 << 19, 1 << 16
-# Two passes pay where there are so many numbers for each result, and more than few candidates.
+# Two passes pay off with this many numbers per result, and more than few candidates.
 _FOR_INT8, _FOR_BFLOAT16, _LEAST_WIDTH = 1 << 18, 1 << 17, 64
 
 
@@ -69,30 +68,30 @@ class ExactIndex:
     ids : sequence of str
         One distinct id per candidate; they break ties.
     embeddings_CD : array
-        Shape ``(C, D)``, floating point; may be memory-mapped and of half precision, scores
-        are float32 products. Not to be changed while the index is in use.
+        Shape ``(C, D)``, floating point; may be memory-mapped and of half precision: scores are
+        float32 products. Do not change it while the index is in use.
     similarity : {"dot", "cosine", "l2"}
-        ``l2`` ranks by Euclidean distance through ``q · d − ‖d‖²/2`` after a point between the
-        candidates was subtracted from q and d, so that what all have in common takes no
-        digits; its scores are that number, which differs from ``−‖q − d‖²/2`` by a constant per
-        query. The cosine with a zero vector is 0.
+        ``l2`` ranks by Euclidean distance through ``q · d − ‖d‖²/2``, after subtracting a point
+        between the candidates from q and d so that what all have in common costs no digits. Its
+        scores are that number, which differs from ``−‖q − d‖²/2`` by a constant per query. The
+        cosine with a zero vector is 0.
     device : torch.device or str
-        Where the products are taken. A GPU keeps the candidates if they fit.
+        Where to multiply. A GPU keeps the candidates if they fit.
     first_pass : {"auto", "int8", "bfloat16", "float32"}
-        ``int8`` (on a CPU) and ``bfloat16`` take the first of two passes in it, and keep a copy of
-        the candidates, a quarter and half as large as in float32; ``float32`` takes one pass;
-        ``auto`` takes two where such products are fast, the candidates in memory and many (8,192,
-        with 262,144 numbers for each result, 34,000 of width 768 for the best 100; in bfloat16
-        half as many).
+        ``int8`` (on a CPU) and ``bfloat16`` use that type for the first of two passes, and keep a
+        copy of the candidates a quarter or half the size of float32; ``float32`` makes one pass;
+        ``auto`` makes two where such products are fast and the candidates are in memory and many
+        (8,192, with 262,144 numbers for each result: 34,000 of width 768 for the best 100; half
+        as many in bfloat16).
     query_rows, block_rows : int, optional
-        Size of the buffer of scores; by default what suits the device.
+        Size of the buffer of scores; default: what suits the device.
 
     Raises
     ------
     DataError
-        If ids repeat, there is not one per row, or the array is not a matrix.
+        If ids repeat, their number differs from the rows, or the array is not a matrix.
     ConfigError
-        If int8 is asked for by name where it is not multiplied.
+        If int8 is requested where it is not supported.
     """
 
     def __init__(
@@ -107,17 +106,13 @@ class ExactIndex:
         block_rows: int | None = None,
     ) -> None:
         if embeddings_CD.ndim != 2 or len(ids) != len(embeddings_CD) or not len(ids):
-            raise DataError(
-                f"{len(ids)} candidate ids for embeddings of shape {embeddings_CD.shape}",
-                fix="pass one row of equal width per id, and at least one",
-            )
+            problem = f"{len(ids)} candidate ids for embeddings of shape {embeddings_CD.shape}"
+            raise DataError(problem, fix="pass one row of equal width per id, and at least one")
         self.ids, self.similarity, self.device = ids, similarity, torch.device(device)
         if first_pass == "int8" and not (self.device.type == "cpu" and multiplies_bytes()):
-            raise ConfigError(
-                f"{self.device} does not multiply int8 here",
-                value=first_pass,
-                fix="take first_pass auto: it asks the machine",
-            )
+            problem = f"int8 products are not supported on {self.device} here"
+            fix = "use first_pass auto, which checks the machine"
+            raise ConfigError(problem, value=first_pass, fix=fix)
         if self.device.type == "cpu":
             keep_freed_memory()
         self.order_C = id_order(ids)
@@ -131,7 +126,7 @@ class ExactIndex:
         self._block_rows = block_rows
 
     def block_rows(self, n_queries: int) -> int:
-        """Return how many candidates are multiplied at once for so many queries."""
+        """Return how many candidates are multiplied at once for ``n_queries`` queries."""
         few = min(_FEW_SCORES // max(1, n_queries), _LONGEST_BLOCK)
         return min(self._block_rows or max(self._usual_block, few), len(self.ids))
 
@@ -150,7 +145,7 @@ class ExactIndex:
         queries_QD : FloatArray
             Shape ``(Q, D)``.
         k : int
-            Length of the lists.
+            Results per query.
         exclude_Q : IntArray, optional
             One candidate row per query to leave out of its list; -1 for none.
 
@@ -164,7 +159,7 @@ class ExactIndex:
         if self._few is not None:
             return self._few.search(queries, k, exclude_Q, show_progress=show_progress)
         excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
-        # One pass for few queries: memory is the bound, and the numbers are the same.
+        # One pass for few queries: memory bandwidth is the limit, and the numbers are the same.
         few = len(queries) <= FEW and self.device.type == "cpu"
         rounded = None if few else self._rounded(k)
         rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
@@ -183,7 +178,7 @@ class ExactIndex:
         return Ranking(rows_QK, scores_QK)
 
     def rank_listed(self, queries_QD: FloatArray, lists: Ragged) -> Ranking:
-        """Rank, for each query, only the candidate rows that ``lists`` gives it.
+        """Rank only the candidate rows that ``lists`` gives each query.
 
         Raises
         ------
@@ -197,19 +192,15 @@ class ExactIndex:
         values_P = scores_P.cpu().numpy()
         return ranking_of_pairs(lists.owners, lists.values, values_P, len(lists), self.place_C)
 
-    @property
-    def _are_few(self) -> bool:
-        return len(self.ids) <= MOST_CANDIDATES
-
     @cached_property
     def _few(self) -> FewCandidates | None:
         by_name = self._first_pass in ("int8", "bfloat16") or self._block_rows is not None
-        if by_name or not self._are_few or self.device.type != "cpu":
+        if by_name or len(self.ids) > MOST_CANDIDATES or self.device.type != "cpu":
             return None
         return FewCandidates(self._vectors, self.order_C)
 
     def _rounded(self, k: int) -> Rounded | None:
-        """Return what the first of two passes multiplies; None where one pass will do."""
+        """Return the candidates of the first of two passes; None if one pass suffices."""
         kind = self._cheapest(k) if self._first_pass == "auto" else self._first_pass
         if kind == "int8":
             return self._in_int8
@@ -217,7 +208,8 @@ class ExactIndex:
 
     def _cheapest(self, k: int) -> FirstPass:
         numbers = len(self.ids) * self._width
-        if self._are_few or self._width < _LEAST_WIDTH or not self._vectors.in_memory:
+        few = len(self.ids) <= MOST_CANDIDATES
+        if few or self._width < _LEAST_WIDTH or not self._vectors.in_memory:
             return "float32"
         if numbers >= _FOR_INT8 * k and self.device.type == "cpu" and multiplies_bytes():
             return "int8"
@@ -235,20 +227,19 @@ class ExactIndex:
     def _best(
         self, work: _Work, rounded: Rounded | None, advance: Callable[[int], object]
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield ascending keys of the best candidates, one block of queries after the other."""
+        """Yield ascending keys of the best candidates, one block of queries at a time."""
         on_host = self.device.type == "cpu"
-        ways: list[tuple[Rounded | None, bool]] = [(rounded, on_host)]
-        # Where too many are too close to the last of a list to be told apart, float32 tells most
-        # apart; scores that are all but equal are ordered as one product gives them.
+        attempts: list[tuple[Rounded | None, bool]] = [(rounded, on_host)]
+        # Where too many candidates are too close to the last result to tell apart, float32
+        # separates most; scores that are all but equal are ordered by one final product.
         if rounded is not None and on_host:
-            ways.append((SingleVectors(self._vectors, rounded.length), True))
-        ways.append((None, True))
+            attempts.append((SingleVectors(self._vectors, rounded.length), True))
+        attempts.append((None, True))
         by_start: dict[int, Tensor] = {}
-        for way, there in ways:
+        for candidates, select_on_host in attempts:
             parts = [part for part in work.parts if part.start not in by_start]
-            for part, keys_QW in zip(
-                parts, self._pass(work, parts, way, there, advance), strict=True
-            ):
+            all_keys = self._pass(work, parts, candidates, select_on_host, advance)
+            for part, keys_QW in zip(parts, all_keys, strict=True):
                 if keys_QW is not None:
                     by_start[part.start] = keys_QW
             if len(by_start) == len(work.parts):
@@ -264,11 +255,11 @@ class ExactIndex:
         on_host: bool,
         advance: Callable[[int], object],
     ) -> list[Tensor | None]:
-        """Go through all candidates; return the keys of each part, None where they do not do."""
+        """Pass over all candidates; return the keys of each part, None where inconclusive."""
         queries = [work.queries_QD[part] for part in parts]
         errors = [None if rounded is None else rounded.error_of(x_QD) for x_QD in queries]
-        bests = [
-            self._empty(len(x_QD), work.k, error_Q, rounded, on_host)
+        selections = [
+            self._new_best(len(x_QD), work.k, error_Q, rounded, on_host)
             for x_QD, error_Q in zip(queries, errors, strict=True)
         ]
         factors: list[Operand] = [
@@ -283,12 +274,12 @@ class ExactIndex:
             block = (
                 self._vectors.block(first, last) if rounded is None else rounded.block(first, last)
             )
-            for part, factor, best in zip(parts, factors, bests, strict=True):
+            for part, factor, best in zip(parts, factors, selections, strict=True):
                 scores_QB = buffers.of(factor, block)
                 _leave_out(scores_QB, work.excluded_Q[part] - first)
                 best.add(scores_QB.cpu() if on_host else scores_QB, places_C[first:last])
             advance(last - first)
-        keys = [best.keys() for best in bests]
+        keys = [best.keys() for best in selections]
         if rounded is None:
             return keys
         return [
@@ -298,7 +289,7 @@ class ExactIndex:
             for part, keys_QW, error_Q in zip(parts, keys, errors, strict=True)
         ]
 
-    def _empty(
+    def _new_best(
         self,
         n_queries: int,
         k: int,
@@ -316,7 +307,7 @@ class ExactIndex:
     def _settled(
         self, queries_QD: Tensor, keys_QW: Tensor, error_Q: Tensor, rounded: Rounded
     ) -> Tensor | None:
-        """Return keys of float32 products; None if the rounded ones were further off than said."""
+        """Return keys of float32 products; None if a rounded one was off by more than its bound."""
         some_QW = keys_QW != NO_KEY
         query_P = torch.arange(len(keys_QW), device=keys_QW.device).repeat_interleave(
             some_QW.sum(dim=1)
@@ -326,7 +317,7 @@ class ExactIndex:
         rough_P = rough_P + rounded.shift_of(queries_QD)[query_P]
         rows_P = self._order_C.to(places_P.device)[places_P]
         exact_P = self._vectors.products_of(queries_QD, query_P, rows_P)
-        check_scores(exact_P)
+        check_finite(exact_P, "a score")
         allowed_P = error_Q[query_P] + 2 * rounded.rounding * rough_P.abs()
         off_P = (rough_P - exact_P).abs() > allowed_P
         if bool(off_P.any()):
@@ -336,7 +327,7 @@ class ExactIndex:
 
 @dataclass(frozen=True)
 class _Work:
-    """Queries whose lists are gathered together, in parts that share a buffer of scores."""
+    """Queries searched together, in parts that share a buffer of scores."""
 
     queries_QD: Tensor
     excluded_Q: IntArray

@@ -1,7 +1,7 @@
-"""Exact search among so few candidates that all scores of a query lie in a processor's cache.
+"""Exact search among so few candidates that a query's scores fit in a processor's cache.
 
-There the products cost less than what surrounds them in :mod:`scimult.retrieval.exact`, so this way
-has one product, one cutoff and one sort.
+Products then cost less than the machinery of :mod:`scimult.retrieval.exact`, so this takes one
+product, one cutoff and one sort.
 
 Shape legend: Q queries, C candidates, D width, K results per query, G columns of a group,
 N groups of columns, S survivors: (query, column) pairs that may be listed, W survivors of a query.
@@ -16,32 +16,19 @@ from torch import Tensor
 from scimult.products import FEW, multiplies_by_onednn, products
 from scimult.progress import progress
 from scimult.retrieval.runs import Ranking, places_of
-from scimult.retrieval.selection import GROUP, check_scores
+from scimult.retrieval.selection import GROUP, check_finite
 from scimult.retrieval.vectors import Vectors
 from scimult.types import FloatArray, IntArray
 
 MOST_CANDIDATES = 1 << 13
-"""With more, a first pass in bytes or bfloat16 may be faster, and blocks are."""
+"""Beyond this, blocks are faster, and a first pass in bytes or bfloat16 may be."""
 
-# Scores that are taken at once, and those of which all are compared.
+# Scores computed at once, and the most that are compared without groups.
 _SCORES, _WITHOUT_GROUPS = 1 << 20, 1 << 14
 
 
 class FewCandidates:
-    """A copy of the candidates in id order, in which a stable sort leaves equal scores.
-
-    Parameters
-    ----------
-    vectors : Vectors
-        On a CPU, at most ``MOST_CANDIDATES``.
-    order_C : IntArray
-        Their rows in the order of equal scores.
-
-    Raises
-    ------
-    DataError
-        If a number is not finite.
-    """
+    """A copy of candidates on a CPU, in the order that a stable sort keeps for equal scores."""
 
     def __init__(self, vectors: Vectors, order_C: IntArray) -> None:
         block = vectors.block(0, len(order_C))
@@ -52,22 +39,7 @@ class FewCandidates:
     def search(
         self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
     ) -> Ranking:
-        """Return the best ``k`` candidates of every query, of which there are as many or more.
-
-        Parameters
-        ----------
-        queries_QD : Tensor
-            float32, shape ``(Q, D)``, as :meth:`Vectors.queries` returns them.
-        k : int
-            Length of the lists.
-        exclude_Q : IntArray, optional
-            One candidate row per query to leave out; -1 for none.
-
-        Raises
-        ------
-        DataError
-            If a product is not finite.
-        """
+        """Search like `ExactIndex.search`; queries are `Vectors.queries`, ``k`` is at most C."""
         rows_QK = np.full((len(queries_QD), k), -1, dtype=np.int64)
         scores_QK = np.full((len(queries_QD), k), -np.inf, dtype=np.float32)
         step = max(1, _SCORES // len(self._order_C))
@@ -85,7 +57,7 @@ class FewCandidates:
         return Ranking(rows_QK, scores_QK)
 
     def _scores(self, queries_QD: Tensor) -> FloatArray:
-        # Overflows are named below.
+        # check_finite reports overflows.
         with np.errstate(all="ignore"):
             # numpy's BLAS is as fast as MKL, but for few queries half as fast as oneDNN.
             scores_QC: FloatArray = (
@@ -95,7 +67,7 @@ class FewCandidates:
             )
         if self._bias_C is not None:
             scores_QC += self._bias_C
-        check_scores(torch.from_numpy(scores_QC))
+        check_finite(torch.from_numpy(scores_QC), "a score")
         return scores_QC
 
 
@@ -112,9 +84,9 @@ def best_columns(scores_QC: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
 
 
 def _by_row(at_S: IntArray, scores_QC: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
-    """Return columns and scores of the survivors of each row, filled up by -inf, each ``(Q, W)``.
+    """Return columns and scores of each row's survivors, padded with -inf, each ``(Q, W)``.
 
-    Each row has at least ``k``.
+    Each row has at least ``k`` survivors.
     """
     queries, count = scores_QC.shape
     scores_S = scores_QC.reshape(-1)[at_S]
@@ -133,9 +105,9 @@ def _by_row(at_S: IntArray, scores_QC: FloatArray, k: int) -> tuple[IntArray, Fl
 
 
 def _cutoffs(scores_QC: FloatArray, k: int) -> FloatArray:
-    """Return scores that at least ``k`` of a row reach, and not many more.
+    """Return scores that at least ``k`` numbers of a row reach, and not many more.
 
-    As many groups reach their K-th largest peak as there are results: so do scores.
+    If ``k`` groups reach the K-th largest peak, so do ``k`` scores.
     """
     queries, count = scores_QC.shape
     group = GROUP if queries * count > _WITHOUT_GROUPS else 1

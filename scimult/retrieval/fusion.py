@@ -1,4 +1,4 @@
-"""Several ranked lists of the same candidates into one.
+"""Fuse several ranked lists of the same candidates into one.
 
 Shape legend: Q queries, C candidates, K listed results per query, P (query, candidate) pairs.
 """
@@ -14,20 +14,20 @@ from scimult.retrieval.runs import Ranking, ranking_of_pairs
 from scimult.types import FloatArray, IntArray
 
 RANK_CONSTANT = 60
-"""The constant of reciprocal ranks (Cormack et al., 2009)."""
+"""Constant of reciprocal rank fusion (Cormack et al., 2009)."""
 Points = NDArray[np.float64]
 
 
 def reciprocal_ranks(ranking: Ranking) -> Points:
-    """Return ``1 / (60 + rank)`` of every listed candidate, 0 of padding; shape ``(Q, K)``."""
+    """Return ``1 / (60 + rank)`` of every listed candidate, 0 for padding; shape ``(Q, K)``."""
     ranks_K = np.arange(1, ranking.rows_QK.shape[1] + 1)
     return np.where(ranking.rows_QK >= 0, 1.0 / (RANK_CONSTANT + ranks_K), 0.0)
 
 
 def scaled_scores(ranking: Ranking) -> Points:
-    """Return each list's scores from 0, its last, to 1, its first; 0 of padding.
+    """Scale each list's scores to 0 for its last and 1 for its first; 0 for padding.
 
-    A list whose scores are all equal has 1 throughout.
+    Lists of equal scores get 1 throughout.
     """
     listed_QK = ranking.rows_QK >= 0
     scores_QK = ranking.scores_QK.astype(np.float64)
@@ -46,30 +46,30 @@ def fuse(
     place_C: IntArray,
     k: int | None = None,
 ) -> Ranking:
-    """Rank candidates by the weighted sum of their points over all lists; absent ones have 0.
+    """Rank candidates by the weighted sum of their points over all lists; absent ones score 0.
 
     Parameters
     ----------
     rankings : sequence of Ranking
         Lists of the same queries.
     points : sequence of array
-        Of each ranking, shape ``(Q, K)``: `reciprocal_ranks` or `scaled_scores`.
+        One per ranking, shape ``(Q, K)``: `reciprocal_ranks` or `scaled_scores`.
     weights_Q : sequence of float or array
-        Of each ranking, for all queries or for each.
+        One per ranking, for all queries or for each.
     place_C : IntArray
-        Place of each candidate among equal scores (`runs.places_of`).
+        Position of each candidate among equal scores (`runs.places_of`).
     k : int, optional
-        Length of the lists; default: all candidates of any list.
+        Results per query; default: all candidates of any list.
     """
-    sums_P: dict[str, list[NDArray[np.generic]]] = {"key": [], "points": []}
+    keys, weighted = [], []
     queries = len(rankings[0])
     for ranking, points_QK, weight in zip(rankings, points, weights_Q, strict=True):
         query_P, column_P = np.nonzero(ranking.rows_QK >= 0)
         weighted_QK = points_QK * np.broadcast_to(weight, (queries,))[:, None]
-        sums_P["key"].append(query_P * len(place_C) + ranking.rows_QK[query_P, column_P])
-        sums_P["points"].append(weighted_QK[query_P, column_P])
-    keys, places_P = np.unique(np.concatenate(sums_P["key"]), return_inverse=True)
-    totals = np.bincount(places_P, np.concatenate(sums_P["points"]), minlength=len(keys))
-    query_P, row_P = np.divmod(keys.astype(np.int64), len(place_C))
-    fused = ranking_of_pairs(query_P, row_P, totals.astype(np.float32), queries, place_C)
+        keys.append(query_P * len(place_C) + ranking.rows_QK[query_P, column_P])
+        weighted.append(weighted_QK[query_P, column_P])
+    keys_U, index_P = np.unique(np.concatenate(keys), return_inverse=True)
+    totals_U = np.bincount(index_P, np.concatenate(weighted), minlength=len(keys_U))
+    query_U, row_U = np.divmod(keys_U.astype(np.int64), len(place_C))
+    fused = ranking_of_pairs(query_U, row_U, totals_U.astype(np.float32), queries, place_C)
     return Ranking(fused.rows_QK[:, :k], fused.scores_QK[:, :k])

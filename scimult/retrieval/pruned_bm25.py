@@ -1,12 +1,12 @@
-"""BM25 through kept lists that are cut, for more candidates than every query can be compared with.
+"""BM25 over truncated posting lists, for more candidates than every query can be compared with.
 
-Weights are those of :mod:`scimult.retrieval.bm25`. Two tables of them are kept, memory-mapped. In
-``inverted`` each word has the candidates in which it weighs most, up to a number (champion lists;
-Manning, Raghavan and Schütze, 2008, section 7.1.3); in ``forward`` each candidate has all its
-words. A search adds up the lists of a query's weightiest words until it has met so many postings,
-then scores the best of what it met by all their words. So a query costs the same however many
-candidates there are; scores are BM25's, and what may be missing is a candidate. Where no list is
-cut and a query's postings are few enough, none is.
+Weights are those of :mod:`scimult.retrieval.bm25`, in two memory-mapped tables. ``inverted`` lists
+for each word the candidates in which it weighs most, up to a limit (champion lists; Manning,
+Raghavan and Schütze, 2008, section 7.1.3); ``forward`` lists all words of each candidate. A search
+adds up the lists of a query's weightiest words until it has seen a given number of postings, then
+scores the best of those candidates by all their words. A query thus costs the same however many
+candidates there are. Scores are BM25's; only a candidate can be missing, and none is where no list
+is truncated and a query's postings are few enough.
 
 Shape legend: Q queries, C candidates, V words, B candidates or queries of one block, K results.
 """
@@ -36,22 +36,24 @@ if TYPE_CHECKING:
 
 _WORDS, _PLACES = "words.txt", "places.npy"
 _QUERIES = 64
-# Postings that are sorted, or weighed, at once: some 500 MB.
+# Postings sorted, or weighed, at once: about 500 MB.
 _SORTED = 1 << 24
-# What scipy numbers by 32 bits.
+# Largest number of postings that scipy indexes with 32 bits.
 _MOST_POSTINGS = (1 << 31) - 1
+Bag = tuple[IntArray, IntArray]
+"""Distinct words of a query and their counts."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What one query may take.
+    """The budget of one query.
 
     Parameters
     ----------
     postings : int
-        Of the inverted lists that are added up; those of the weightiest words come first.
+        Postings to add up, those of the weightiest words first.
     overfetch, spare : int
-        For ``k`` results ``overfetch * k + spare`` candidates are scored by all their words.
+        ``k`` results come from ``overfetch * k + spare`` candidates scored by all their words.
     """
 
     postings: int = 200_000
@@ -69,27 +71,28 @@ def write_pruned_bm25(
     k1: float = K1,
     b: float = B,
 ) -> None:
-    """Write an index into a folder; memory holds a block of texts, and the distinct words.
+    """Write an index into a folder; memory holds one block of texts and the distinct words.
 
     Parameters
     ----------
     folder : Path
-        Gets the files.
+        Receives the files.
     ids : sequence of str
         One distinct id per candidate; they break ties.
     texts : iterable of sequences of str
         One text per candidate, block by block.
     analyser : Analyser
-        How candidates become words.
+        Turns candidates into words.
     longest : int
-        Candidates that a word keeps.
+        Most candidates to keep per word.
     k1, b : float
-        As of ``BM25Index``.
+        As in ``BM25Index``.
 
     Raises
     ------
     DataError
-        If ids repeat, there is not one per text, no text has a word, or all have too many.
+        If ids repeat, counts of ids and texts differ, no text has a word, or there are too many
+        postings.
     """
     place_C = places_of(id_order(ids))
     length_C, distinct_C, words = _write_counts(folder, texts, analyser)
@@ -107,17 +110,7 @@ def write_pruned_bm25(
 
 
 class PrunedBM25Index:
-    """An index that ``write_pruned_bm25`` wrote.
-
-    Parameters
-    ----------
-    folder : Path
-        Where.
-    analyser : Analyser
-        How queries become words: as candidates did.
-    effort : Effort
-        What a query may take.
-    """
+    """An index written by ``write_pruned_bm25``; pass the analyser that wrote it."""
 
     def __init__(
         self, folder: Path, analyser: Analyser = WORDS, effort: Effort | None = None
@@ -127,8 +120,8 @@ class PrunedBM25Index:
         words = (folder / _WORDS).read_text(encoding="utf-8").split("\n")
         self._words = {word: number for number, word in enumerate(words)}
         candidates = len(self.place_C)
-        self._forward = _opened(folder, "forward", (candidates, len(words)))
-        self._inverted = _opened(folder, "inverted", (len(words), candidates))
+        self._forward = _open_matrix(folder, "forward", (candidates, len(words)))
+        self._inverted = _open_matrix(folder, "inverted", (len(words), candidates))
         self._heaviest_V = np.load(folder / "heaviest.npy")
         self._lengths_V = np.diff(self._inverted.indptr)
 
@@ -138,37 +131,27 @@ class PrunedBM25Index:
     def search(
         self, queries: Sequence[str], k: int, *, exclude_Q: IntArray | None = None
     ) -> Ranking:
-        """Return about the best ``k`` candidates that share a word with the query.
-
-        Parameters
-        ----------
-        queries : sequence of str
-            Q texts.
-        k : int
-            Length of the lists.
-        exclude_Q : IntArray, optional
-            One candidate row per query to leave out of its list; -1 for none.
-        """
+        """Return approximately the best ``k`` candidates of `BM25Index.search`."""
         k = min(check_length(k), len(self))
         rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
         scores_QK = np.full((len(queries), k), -np.inf, dtype=np.float32)
         for start in range(0, len(queries), _QUERIES):
             some = slice(start, start + _QUERIES)
-            asked = self._counted(queries[some])
-            excluded = [-1] * len(asked) if exclude_Q is None else exclude_Q[some].tolist()
-            lists = self._met(asked, self._effort.overfetch * k + self._effort.spare, excluded)
-            ranking = self._ranked(asked, lists, k)
+            bags = self._word_counts(queries[some])
+            excluded = [-1] * len(bags) if exclude_Q is None else exclude_Q[some].tolist()
+            most = self._effort.overfetch * k + self._effort.spare
+            ranking = self._ranked(bags, self._gather(bags, most, excluded), k)
             width = min(k, ranking.rows_QK.shape[1])
             rows_QK[some, :width] = ranking.rows_QK[:, :width]
             scores_QK[some, :width] = ranking.scores_QK[:, :width]
         return Ranking(rows_QK, scores_QK)
 
     def rank_listed(self, queries: Sequence[str], lists: Ragged) -> Ranking:
-        """Rank, for each query, all candidate rows that ``lists`` gives it."""
-        return self._ranked(self._counted(queries), lists, len(self))
+        """Rank all candidate rows that ``lists`` gives each query."""
+        return self._ranked(self._word_counts(queries), lists, len(self))
 
-    def _counted(self, queries: Sequence[str]) -> list[tuple[IntArray, IntArray]]:
-        """Return the distinct words of each query, and how often it has them."""
+    def _word_counts(self, queries: Sequence[str]) -> list[Bag]:
+        """Return the distinct words of each query and their counts."""
         numbers = self._words
         bags = []
         for words in self._analyser(queries):
@@ -176,12 +159,10 @@ class PrunedBM25Index:
             bags.append(np.unique(np.array(known, dtype=np.int64), return_counts=True))
         return bags
 
-    def _met(
-        self, asked: Sequence[tuple[IntArray, IntArray]], most: int, excluded: Sequence[int]
-    ) -> Ragged:
+    def _gather(self, bags: Sequence[Bag], most: int, excluded: Sequence[int]) -> Ragged:
         """Return the ``most`` candidates of each query that its weightiest words favour."""
-        bags = [self._looked_at(*words) for words in asked]
-        sums = _rows(bags, len(self._words)) @ self._inverted
+        weightiest = [self._weightiest(*bag) for bag in bags]
+        sums = _query_matrix(weightiest, len(self._words)) @ self._inverted
         lists = []
         for query, row in enumerate(excluded):
             part = slice(sums.indptr[query], sums.indptr[query + 1])
@@ -194,8 +175,8 @@ class PrunedBM25Index:
         values = np.concatenate(lists).astype(np.int64)
         return Ragged(values, offsets_of(np.array([len(rows) for rows in lists])))
 
-    def _looked_at(self, words: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
-        # A word's worth: what it may add to a score, the more so the fewer candidates it names.
+    def _weightiest(self, words: IntArray, counts: IntArray) -> Bag:
+        # A word is worth what it may add to a score, and more if fewer candidates have it.
         lengths = self._lengths_V[words]
         worth = counts * self._heaviest_V[words] / np.sqrt(np.maximum(lengths, 1))
         order = np.argsort(-worth, kind="stable")
@@ -203,46 +184,47 @@ class PrunedBM25Index:
         top = np.sort(order[:enough])
         return words[top], counts[top]
 
-    def _ranked(self, asked: Sequence[tuple[IntArray, IntArray]], lists: Ragged, k: int) -> Ranking:
-        """Score candidates by all their words; leave out what is surely beyond the best ``k``."""
+    def _ranked(self, bags: Sequence[Bag], lists: Ragged, k: int) -> Ranking:
+        """Score candidates by all their words; drop those that are certainly beyond ``k``."""
         rows, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
         counts_V = np.zeros(len(self._words))
-        for (words, counts), listed in zip(asked, lists, strict=True):
+        for (words, counts), listed in zip(bags, lists, strict=True):
             counts_V[words] = counts
-            # In float64, so that the order of the words plays no part.
+            # In float64, so that the order of the words does not matter.
             score = (self._forward[listed] @ counts_V).astype(np.float32)
             counts_V[words] = 0
-            if len(listed) > k:
+            if len(listed) > k > 0:
                 best = score >= np.partition(score, len(score) - k)[len(score) - k]
                 listed, score = listed[best], score[best]
             rows.append(listed)
             scores.append(score)
-        owners = np.repeat(np.arange(len(asked)), [len(some) for some in scores[1:]])
+        owners = np.repeat(np.arange(len(bags)), [len(some) for some in scores[1:]])
         return ranking_of_pairs(
-            owners, np.concatenate(rows), np.concatenate(scores), len(asked), self.place_C
+            owners, np.concatenate(rows), np.concatenate(scores), len(bags), self.place_C
         )
 
 
 def _write_counts(
     folder: Path, texts: Iterable[Sequence[str]], analyser: Analyser
 ) -> tuple[IntArray, IntArray, list[str]]:
-    """Write the words of each candidate and how often it has them, ascending by word.
+    """Write each candidate's words and their counts, ascending by word.
 
     Returns
     -------
     length_C, distinct_C : IntArray
-        Words, and distinct words, of each candidate.
+        Number of words, and of distinct words, of each candidate.
     words : list of str
-        All distinct ones.
+        All distinct words.
     """
     numbers: dict[str, int] = {}
     lengths, distinct = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     with _raw(folder, "forward.indices") as words, _raw(folder, "counts") as counts:
         for block in texts:
             codes = [
-                [numbers.setdefault(word, len(numbers)) for word in one] for one in analyser(block)
+                [numbers.setdefault(word, len(numbers)) for word in text]
+                for text in analyser(block)
             ]
-            length_B = np.array([len(one) for one in codes], dtype=np.int64)
+            length_B = np.array([len(text) for text in codes], dtype=np.int64)
             flat = np.fromiter(chain.from_iterable(codes), np.int64, int(length_B.sum()))
             owners = np.repeat(np.arange(len(block)), length_B)
             keys, count = np.unique(owners * len(numbers) + flat, return_counts=True)
@@ -257,7 +239,7 @@ def _write_counts(
 def _write_weights(
     folder: Path, length_C: IntArray, offsets: IntArray, size: int, k1: float, b: float
 ) -> IntArray:
-    """Write what each word of each candidate adds to a score; return each word's candidates."""
+    """Write what each word adds to a candidate's score; return each word's document frequency."""
     words = _mapped(folder, "forward.indices", np.int32)
     counts = _mapped(folder, "counts", np.float32)
     df_V = np.zeros(size, dtype=np.int64)
@@ -268,8 +250,8 @@ def _write_weights(
     norm_C = k1 * ((1 - b) + b * length_C / length_C.mean())
     with _raw(folder, "forward.data") as file:
         for some in _slices(len(words)):
-            places = np.arange(some.start, min(some.stop, len(words)))
-            norms = norm_C[np.searchsorted(offsets, places, side="right") - 1]
+            positions = np.arange(some.start, min(some.stop, len(words)))
+            norms = norm_C[np.searchsorted(offsets, positions, side="right") - 1]
             weights = idf_V[words[some]] * (counts[some] / (norms + counts[some]))
             weights.astype(np.float32).tofile(file)
     (folder / "counts.bin").unlink()
@@ -277,7 +259,7 @@ def _write_weights(
 
 
 def _write_inverted(folder: Path, offsets: IntArray, df_V: IntArray, longest: int) -> None:
-    """Write the candidates in which each word weighs most, words in ranges of so many postings."""
+    """Write the candidates in which each word weighs most, for a range of words at a time."""
     words = _mapped(folder, "forward.indices", np.int32)
     weights = _mapped(folder, "forward.data", np.float32)
     ends = np.cumsum(df_V)
@@ -285,15 +267,16 @@ def _write_inverted(folder: Path, offsets: IntArray, df_V: IntArray, longest: in
     with _raw(folder, "inverted.indices") as rows_file, _raw(folder, "inverted.data") as data_file:
         first = 0
         while first < len(df_V):
-            met = ends[first] - df_V[first]
-            last = max(first + 1, int(np.searchsorted(ends, met + _SORTED, side="right")))
+            seen = ends[first] - df_V[first]
+            last = max(first + 1, int(np.searchsorted(ends, seen + _SORTED, side="right")))
             keys, rows = [], []
             for some in progress(list(_slices(len(words))), "words", unit="block"):
-                places = some.start + np.flatnonzero((words[some] >= first) & (words[some] < last))
+                in_range = (words[some] >= first) & (words[some] < last)
+                positions = some.start + np.flatnonzero(in_range)
                 # By word, then by descending weight, whose bits ascend with it.
-                bits = weights[places].view(np.uint32).astype(np.int64)
-                keys.append(words[places].astype(np.int64) << 32 | (0xFFFFFFFF - bits))
-                rows.append(np.searchsorted(offsets, places, side="right") - 1)
+                bits = weights[positions].view(np.uint32).astype(np.int64)
+                keys.append(words[positions].astype(np.int64) << 32 | (0xFFFFFFFF - bits))
+                rows.append(np.searchsorted(offsets, positions, side="right") - 1)
             key_P, row_P = np.concatenate(keys), np.concatenate(rows)
             order = np.argsort(key_P, kind="stable")
             starts = np.cumsum(df_V[first:last]) - df_V[first:last]
@@ -311,9 +294,9 @@ def _write_inverted(folder: Path, offsets: IntArray, df_V: IntArray, longest: in
     np.save(folder / "heaviest.npy", heaviest_V)
 
 
-def _rows(bags: Sequence[tuple[IntArray, IntArray]], size: int) -> csr_matrix:
+def _query_matrix(bags: Sequence[Bag], size: int) -> csr_matrix:
     """Return the words of queries as a sparse matrix, shape ``(B, V)``."""
-    from scipy.sparse import csr_matrix  # a dense search never needs it
+    from scipy.sparse import csr_matrix  # a dense search does not need it
 
     offsets = offsets_of(np.array([len(words) for words, _ in bags]))
     words = np.concatenate([words for words, _ in bags]).astype(np.int32)
@@ -321,7 +304,7 @@ def _rows(bags: Sequence[tuple[IntArray, IntArray]], size: int) -> csr_matrix:
     return csr_matrix((counts, words, offsets.astype(np.int32)), shape=(len(bags), size))
 
 
-def _opened(folder: Path, name: str, shape: tuple[int, int]) -> csr_matrix:
+def _open_matrix(folder: Path, name: str, shape: tuple[int, int]) -> csr_matrix:
     from scipy.sparse import csr_matrix
 
     data = _mapped(folder, f"{name}.data", np.float32)
@@ -339,5 +322,4 @@ def _raw(folder: Path, name: str) -> Any:
 
 
 def _mapped(folder: Path, name: str, dtype: type) -> Any:
-    path = folder / f"{name}.bin"
-    return np.memmap(path, dtype=dtype, mode="r")
+    return np.memmap(folder / f"{name}.bin", dtype=dtype, mode="r")

@@ -1,4 +1,4 @@
-"""Candidates rounded to bfloat16 or int8, and how far off their products with queries may be.
+"""Candidates rounded to bfloat16 or int8, with error bounds of their products with queries.
 
 Shape legend: Q queries, C candidates, D width, B candidates of one block.
 """
@@ -21,15 +21,15 @@ _HALF, _SINGLE = 2.0**-8, 2.0**-24
 # The largest number of a code; rounding up after a dither of half a step stays below 128.
 _LARGEST = 126.5
 _DITHER = 20230912
-# Deviations that fewer than one in 10^19 sub-Gaussian numbers exceed: 2 exp(-9.6² / 2).
+# Standard deviations that fewer than one in 10^19 sub-Gaussian numbers exceed: 2 exp(-9.6² / 2).
 _SURE = 9.6
-# Of so many candidates one.
+# At most one in this many candidates is kept.
 _MOST_KEPT = 64
 
 
 @dataclass(frozen=True)
 class CodedQueries:
-    """Queries as whole numbers, less their part in one direction, and its size, shape ``(Q,)``."""
+    """Queries as integers, without their component in one direction, which is kept apart."""
 
     numbers: ByteMatrix
     along_Q: Tensor
@@ -37,7 +37,7 @@ class CodedQueries:
 
 @dataclass(frozen=True)
 class CodedBlock(Block):
-    """Candidates as whole numbers of their steps, and what they have in one direction."""
+    """Candidates as integer multiples of their steps, and their component in one direction."""
 
     steps_B: Tensor
     along_B: Tensor
@@ -52,7 +52,7 @@ Operand = Tensor | CodedQueries
 
 
 class Rounded(ABC):
-    """Candidates whose products are cheap, and a bound of their error.
+    """Candidates whose products are cheap, with a bound on their error.
 
     Attributes
     ----------
@@ -68,23 +68,23 @@ class Rounded(ABC):
 
     @abstractmethod
     def queries(self, queries_QD: Tensor) -> Operand:
-        """Return queries as they are multiplied with the vectors of a block."""
+        """Return queries in the form that a block is multiplied with."""
 
     @abstractmethod
     def error_of(self, queries_QD: Tensor) -> Tensor:
-        """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``."""
+        """Bound how far a rounded product is from the float32 one, shape ``(Q,)``."""
 
     @property
     def rounding(self) -> float:
-        """Share of a product that its type may round away; 0 where ``error_of`` counts it."""
+        """Share of a product that its type may round away; 0 where ``error_of`` includes it."""
         return 0.0
 
     def shift_of(self, queries_QD: Tensor) -> Tensor:
-        """Return what all scores of a query lack, shape ``(Q,)``."""
+        """Return the constant missing from all scores of a query, shape ``(Q,)``."""
         return torch.zeros(len(queries_QD), device=queries_QD.device)
 
     def most_kept(self, k: int, count: int) -> int:
-        """Return how many of ``count`` candidates are multiplied again in less time than all."""
+        """Return how many of ``count`` candidates can be multiplied again faster than all."""
         return count // _MOST_KEPT
 
 
@@ -100,9 +100,9 @@ class HalfVectors(Rounded):
     vectors_CD : Tensor
         bfloat16, shape ``(C, D)``.
     bias_C : Tensor or None
-        float32; what is added to their products.
+        float32; added to their products.
     length, error : float
-        Largest length of a vector, and of what rounding took from one.
+        Largest length of a vector, and of its rounding error.
     """
 
     vectors_CD: Tensor
@@ -112,13 +112,7 @@ class HalfVectors(Rounded):
 
     @classmethod
     def of(cls, vectors: Vectors) -> HalfVectors:
-        """Round all candidates.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
+        """Round all candidates."""
         rounded_CD = torch.empty(vectors.shape, dtype=torch.bfloat16, device=vectors.device)
         biases = []
         length = error = torch.zeros((), device=vectors.device)
@@ -134,20 +128,19 @@ class HalfVectors(Rounded):
 
     @property
     def rounding(self) -> float:
-        """Half a unit in the last place, where a bias makes scores small beside their products."""
+        """Half a unit in the last place; a bias can make scores small, so ``error_of`` adds it."""
         return _HALF if self.bias_C is None else 0.0
 
     def block(self, first: int, last: int) -> Block:
         """Return the candidates of rows ``[first, last)``."""
-        bias_B = None if self.bias_C is None else self.bias_C[first:last]
-        return Block(self.vectors_CD[first:last], bias_B)
+        return Block(self.vectors_CD, self.bias_C)[first:last]
 
     def queries(self, queries_QD: Tensor) -> Tensor:
         """Return the queries in bfloat16."""
         return queries_QD.bfloat16()
 
     def error_of(self, queries_QD: Tensor) -> Tensor:
-        """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``."""
+        """Bound how far a rounded product is from the float32 one, shape ``(Q,)``."""
         width = queries_QD.shape[1]
         lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
         lost_Q = torch.linalg.vector_norm(queries_QD - queries_QD.bfloat16().float(), dim=1)
@@ -156,26 +149,26 @@ class HalfVectors(Rounded):
         error_Q = lengths_Q * self.error + lost_Q * length + 4 * width * _SINGLE * products_Q
         if self.bias_C is not None:
             error_Q += _HALF * products_Q + 4 * _SINGLE * (products_Q + self.bias_C.abs().max())
-        # Lengths are rounded too, and units may take the smallest numbers for zero.
+        # Lengths are rounded too, and the hardware may flush the smallest numbers to zero.
         bound_Q: Tensor = 1.001 * error_Q + width * 2.0**-120 * (1 + lengths_Q + length)
         return bound_Q
 
 
 @dataclass(frozen=True)
 class ByteVectors(Rounded):
-    """All candidates, less a point between them, as whole numbers of steps, a byte each.
+    """All candidates, less a point between them, as integer steps of one byte each.
 
-    Cauchy and Schwarz would allow 28 times the error that width 768 has, for numbers that are
-    rounded to nearest might all be off to one side. So they are rounded by chance: to the nearest
-    after the same dither u, drawn from [-1/2, 1/2) in each dimension, was added to all candidates,
-    and taken off their products again; and queries by a dither w that stays. Whatever the vectors
-    are, the D errors of a candidate are then independent and uniform over a step s, and those of a
-    query independent with mean 0 within a step t. Their products with q and v' add up to a
-    sub-Gaussian number of variance ``s²‖q‖²/12 + t²‖v'‖²/4`` at most (Hoeffding's lemma; a uniform
-    number is strictly sub-Gaussian); fewer than one product in 10^19 is 9.6 deviations off.
+    Cauchy and Schwarz would allow 28 times the error that occurs at width 768, since numbers
+    rounded to nearest might all be off to one side. So rounding is randomised: the same dither u,
+    drawn from [-1/2, 1/2) in each dimension, is added to all candidates before rounding to nearest
+    and subtracted from their products; queries get a dither w that stays. Whatever the vectors are,
+    the D errors of a candidate are then independent and uniform over a step s, and those of a query
+    independent with mean 0 within a step t. Their products with q and v' add up to a sub-Gaussian
+    number of variance at most ``s²‖q‖²/12 + t²‖v'‖²/4`` (Hoeffding's lemma; a uniform number is
+    strictly sub-Gaussian); fewer than one product in 10^19 is 9.6 standard deviations off.
 
     A model's embeddings have much in common, often in few dimensions, which would set the steps of
-    all others. So candidates lose their mean, and queries their part in its direction, whose
+    all others. So candidates lose their mean, and queries their component in its direction, whose
     products are float32.
 
     Attributes
@@ -183,14 +176,14 @@ class ByteVectors(Rounded):
     codes_CD : Tensor
         uint8, shape ``(C, D)``; 128 is zero.
     steps_C, along_C : Tensor
-        float32, shape ``(C,)``: what a code of each candidate counts, and what it has, less the
+        float32, shape ``(C,)``: value of one step of each candidate, and its component, less the
         mean, in the mean's direction.
     bias_C : Tensor or None
-        float32; what is added to their products.
+        float32; added to their products.
     centre_D, direction_D, dither_D : Tensor
-        The mean of some, its direction, and u; shape ``(D,)``.
+        The mean of a sample, its direction, and u; shape ``(D,)``.
     length, spread : float
-        Largest length of a vector, and of one less the centre as its codes tell it.
+        Largest length of a vector, and of a decoded one less the centre.
     """
 
     codes_CD: Tensor
@@ -205,13 +198,7 @@ class ByteVectors(Rounded):
 
     @classmethod
     def of(cls, vectors: Vectors) -> ByteVectors:
-        """Round all candidates; on a host.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
+        """Round all candidates, on a host."""
         count, width = vectors.shape
         codes_CD = torch.empty(count, width, dtype=torch.uint8)
         centre_D, dither_D = vectors.sample().mean(dim=0), _dither(width, 0)
@@ -222,7 +209,7 @@ class ByteVectors(Rounded):
             x_BD = block.vectors_BD - centre_D
             steps_B = _steps(x_BD)
             length = torch.maximum(length, torch.linalg.vector_norm(block.vectors_BD, dim=1).max())
-            # What rounding adds is half a step in each dimension at most.
+            # Rounding adds half a step at most in each dimension.
             far_B = torch.linalg.vector_norm(x_BD, dim=1) + 0.5 * width**0.5 * steps_B
             spread = torch.maximum(spread, far_B.max())
             codes_CD[rows] = _rounded(x_BD, steps_B, dither_D).add_(128)
@@ -249,8 +236,8 @@ class ByteVectors(Rounded):
         return CodedBlock(self.codes_CD[rows], bias_B, self.steps_C[rows], self.along_C[rows])
 
     def queries(self, queries_QD: Tensor) -> CodedQueries:
-        """Return the queries as whole numbers, with what takes the candidates' dither off."""
-        along_Q, across_QD = self._parts_of(queries_QD)
+        """Return the queries as integers, with the term that removes the candidates' dither."""
+        along_Q, across_QD = self._split(queries_QD)
         steps_Q = _steps(across_QD)
         codes_QD = _rounded(across_QD, steps_Q, _dither(queries_QD.shape[1], 1))
         bias_Q = -steps_Q * (codes_QD @ self.dither_D)
@@ -261,10 +248,10 @@ class ByteVectors(Rounded):
         return queries_QD @ self.centre_D
 
     def error_of(self, queries_QD: Tensor) -> Tensor:
-        """Bound the distance of a rounded product from the float32 one, shape ``(Q,)``."""
+        """Bound how far a rounded product is from the float32 one, shape ``(Q,)``."""
         width = queries_QD.shape[1]
         lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
-        _, across_QD = self._parts_of(queries_QD)
+        _, across_QD = self._split(queries_QD)
         candidates_Q = self.steps_C.max() * torch.linalg.vector_norm(across_QD, dim=1) / 12**0.5
         queries_Q = _steps(across_QD) * self.spread / 2
         products_Q = lengths_Q * (self.length + self.spread)
@@ -274,8 +261,8 @@ class ByteVectors(Rounded):
         bound_Q: Tensor = 1.001 * error_Q + width * 2.0**-120 * (1 + lengths_Q + self.length)
         return bound_Q
 
-    def _parts_of(self, queries_QD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what queries have in the mean's direction, ``(Q,)``, and across it, ``(Q, D)``."""
+    def _split(self, queries_QD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries' components along the mean, ``(Q,)``, and across it, ``(Q, D)``."""
         along_Q = queries_QD @ self.direction_D
         return along_Q, torch.addr(queries_QD, along_Q, self.direction_D, alpha=-1)
 
@@ -289,14 +276,14 @@ class SingleVectors(Rounded):
     vectors : Vectors
         The candidates.
     length : float
-        Largest length of one.
+        Largest length of a candidate.
     """
 
     vectors: Vectors
     length: float
 
     def most_kept(self, k: int, count: int) -> int:
-        """Return more than any list has whose scores are not all but equal."""
+        """Return more than any list needs unless its scores are all but equal."""
         return 4 * k + count // _MOST_KEPT
 
     def block(self, first: int, last: int) -> Block:
@@ -308,11 +295,11 @@ class SingleVectors(Rounded):
         return queries_QD
 
     def error_of(self, queries_QD: Tensor) -> Tensor:
-        """Bound the distance of two float32 products, shape ``(Q,)``: D u ‖q‖‖v‖ from each."""
+        """Bound how far two float32 products differ, shape ``(Q,)``: D u ‖q‖‖v‖ from each."""
         lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
         error_Q: Tensor = 4 * queries_QD.shape[1] * _SINGLE * lengths_Q * self.length
         if self.vectors.block(0, 1).bias_B is not None:
-            # A bias has half the square of a length, and rounds the sum.
+            # A bias is half a squared length, and the sum is rounded.
             error_Q = error_Q + 4 * _SINGLE * self.length * (lengths_Q + self.length)
         bound_Q: Tensor = error_Q + queries_QD.shape[1] * 2.0**-120 * (1 + lengths_Q + self.length)
         return bound_Q
@@ -326,15 +313,15 @@ def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Block]]:
 
 
 def _dither(width: int, stream: int) -> Tensor:
-    """Return numbers of [-1/2, 1/2) that no data knows, the same in every run."""
+    """Return numbers in [-1/2, 1/2) independent of any data and the same in every run."""
     generator = torch.Generator().manual_seed(_DITHER + stream)
     return torch.rand(width, generator=generator) - 0.5
 
 
 def _steps(x_ND: Tensor) -> Tensor:
-    """Return the step of each row, of which its largest number has ``_LARGEST``."""
+    """Return each row's step, which scales its largest number to ``_LARGEST``."""
     steps_N = x_ND.abs().amax(dim=1) / _LARGEST
-    # Rows of zeros, or of numbers so small that their step would be none.
+    # Rows of zeros, or of numbers too small for a step.
     return torch.where(steps_N < torch.finfo(torch.float32).tiny, 1.0, steps_N)
 
 

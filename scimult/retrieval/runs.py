@@ -1,8 +1,8 @@
 """Ranked lists and judgments as arrays, and their TREC files.
 
-Order of a ranked list, everywhere in the toolkit: higher score first; equal float32 scores
-by *descending* document id. That is trec_eval's rule, which ignores the rank column of a run
-file, so a list keeps its order, and its metrics, when it is written as a TREC run.
+Order of a ranked list, everywhere in the toolkit: higher score first; equal float32 scores by
+*descending* document id. That is trec_eval's rule, which ignores the rank column of a run file, so
+a list keeps its order and metrics when written as a TREC run.
 
 Shape legend: Q queries, C candidates, K listed results per query (short lists padded with -1).
 """
@@ -57,7 +57,7 @@ class Qrels:
     grades : Ragged
         Their grades, aligned with ``rows``; 1 and above is relevant, 0 and below is not.
     candidates : int
-        How many candidates there are.
+        Number of candidates.
     """
 
     rows: Ragged
@@ -88,9 +88,9 @@ class Qrels:
         order = np.argsort(keys, kind="stable")
         keys, grades = np.append(keys[order], -1), np.append(self.grades.values[order], 0)
         wanted_QK = np.arange(len(rows_QK), dtype=np.int64)[:, None] * self.candidates + rows_QK
-        places_QK = np.searchsorted(keys[:-1], wanted_QK)
-        judged_QK = (keys[places_QK] == wanted_QK) & (rows_QK >= 0)
-        return np.where(judged_QK, grades[places_QK], 0)
+        index_QK = np.searchsorted(keys[:-1], wanted_QK)
+        judged_QK = (keys[index_QK] == wanted_QK) & (rows_QK >= 0)
+        return np.where(judged_QK, grades[index_QK], 0)
 
 
 def id_order(ids: Sequence[str]) -> IntArray:
@@ -104,16 +104,13 @@ def id_order(ids: Sequence[str]) -> IntArray:
     order = sorted(range(len(ids)), key=ids.__getitem__, reverse=True)
     for previous, row in itertools.pairwise(order):
         if ids[previous] == ids[row]:
-            raise DataError(
-                f"candidates {row} and {previous} have the same id",
-                value=ids[row],
-                fix="give every candidate its own id",
-            )
+            problem = f"candidates {row} and {previous} have the same id"
+            raise DataError(problem, value=ids[row], fix="give every candidate its own id")
     return np.array(order, dtype=np.int64)
 
 
 def places_of(order_C: IntArray) -> IntArray:
-    """Invert an order of rows: the place of each row in it."""
+    """Invert an order of rows: return the position of each row in it."""
     place_C = np.empty(len(order_C), dtype=np.int64)
     place_C[order_C] = np.arange(len(order_C))
     return place_C
@@ -128,8 +125,8 @@ def write_run(
 ) -> None:
     """Write ranked lists as a TREC run (``qid Q0 docid rank score tag``), atomically.
 
-    Scores are written so that the same float32 is read back. White space, which separates the
-    columns, and the per cent sign are percent-encoded in ids.
+    Scores round-trip as float32. White space, which separates the columns, and the per cent sign
+    are percent-encoded in ids.
     """
     names = [_column(name) for name in candidate_ids]
     with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
@@ -145,13 +142,13 @@ def write_run(
 def read_run(path: Path | str, query_ids: Sequence[str], candidate_ids: Sequence[str]) -> Ranking:
     """Read a TREC run over known queries and candidates, ordered by score and id.
 
-    Queries that the run does not name get an empty list, which every metric counts as zero.
+    Queries missing from the run get an empty list, which every metric counts as zero.
 
     Raises
     ------
     DataError
-        If a line lacks one of six columns, names an unknown id, repeats a document or has a score
-        that is not a finite number; the message has file and line.
+        If a line does not have six columns, names an unknown id, repeats a document or has a
+        non-finite score; the message gives file and line.
     """
     query_rows = {name: row for row, name in enumerate(query_ids)}
     candidate_rows = {name: row for row, name in enumerate(candidate_ids)}
@@ -159,27 +156,19 @@ def read_run(path: Path | str, query_ids: Sequence[str], candidate_ids: Sequence
     for line, text in enumerate(_lines(path), start=1):
         columns = text.split()
         if len(columns) != 6:
-            raise DataError(
-                "expected 6 columns: query, Q0, document, rank, score, tag",
-                path=path,
-                line=line,
-                value=text,
-                fix="write the run in TREC format",
-            )
+            problem = "expected 6 columns: query, Q0, document, rank, score, tag"
+            fix = "write the run in TREC format"
+            raise DataError(problem, path=path, line=line, value=text, fix=fix)
         query = _known(unquote(columns[0]), query_rows, "query", path, line)
         candidate = _known(unquote(columns[2]), candidate_rows, "document", path, line)
         if (query, candidate) in score_of:
-            raise DataError(
-                f"document {columns[2]!r} is listed twice for query {columns[0]!r}",
-                path=path,
-                line=line,
-                fix="keep one of the lines",
-            )
+            problem = f"document {columns[2]!r} is listed twice for query {columns[0]!r}"
+            raise DataError(problem, path=path, line=line, fix="keep one of the lines")
         score_of[query, candidate] = _score(columns[4], path, line)
     pairs = np.array(list(score_of), dtype=np.int64).reshape(-1, 2)
     scores = np.array(list(score_of.values()), dtype=np.float32)
-    places = places_of(id_order(candidate_ids))
-    return ranking_of_pairs(pairs[:, 0], pairs[:, 1], scores, len(query_ids), places)
+    place_C = places_of(id_order(candidate_ids))
+    return ranking_of_pairs(pairs[:, 0], pairs[:, 1], scores, len(query_ids), place_C)
 
 
 def ranking_of_pairs(
@@ -189,7 +178,7 @@ def ranking_of_pairs(
     n_queries: int,
     place_C: IntArray,
 ) -> Ranking:
-    """Order P scored pairs, which come in any order, into one list per query.
+    """Sort P scored pairs, in any order, into one ranked list per query.
 
     Parameters
     ----------
@@ -198,7 +187,7 @@ def ranking_of_pairs(
     n_queries : int
         Number of lists; queries without a pair get an empty one.
     place_C : IntArray
-        Place of each candidate among equal scores.
+        Position of each candidate among equal scores.
     """
     order = np.lexsort((place_C[rows_P], -scores_P, queries_P))
     queries_P, rows_P, scores_P = queries_P[order], rows_P[order], scores_P[order]
@@ -223,15 +212,10 @@ def _lines(path: Path | str) -> list[str]:
         raise DataError(f"cannot read the run: {error}", path=path, fix="check the file") from None
 
 
-def _known(name: str, rows: dict[str, int], what: str, path: Path | str, line: int) -> int:
+def _known(name: str, rows: dict[str, int], kind: str, path: Path | str, line: int) -> int:
     if name not in rows:
-        raise DataError(
-            f"unknown {what}",
-            path=path,
-            line=line,
-            value=name,
-            fix="use the run of this data set",
-        )
+        fix = "use the run of this data set"
+        raise DataError(f"unknown {kind}", path=path, line=line, value=name, fix=fix)
     return rows[name]
 
 

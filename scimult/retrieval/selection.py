@@ -1,7 +1,7 @@
-"""The best K of scores that arrive block by block, in an order that blocks do not change.
+"""The best K of scores that arrive block by block, independent of how blocks are cut.
 
-A score and the candidate's place among equal scores are one integer, its *key*: the larger key
-is the better candidate. So lists are merged by sorting integers, and no tie is left open.
+A score and the candidate's position (place) among equal scores form one integer, its *key*: the
+larger key is the better candidate. So lists are merged by sorting integers, without open ties.
 
 Shape legend: Q queries, K results per query, B candidates of one block, W kept keys of a query,
 N groups of columns, G columns of a group, S survivors: (query, candidate) pairs that may be listed.
@@ -20,10 +20,10 @@ from scimult.errors import DataError
 from scimult.types import FloatArray, IntArray
 
 GROUP = 8
-"""Columns of which only the largest score is compared at first."""
+"""Columns represented at first by their largest score alone."""
 
 _ROOM = 64
-# Candidates seen, for each result, from which on few of a block are among the best so far.
+# Once this many candidates per result were seen, few of a block are among the best so far.
 _SPARSE = 128
 _LOW = 0xFFFFFFFF
 NO_KEY = torch.iinfo(torch.int64).min
@@ -31,38 +31,38 @@ _LOWEST = torch.finfo(torch.float32).min
 
 
 class Best(Protocol):
-    """What keeps the best candidates of Q queries."""
+    """Collects the best candidates of Q queries."""
 
     def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
-        """Take the scores of one block of candidates, and their places among equal scores.
+        """Add the scores of one block of candidates, and their positions among equal scores.
 
-        Columns behind the last place hold -inf.
+        Columns beyond the last position hold -inf.
         """
 
     def keys(self) -> Tensor | None:
-        """Return ascending keys, shape ``(Q, W)``; None if the best may not be among them."""
+        """Return ascending keys, shape ``(Q, W)``; None if they may miss one of the best."""
 
 
 class ThresholdBest:
-    """Keeps what reaches the K-th best score seen so far; for the host.
+    """Keeps whatever reaches the K-th best score seen so far; for the host.
 
-    Most scores of a block are seen only as the largest of a group, by one pass over the block.
+    Most scores are seen only through the largest of their group, in one pass over the block.
 
     Parameters
     ----------
     n_queries, k : int
-        How many lists, and how long.
+        Number of lists, and results per list.
     slack_Q : Tensor, optional
-        A score this far below the K-th best is kept too, shape ``(Q,)``.
+        Keep scores down to this far below the K-th best too, shape ``(Q,)``.
     rounding : float
         The same as a share of the score: what its type rounds away.
     most : int, optional
-        No list of more keys is kept: there are too many near the K-th best.
+        Give up when a list needs more keys: too many are near the K-th best.
 
     Raises
     ------
     DataError
-        If ``k`` is negative; and, by ``add``, if a score that would be listed is not finite.
+        If ``k`` is negative; from ``add``, if a score that would be listed is not finite.
     """
 
     def __init__(
@@ -83,37 +83,37 @@ class ThresholdBest:
 
     @property
     def _spare(self) -> int:
-        """Keys that a list may have too many: sorting them costs what a late cutoff costs."""
+        """Keys a list may have in excess: sorting them costs as much as a late cutoff."""
         return self._k // 2 + _ROOM
 
     def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
-        """Take the scores of one block; -inf is never listed."""
+        """Add the scores of one block; -inf is never listed."""
         if self._crowded or not self._k or not scores_QB.numel():
             return
-        # Queries side by side, as they come from products on the host.
+        # Queries are contiguous, as in products on the host.
         scores_BQ = scores_QB.T.contiguous()
         peaks_NQ = _peaks(scores_BQ, self._k)
         if not self._counts_Q.any() and len(peaks_NQ) >= self._k:
-            # As many groups reach their K-th largest peak as there are results: so do scores.
+            # If K groups reach the K-th largest peak, so do K scores.
             kth_Q = _kth_largest(peaks_NQ.T, self._k)
             self._cutoff_Q = loosened(kth_Q, self._slack_Q, self._rounding)
         self._seen += len(places_B)
-        # Of few candidates many are among the best so far: looking at groups first saves nothing.
+        # Early on, many candidates are among the best so far: checking groups first saves nothing.
         first = scores_BQ if self._seen < _SPARSE * self._k else peaks_NQ
         rows_S, columns_S, scores_S = _reaching(
             scores_BQ.numpy(), first.numpy(), self._cutoff_Q.numpy()
         )
         values_S = torch.from_numpy(scores_S)
-        check_scores(values_S)
+        check_finite(values_S, "a score")
         self._append(rows_S, keys_of(values_S, places_B[columns_S]).numpy())
 
     def keys(self) -> Tensor | None:
-        """Return ascending keys, shape ``(Q, W)``; None if more than ``most`` had to be kept."""
+        """Return ascending keys, shape ``(Q, W)``; None if more than ``most`` were needed."""
         self._compact()
         return None if self._crowded else torch.from_numpy(self._keys_QW)
 
     def _append(self, rows_S: IntArray, keys_S: IntArray) -> None:
-        """Write keys, sorted by row, behind those that the rows hold."""
+        """Append keys, sorted by row, to those of each row."""
         added_Q = np.bincount(rows_S, minlength=len(self._counts_Q))
         before_Q = self._counts_Q - (added_Q.cumsum() - added_Q)
         counts_Q = self._counts_Q + added_Q
@@ -128,7 +128,7 @@ class ThresholdBest:
             self._compact()
 
     def _compact(self) -> None:
-        """Sort, find the K-th best, and drop what it rules out."""
+        """Sort, find the K-th best, and drop everything below it."""
         used = int(self._counts_Q.max()) if len(self._counts_Q) else 0
         keys_QW = np.sort(self._keys_QW[:, :used], axis=1)
         if keys_QW.shape[1] > self._k > 0:
@@ -146,15 +146,15 @@ class ThresholdBest:
 
 
 class FixedBest:
-    """Keeps a fixed number of the best; for devices, which never wait for the host meanwhile.
+    """Keeps a fixed number of the best; for devices, which then need not wait for the host.
 
-    The best of a block lie in the groups with the largest peaks. Ties and slack are decided by
-    the host at the end: whether more than the kept ones could be among the best.
+    The best of a block are in the groups with the largest peaks. The host settles ties and slack
+    at the end: whether candidates beyond those kept could be among the best.
 
     Parameters
     ----------
     n_queries, k : int
-        How many lists, and how long.
+        Number of lists, and results per list.
     slack_Q, rounding : optional
         As in :class:`ThresholdBest`.
     device : torch.device or str
@@ -175,7 +175,7 @@ class FixedBest:
         self._keys_QW = torch.full((n_queries, self._kept), NO_KEY, device=device)
 
     def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
-        """Take the scores of one block; -inf is never listed."""
+        """Add the scores of one block; -inf is never listed."""
         queries, columns = scores_QB.shape
         columns_QW = torch.arange(columns, device=scores_QB.device)[None]
         groups, left = divmod(columns, GROUP)
@@ -194,7 +194,7 @@ class FixedBest:
         """Return ascending keys, shape ``(Q, W)``; None if others could be among the best."""
         keys_QW = sorted_keys(self._keys_QW)
         scores_QW = scores_of(keys_QW)
-        check_scores(scores_QW[keys_QW != NO_KEY])
+        check_finite(scores_QW[keys_QW != NO_KEY], "a score")
         if not self._k:
             return keys_QW
         cutoff_Q = loosened(scores_QW[:, -self._k], self._slack_Q, self._rounding)
@@ -204,9 +204,9 @@ class FixedBest:
 
 
 def lists_of(keys_QW: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return scores and places of the best ``k`` of ascending keys, best first, each ``(Q, K)``.
+    """Return scores and positions of the ``k`` largest ascending keys, best first, each ``(Q, K)``.
 
-    A list that is shorter ends in -inf and -1.
+    Shorter lists are padded with -inf and -1.
     """
     best_QK = keys_QW[:, max(0, keys_QW.shape[1] - k) :].flip(1)
     best_QK = torch.nn.functional.pad(best_QK, (0, k - best_QK.shape[1]), value=NO_KEY)
@@ -223,29 +223,29 @@ def sorted_keys(keys_QW: Tensor) -> Tensor:
 
 
 def keys_of(scores: Tensor, places: Tensor) -> Tensor:
-    """Return the keys of float32 scores of candidates with these places; NaN is the largest."""
-    # The sum makes -0 what it is equal to.
+    """Return the keys of candidates with these float32 scores and positions; NaN is largest."""
+    # Adding zero turns -0 into 0.
     ordered = _ordered(torch.where(scores.isnan(), torch.inf, scores + 0.0))
     return (ordered << 32) | (_LOW - places)
 
 
 def scores_of(keys: Tensor) -> Tensor:
-    """Return the scores that keys were made of."""
+    """Return the scores in keys."""
     ordered = (keys >> 32).to(torch.int32)
     return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32)
 
 
 def places_of_keys(keys: Tensor) -> Tensor:
-    """Return the places that keys were made of."""
+    """Return the positions in keys."""
     return _LOW - (keys & _LOW)
 
 
 def loosened(kth_Q: Tensor, slack_Q: Tensor | None, rounding: float) -> Tensor:
-    """Return the score that a candidate must reach where the K-th best has ``kth_Q``.
+    """Return the score that a candidate must reach if the K-th best has ``kth_Q``.
 
-    With scores that are off by ``slack / 2``, then rounded to ``rounding`` of their size.
+    Scores are off by up to ``slack / 2``, then rounded to ``rounding`` of their size.
     """
-    # No share of -inf is a number.
+    # A share of -inf is not a number.
     kth_Q = kth_Q.clamp(min=_LOWEST)
     if slack_Q is None:
         return kth_Q
@@ -253,7 +253,7 @@ def loosened(kth_Q: Tensor, slack_Q: Tensor | None, rounding: float) -> Tensor:
     return (low_Q - rounding * low_Q.abs()).clamp(min=_LOWEST)
 
 
-def check_scores(scores: Tensor) -> None:
+def check_finite(values: Tensor, name: str) -> None:
     """Refuse NaN and infinity.
 
     Raises
@@ -261,46 +261,35 @@ def check_scores(scores: Tensor) -> None:
     DataError
         With their number and the first of them.
     """
-    check_finite(scores, "a score")
-
-
-def check_finite(values: Tensor, what: str) -> None:
-    """Refuse NaN and infinity.
-
-    Raises
-    ------
-    DataError
-        With their number and the first of them.
-    """
-    # The sum is finite only if all are, and takes one pass; all may be even if it is not.
+    # One pass: the sum is finite only if all are; overflow of the sum needs the closer look.
     if math.isfinite(values.sum().item()) or bool(values.isfinite().all()):
         return
     bad = ~values.isfinite()
     raise DataError(
-        f"{what} is not finite in {int(bad.sum())} of {values.numel()} numbers",
+        f"{name} is not finite in {int(bad.sum())} of {values.numel()} numbers",
         value=float(values[bad][0]),
         fix="check the model: its weights or activations overflowed",
     )
 
 
 def check_length(k: int) -> int:
-    """Return the length of a list.
+    """Return ``k``, a list's length.
 
     Raises
     ------
     DataError
-        If it is negative.
+        If ``k`` is negative.
     """
     if k < 0:
-        fix = "ask for 0 results or more"
+        fix = "request 0 or more results"
         raise DataError("length of a list is negative", value=k, fix=fix)
     return k
 
 
 def _peaks(scores_BQ: Tensor, k: int) -> Tensor:
-    """Return the largest score of each group, which is every N-th row, shape ``(N, Q)``.
+    """Return the largest score of each group (every N-th row), shape ``(N, Q)``.
 
-    Groups are smaller where few would not hold one of the best each.
+    Groups shrink until they divide the rows and number at least 2K.
     """
     rows, queries = scores_BQ.shape
     group = GROUP
@@ -314,7 +303,7 @@ def _peaks(scores_BQ: Tensor, k: int) -> Tensor:
 def _reaching(
     scores_BQ: FloatArray, peaks_NQ: FloatArray, cutoff_Q: FloatArray
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Return queries, columns and scores of what reaches its query's cutoff, sorted by query.
+    """Return queries, columns and scores that reach their query's cutoff, sorted by query.
 
     NaN reaches every cutoff. ``peaks_NQ`` may be the scores themselves.
     """
@@ -329,18 +318,18 @@ def _reaching(
         members_S, hits_S = np.divmod(flat_S, max(1, len(at_S)))
         rows_S, columns_S = rows_S[hits_S], columns_S[hits_S] + groups * members_S
         scores_S = scores_GS.reshape(-1).take(flat_S)
-    # Numbers of 16 bits are sorted in two passes.
+    # 16-bit numbers are sorted in two passes.
     order_S = np.argsort(rows_S.astype(np.min_scalar_type(queries)), kind="stable")
     return rows_S[order_S], columns_S[order_S], scores_S[order_S]
 
 
 def _kth_largest(values_QB: Tensor, k: int) -> Tensor:
-    """By numpy, many times as fast as torch's own selection."""
-    place = values_QB.shape[1] - k
-    return torch.from_numpy(np.partition(values_QB.numpy(), place, axis=1)[:, place].copy())
+    """With numpy, many times as fast as torch's own selection."""
+    index = values_QB.shape[1] - k
+    return torch.from_numpy(np.partition(values_QB.numpy(), index, axis=1)[:, index].copy())
 
 
 def _ordered(scores: Tensor) -> Tensor:
-    """Return integers in the order of the scores; of 32 bits, as int64."""
+    """Return integers in the order of the scores: 32 bits, as int64."""
     bits = scores.view(torch.int32)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()

@@ -1,6 +1,6 @@
-"""Folders of shards that are filled from an input: opened, gone on with, published.
+"""Folders of shards while an input fills them: open, resume, publish.
 
-`shards` has the files themselves.
+`shards` defines the files themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OURS = re.compile(r"\.?(\d{6})\.(npy|arrow)(\..*)?")
 
 
 def is_shard_folder(folder: Path) -> bool:
-    """Return whether a folder holds shards of ours and nothing else."""
+    """Return whether a folder holds our shards and nothing else."""
     names = {path.name for path in folder.iterdir()}
     if MANIFEST not in names or not all(map(_OURS.fullmatch, names - {MANIFEST})):
         return False
@@ -49,14 +49,14 @@ BY_TASK = FolderKind(
 
 
 def open_folder(root: Path, spaces: Mapping[Path, Space], overwrite: bool) -> None:
-    """Make the folders of spaces below ``root``, or open what an earlier call left in them.
+    """Create the folders of spaces below ``root``, or open those of an earlier call.
 
     Raises
     ------
     DataError
-        If one holds vectors of another space, or a manifest that is damaged.
+        If one holds vectors of another space or a damaged manifest.
     StorageError
-        If anything else is there, or cannot be replaced.
+        If there is anything else, or it cannot be replaced.
     """
     started = all((folder / MANIFEST).is_file() for folder in spaces)
     if started and not overwrite:
@@ -71,7 +71,7 @@ def open_folder(root: Path, spaces: Mapping[Path, Space], overwrite: bool) -> No
         if root.is_dir():
             shutil.rmtree(root)
     elif not root.exists():
-        _begin(root, spaces)
+        _create(root, spaces)
     if not any((folder / MANIFEST).is_file() for folder in spaces):
         check_replaceable(root)
     for folder, space in spaces.items():
@@ -80,15 +80,15 @@ def open_folder(root: Path, spaces: Mapping[Path, Space], overwrite: bool) -> No
             publish(folder, space, [])
 
 
-def _begin(root: Path, spaces: Mapping[Path, Space]) -> None:
-    """Make the folders with their manifests at once: no rank finds one without the other."""
+def _create(root: Path, spaces: Mapping[Path, Space]) -> None:
+    """Create all folders and manifests in one rename: no rank sees some without the others."""
     temporary = temporary_name(root)
     try:
         for folder, space in spaces.items():
             inside = temporary / folder.relative_to(root)
             inside.mkdir(parents=True)
             publish(inside, space, [])
-        # Another rank may have been faster: nothing takes the place of what it made.
+        # Another rank may have been faster; its folders stay.
         with suppress(OSError):
             temporary.rename(root)
     finally:
@@ -98,9 +98,9 @@ def _begin(root: Path, spaces: Mapping[Path, Space]) -> None:
 def holds(
     folder: Path, number: int, space: Space, ids: Sequence[str], hashes: Sequence[str]
 ) -> bool:
-    """Return whether a shard is whole and of these texts; withdraw the manifest if it is not.
+    """Return whether a shard is complete and of these texts; otherwise withdraw the manifest.
 
-    Readers of a published folder never see a shard of other texts in the place of one.
+    Readers of a published folder thus never see one shard replaced by another's texts.
     """
     if find_shard(folder, number, space) is not None:
         table = read_ids(folder, number)
@@ -112,9 +112,9 @@ def holds(
 
 
 def publish_if_whole(folder: Path, space: Space, count: int) -> list[int]:
-    """Publish ``count`` shards if all are there; return the numbers of those that are missing.
+    """Publish ``count`` shards if all are there; return the numbers of missing ones.
 
-    Shards of an input that was longer are removed.
+    Removes left-over shards of a longer input.
     """
     shards: list[Shard] = []
     missing = []

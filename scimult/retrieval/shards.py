@@ -1,12 +1,12 @@
 """Vectors of one space in shards: a folder that grows, is memory-mapped and never rewritten.
 
-``manifest.json`` says what made the vectors and lists the shards. Shard ``000007`` is
-``000007.npy``, shape ``(N, D)``, and ``000007.arrow`` with the columns ``id`` and ``hash`` (of what
-was encoded; may be empty). The Arrow file is written last and holds the SHA-256 of the vectors and
-the fingerprint of the space, so a shard is there as a whole or not at all, work that was killed
-goes on after the last whole one, and several processes may write shards of one folder.
+``manifest.json`` describes the space and lists the shards. Shard ``000007`` is ``000007.npy``,
+shape ``(N, D)``, and ``000007.arrow`` with the columns ``id`` and ``hash`` (of the encoded text;
+may be empty). The Arrow file is written last and holds the SHA-256 of the vectors and the
+fingerprint of the space: a shard is complete or absent, killed work resumes after the last complete
+one, and several processes may write shards of one folder.
 
-Rows are numbered over the shards of the manifest, in its order.
+Rows are numbered across the manifest's shards, in its order.
 
 Shape legend: N rows, D width, B rows of one block, P listed rows.
 """
@@ -38,21 +38,21 @@ _SCHEMA = pa.schema([("id", pa.string()), ("hash", pa.string())])
 
 @dataclass(frozen=True)
 class Space:
-    """What made vectors and how they are compared; only vectors of equal spaces may meet.
+    """The origin of vectors and how to compare them; only vectors of equal spaces may mix.
 
     Attributes
     ----------
     width : int
-        Numbers of a vector.
+        Dimensions of a vector.
     similarity : {"dot", "cosine", "l2"}
         How two vectors are compared.
     dtype : {"float32", "float16"}
-        Type of the numbers on disk.
+        Number type on disk.
     made_by : mapping of str to str, int or bool
         Everything else that the vectors depend on, by name: fingerprints of model and tokenizer,
         settings, task and role.
     model : str
-        What people call the model; spaces of equal models under two names are equal.
+        Display name of the model; it plays no part in equality.
     """
 
     width: int
@@ -63,26 +63,29 @@ class Space:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that vectors depend on."""
+        """Hash of everything the vectors depend on."""
         text = json.dumps(_flat(self), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def check_same(self, other: Space, path: Path) -> None:
-        """Check that vectors of ``other`` may stand among those of this space, at ``path``.
+        """Check that vectors of ``other`` may join those of this space at ``path``.
 
         Raises
         ------
         DataError
-            With everything that differs, by name.
+            Naming everything that differs.
         """
         ours, theirs = _flat(self), _flat(other)
         names = [name for name in (*ours, *theirs) if ours.get(name) != theirs.get(name)]
         if not names:
             return
-        told = [f"{name} {_told(theirs, name)}, here {_told(ours, name)}" for name in names]
-        called = f" of {other.model!r}, here of {self.model!r}" if other.model else ""
+        differences = [
+            f"{name} {_shown(theirs, name)}, here {_shown(ours, name)}"
+            for name in dict.fromkeys(names)
+        ]
+        models = f" of {other.model!r}, here of {self.model!r}" if other.model else ""
         raise DataError(
-            f"vectors{called} differ in {'; '.join(dict.fromkeys(told))}",
+            f"vectors{models} differ in {'; '.join(differences)}",
             path=path,
             fix="use the model and settings that made the vectors here, or another folder",
         )
@@ -90,7 +93,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard as the manifest lists it: its name, rows, and the SHA-256 of its two files."""
+    """A shard's manifest entry: its name, rows, and the SHA-256 of its two files."""
 
     name: str
     rows: int
@@ -99,7 +102,7 @@ class Shard:
 
 
 def shard_name(number: int) -> str:
-    """Return the name of the shard with this number."""
+    """Return the name of shard ``number``."""
     return f"{number:06d}"
 
 
@@ -111,32 +114,32 @@ def write_shard(
     vectors_ND: FloatArray,
     hashes: Sequence[str] | None = None,
 ) -> Shard:
-    """Write one shard as a whole; the manifest does not know it yet.
+    """Write one complete shard, without listing it in the manifest.
 
     Parameters
     ----------
     folder : Path
-        Of the space; made if it is not there.
+        Folder of the space; created if missing.
     number : int
-        Of the shard. What has this number is replaced.
+        Number of the shard, which is replaced if it exists.
     space : Space
-        What made the vectors.
+        Origin of the vectors.
     ids : sequence of str
         N ids.
     vectors_ND : array
-        Shape ``(N, D)``; rounded to the type of the space.
+        Shape ``(N, D)``; rounded to the space's type.
     hashes : sequence of str, optional
-        Of what was encoded, one per id.
+        Hashes of the encoded texts, one per id.
 
     Raises
     ------
     DataError
-        If the shape does not fit, or a number is not finite in the type of the space.
+        If the shape does not fit, or a number is not finite in the space's type.
     StorageError
         If a file cannot be written.
     """
     if vectors_ND.shape != (len(ids), space.width):
-        fix = "write vectors of the model that the space names, one row per id"
+        fix = "write vectors of the space's model, one row per id"
         problem = f"{len(ids)} ids and vectors of shape {vectors_ND.shape}"
         raise DataError(f"{problem} for a space of width {space.width}", path=folder, fix=fix)
     name = shard_name(number)
@@ -158,10 +161,9 @@ def write_shard(
 def find_shard(
     folder: Path, number: int, space: Space, hashes: Sequence[str] | None = None
 ) -> Shard | None:
-    """Return the shard with this number if it was written as a whole for this space.
+    """Return shard ``number`` if it is complete, of this space and of these ``hashes``, if given.
 
-    And of these ``hashes``, if they are given. The ids are read, the vectors are not:
-    :meth:`Shards.check` reads them.
+    Reads the ids but not the vectors; :meth:`Shards.check` reads both.
     """
     name = shard_name(number)
     ids_path, path = folder / f"{name}.arrow", folder / f"{name}.npy"
@@ -179,12 +181,12 @@ def find_shard(
 
 
 def read_ids(folder: Path, number: int) -> pa.Table:
-    """Return the columns ``id`` and ``hash`` of a shard that `find_shard` found."""
+    """Return the columns ``id`` and ``hash`` of a shard that passed `find_shard`."""
     return _read_ids(folder / f"{shard_name(number)}.arrow")
 
 
 def publish(folder: Path, space: Space, shards: Iterable[Shard]) -> None:
-    """Write the manifest, atomically: from then on readers see these shards and no others.
+    """Write the manifest atomically: readers now see exactly these shards.
 
     Raises
     ------
@@ -202,27 +204,27 @@ class Shards:
     Parameters
     ----------
     folder : path
-        Holds ``manifest.json``.
+        Contains ``manifest.json``.
     names : sequence of str, optional
-        Shards to open, in the order that numbers their rows; by default all of the manifest.
+        Shards to open; their order numbers the rows. Default: all in the manifest.
 
     Attributes
     ----------
     path : Path
         The folder.
     space : Space
-        What made the vectors.
+        Origin of the vectors.
     shards : list of Shard
-        Those that were opened.
+        The opened shards.
     starts : array
-        Number of the first row of each shard, and of all rows; int64.
+        Number of the first row of each shard, then the number of all rows; int64.
     damaged : dict of str to DataError
-        Shards that cannot be used, by name. Their rows keep their numbers.
+        Unusable shards by name. Their rows keep their numbers.
 
     Raises
     ------
     DataError
-        If there is no manifest, it is of another format, or it does not list a name.
+        If the manifest is missing, of another format, or does not list a name.
     """
 
     def __init__(self, folder: Path | str, names: Sequence[str] | None = None) -> None:
@@ -249,40 +251,40 @@ class Shards:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The ids of all rows; those of a damaged shard are empty."""
+        """The ids of all rows; empty for those of a damaged shard."""
         return self._column("id")
 
     @cached_property
     def hashes(self) -> list[str]:
-        """The hash of what each row was encoded from; those of a damaged shard are empty."""
+        """The hash of each row's text; empty for those of a damaged shard."""
         return self._column("hash")
 
     def rows(self, numbers_P: IntArray) -> FloatArray:
-        """Return the vectors of these rows in float32, shape ``(P, D)``.
+        """Return the vectors of numbered rows in float32, shape ``(P, D)``.
 
         Raises
         ------
         DataError
-            If a row is in a damaged shard, which is named.
+            If a row is in a damaged shard; the message names it.
         """
         numbers_P = np.asarray(numbers_P)
         assert not len(numbers_P) or 0 <= numbers_P.min() <= numbers_P.max() < len(self)
         vectors_PD = np.empty((len(numbers_P), self.space.width), dtype=np.float32)
         order_P = np.argsort(numbers_P, kind="stable")
         edges = np.searchsorted(numbers_P[order_P], self.starts)
-        for place in np.flatnonzero(np.diff(edges)):
-            here = order_P[edges[place] : edges[place + 1]]
-            part_ND = self._parts[place]
+        for index in np.flatnonzero(np.diff(edges)):
+            here = order_P[edges[index] : edges[index + 1]]
+            part_ND = self._parts[index]
             if part_ND is None:
-                raise self.damaged[self.shards[place].name]
-            vectors_PD[here] = part_ND[numbers_P[here] - self.starts[place]]
+                raise self.damaged[self.shards[index].name]
+            vectors_PD[here] = part_ND[numbers_P[here] - self.starts[index]]
         return vectors_PD
 
     def blocks(self, size: int = 1 << 14) -> Iterator[tuple[int, FloatArray]]:
-        """Yield the number of the first row and the vectors of one block after the other.
+        """Yield the first row's number and the vectors of one block at a time.
 
-        Blocks are memory-mapped, in the type of the space, of ``size`` rows or fewer, and end
-        where shards end. Damaged shards are left out.
+        Blocks are memory-mapped, in the space's type, have up to ``size`` rows and do not cross
+        shards. Skips damaged shards.
         """
         for start, part_ND in zip(self.starts, self._parts, strict=False):
             for first in range(0, 0 if part_ND is None else len(part_ND), size):
@@ -290,20 +292,18 @@ class Shards:
                 yield int(start) + first, part_ND[first : first + size]
 
     def usable(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return for each row whether its shard can be used, shape ``(N,)``."""
-        return np.repeat(
-            np.array([part is not None for part in self._parts], dtype=bool),
-            np.diff(self.starts),
-        )
+        """Return for each row whether its shard is usable, shape ``(N,)``."""
+        usable = np.array([part is not None for part in self._parts], dtype=bool)
+        return np.repeat(usable, np.diff(self.starts))
 
     def check(self) -> dict[str, DataError]:
-        """Read everything and compare it with the manifest; return damaged shards by name."""
+        """Read everything, compare it with the manifest and return damaged shards by name."""
         bad = dict(self.damaged)
         for shard in self.shards:
             for ending, wanted in ((".npy", shard.vectors_sha256), (".arrow", shard.ids_sha256)):
                 path = self.path / (shard.name + ending)
                 if shard.name not in bad and sha256(path) != wanted:
-                    bad[shard.name] = _damage(path, "other bytes than were written")
+                    bad[shard.name] = _damage(path, "its contents have changed")
         return bad
 
     def _open(self, shard: Shard) -> FloatArray | None:
@@ -318,7 +318,7 @@ class Shards:
         except (OSError, ValueError, EOFError) as error:
             self.damaged[shard.name] = _damage(path, str(error))
             return None
-        # Still mapped, without what numpy does for each slice of a memmap.
+        # Still mapped, but without a memmap's cost per slice.
         return np.asarray(part_ND)
 
     def _column(self, name: str) -> list[str]:
@@ -342,11 +342,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        fix = "name a folder that the toolkit wrote"
+        fix = "name a folder written by scimult"
         raise DataError("not a manifest of shards", path=path, fix=fix)
     if manifest.get("version") != VERSION:
         fix = "use the version of scimult that wrote it, or encode again"
-        raise DataError("shards of another version", path=path, value=manifest["version"], fix=fix)
+        version = manifest.get("version")
+        raise DataError("shards of another version", path=path, value=version, fix=fix)
     known = {part.name for part in fields(Space)}
     space = manifest.get("space")
     sound = isinstance(space, dict) and set(space) == known and space["dtype"] in _TYPES
@@ -370,7 +371,7 @@ def _flat(space: Space) -> dict[str, Any]:
     return {**space.made_by, **own}
 
 
-def _told(values: Mapping[str, Any], name: str) -> str:
+def _shown(values: Mapping[str, Any], name: str) -> str:
     return repr(values[name]) if name in values else "unknown"
 
 

@@ -1,9 +1,9 @@
-"""Embeddings kept by what was encoded: each distinct text once, for all benchmarks and runs.
+"""Embeddings cached by text: each distinct text is encoded once, for all benchmarks and runs.
 
 ``<folder>/<model>/<task>.<role>.<precision>/`` holds pairs of files: ``<name>.rows.npy`` with one
-embedding per text, and ``<name>.keys.npy`` with the texts' hashes, written last. A block that was
-written is there for good, so work that was killed goes on where it stood, and several processes
-may write at once: two that encode the same text write the same row.
+embedding per text, and ``<name>.keys.npy`` with the texts' hashes, written last. A written block is
+final, so killed work resumes where it stopped, and several processes may write at once: two that
+encode the same text write the same row.
 
 Shape legend: N texts, D width, B texts of one block.
 """
@@ -32,26 +32,26 @@ _KEYS, _ROWS = ".keys.npy", ".rows.npy"
 class StoringEncoder:
     """A text encoder that looks embeddings up before it encodes; itself a ``TextEncoder``.
 
-    What it returns has been rounded to ``precision``, whether it was stored before or not, so
-    results do not depend on what the store already holds.
+    Results are rounded to ``precision``, stored before or not, so they do not depend on the
+    store's contents.
 
     Parameters
     ----------
     encoder : TextEncoder
-        Encodes what is not stored.
+        Encodes texts that are not stored.
     folder : Path
-        The store, which models share.
+        The store, shared between models.
     fingerprint : str
-        Hash of all that the encoder's embeddings depend on.
+        Hash of everything the encoder's embeddings depend on.
     precision : {"float32", "float16", "bfloat16"}
-        Type of the numbers on disk.
+        Number type on disk.
     block : int
-        Texts per write: what a kill can lose.
+        Texts per write: the most that a kill can lose.
 
     Attributes
     ----------
     texts_encoded : int
-        Texts that were not stored and so had to be encoded, by this process.
+        Texts that this process had to encode because they were not stored.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class StoringEncoder:
 
     @property
     def tokens_encoded(self) -> int | None:
-        """Tokens of these texts, of an encoder that counts them."""
+        """Tokens of these texts, if the encoder counts them."""
         counted: int | None = getattr(self._encoder, "tokens_encoded", None)
         return counted
 
@@ -79,7 +79,7 @@ class StoringEncoder:
         return self._encoder.similarity
 
     def task_for(self, task: str, fallback: str) -> str:
-        """Return what the encoder inside says; ``fallback`` if it does not say."""
+        """Return the inner encoder's choice; ``fallback`` if it makes none."""
         if isinstance(self._encoder, TaskChooser):
             return self._encoder.task_for(task, fallback)
         return fallback
@@ -92,8 +92,8 @@ class StoringEncoder:
         Raises
         ------
         DataError
-            If the encoder returns the wrong number of rows or a number that the precision
-            cannot hold, or a file of the store is damaged.
+            If the encoder returns the wrong number of rows or a number that does not fit the
+            precision, or a stored file is damaged.
         UnknownNameError
             If the encoder does not know ``task``.
         """
@@ -106,9 +106,9 @@ class StoringEncoder:
     def encode_on_all_ranks(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
     ) -> None:
-        """Store the embeddings of the texts, each rank a share of them; all ranks call this."""
+        """Store the embeddings of the texts, each rank encoding a share; all ranks must call it."""
         part = self._part(task, role)
-        from scimult import distributed  # it loads torch
+        from scimult import distributed  # loads torch
 
         missing = distributed.broadcast_object(part.missing(texts))
         mine = missing[distributed.rank() :: distributed.world_size()]
@@ -125,7 +125,7 @@ class StoringEncoder:
     def _add(
         self, part: _Part, missing: Sequence[Text], task: str, role: Role, show_progress: bool
     ) -> None:
-        """Encode missing texts and write every block."""
+        """Encode missing texts, writing each block."""
         for start in range(0, len(missing), self._block):
             block = missing[start : start + self._block]
             rows_BD = encode(
@@ -136,24 +136,24 @@ class StoringEncoder:
 
 
 class _Part:
-    """The stored embeddings of one model, task and role: blocks of rows, found by key."""
+    """The stored embeddings of one model, task and role: blocks of rows, looked up by key."""
 
     def __init__(self, folder: Path, precision: Precision) -> None:
         self._folder, self._precision = folder, precision
         self._blocks: dict[str, NDArray[np.generic]] = {}
-        self._places: dict[bytes, tuple[str, int]] = {}
+        self._locations: dict[bytes, tuple[str, int]] = {}
         self.read()
 
     def read(self) -> None:
-        """Open the blocks that were not there before."""
+        """Open new blocks."""
         for path in sorted(self._folder.glob(f"*{_KEYS}")):
             name = path.name.removesuffix(_KEYS)
             if name not in self._blocks:
                 self._open(name)
 
     def missing(self, texts: Sequence[Text]) -> list[Text]:
-        """Return the distinct texts that have no embedding yet."""
-        return [text for text in dict.fromkeys(texts) if key_of(text) not in self._places]
+        """Return the distinct texts without an embedding."""
+        return [text for text in dict.fromkeys(texts) if key_of(text) not in self._locations]
 
     def write(self, texts: Sequence[Text], rows_BD: FloatArray) -> None:
         """Write one block: rows first, then the keys that make them visible."""
@@ -172,38 +172,36 @@ class _Part:
     def look_up(self, texts: Sequence[Text]) -> FloatArray:
         """Return the embeddings of stored texts in float32, shape ``(N, D)``."""
         by_block: dict[str, tuple[list[int], list[int]]] = {}
-        for place, text in enumerate(texts):
-            name, row = self._places[key_of(text)]
-            places, rows = by_block.setdefault(name, ([], []))
-            places.append(place)
+        for index, text in enumerate(texts):
+            name, row = self._locations[key_of(text)]
+            indices, rows = by_block.setdefault(name, ([], []))
+            indices.append(index)
             rows.append(row)
         widths = {self._blocks[name].shape[1] for name in by_block}
         if len(widths) > 1:
-            problem = f"embeddings of widths {sorted(widths)} stand in one part of the store"
+            problem = f"stored embeddings have different widths: {sorted(widths)}"
             raise DataError(problem, path=self._folder, fix="delete the folder")
         vectors_ND = np.empty((len(texts), widths.pop()), dtype=np.float32)
-        for name, (places, rows) in by_block.items():
-            vectors_ND[places] = _from_disk(self._blocks[name][rows], self._precision)
+        for name, (indices, rows) in by_block.items():
+            vectors_ND[indices] = _from_disk(self._blocks[name][rows], self._precision)
         return vectors_ND
 
     def _open(self, name: str) -> None:
         try:
             keys_BK = np.load(self._folder / (name + _KEYS), allow_pickle=False)
             rows_BD = np.load(self._folder / (name + _ROWS), mmap_mode="r", allow_pickle=False)
+            if rows_BD.ndim != 2 or keys_BK.shape != (len(rows_BD), _KEY_BYTES):
+                raise ValueError(f"{len(keys_BK)} keys for shape {rows_BD.shape}")
         except (OSError, ValueError, EOFError) as error:
             problem, path = f"cannot read stored embeddings: {error}", self._folder / name
             raise DataError(problem, path=path, fix="delete the block's two files") from error
-        if rows_BD.ndim != 2 or keys_BK.shape != (len(rows_BD), _KEY_BYTES):
-            problem = f"{len(keys_BK)} keys for embeddings of shape {rows_BD.shape}"
-            path = self._folder / name
-            raise DataError(problem, path=path, fix="delete the block's two files")
         self._blocks[name] = rows_BD
         for row, key in enumerate(keys_BK):
-            self._places.setdefault(key.tobytes(), (name, row))
+            self._locations.setdefault(key.tobytes(), (name, row))
 
 
 def key_of(text: Text) -> bytes:
-    """Return the hash of a text: of its kind, title and body, each with its length."""
+    """Hash a text's kind, title and body, each with its length."""
     digest = hashlib.sha256()
     for part in (text.kind, text.title, text.body):
         encoded = part.encode()
@@ -212,7 +210,7 @@ def key_of(text: Text) -> bytes:
 
 
 def _to_disk(rows_BD: FloatArray, precision: Precision) -> NDArray[np.generic]:
-    """Round to the precision; numpy has no bfloat16, whose bits are kept as integers."""
+    """Round to the precision; bfloat16, which numpy lacks, is stored as its bits."""
     if precision == "float32":
         stored: NDArray[np.generic] = np.ascontiguousarray(rows_BD, dtype=np.float32)
         finite = stored

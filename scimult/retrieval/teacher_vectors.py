@@ -1,7 +1,7 @@
-"""A teacher's vector of every text of a prepared folder: written once, then memory-mapped.
+"""A teacher's vector of every text in a prepared folder, written once and memory-mapped.
 
-On disk that is an embedding folder (`retrieval.embeddings`) with the texts in the order of the
-text store, whose ``meta.json`` names the text store by its hash.
+On disk this is an embedding folder (`retrieval.embeddings`) with the texts in text store order;
+``meta.json`` names the text store by its hash.
 
 Shape legend: N texts, B texts of a block, E width of the teacher.
 """
@@ -32,7 +32,7 @@ from scimult.retrieval.embeddings import (
 from scimult.retrieval.shards import Precision
 from scimult.types import FloatArray, IntArray, Role, Text, TextEncoder
 
-# Of ``meta.json``: the hash of the text store.
+# Key in ``meta.json``: the hash of the text store.
 TEXTS_KEY = "text_store"
 TEXTS_PER_BLOCK = 1 << 11
 
@@ -44,7 +44,7 @@ class TeacherVectors:
     Attributes
     ----------
     path : Path
-        Their folder.
+        Folder of the vectors.
     vectors_NE : array
         Memory-mapped, float16 or float32.
     fingerprint : str
@@ -62,7 +62,7 @@ class TeacherVectors:
         Raises
         ------
         DataError
-            If a file is missing or damaged, or the vectors are those of other texts.
+            If a file is missing or damaged, or the vectors belong to other texts.
         """
         folder = Path(folder)
         meta, vectors_NE = read_meta(folder), map_matrix(folder / MATRIX_FILE)
@@ -81,12 +81,12 @@ class TeacherVectors:
         return int(self.vectors_NE.shape[1])
 
     def __call__(self, rows_B: IntArray) -> FloatArray:
-        """Return the vectors of some texts, float32, shape ``(B, E)``.
+        """Return the vectors of rows, float32, shape ``(B, E)``.
 
         Raises
         ------
         DataError
-            If one is not finite: the file was changed since it was written.
+            If one is not finite: the file has changed since it was written.
         """
         vectors_BE: FloatArray = self.vectors_NE[rows_B].astype(np.float32)
         bad_B = np.logical_not(np.isfinite(vectors_BE).all(axis=1))
@@ -107,39 +107,39 @@ def write_encoded(
     precision: Precision = "float16",
     overwrite: bool = False,
 ) -> TeacherVectors:
-    """Write what an encoder makes of every text: of queries as queries, of others as candidates.
+    """Encode and write every text: queries in the query role, others as candidates.
 
     Parameters
     ----------
     folder : Path
-        Will hold the vectors, atomically.
+        Receives the vectors, atomically.
     texts : TextStore
         The texts.
     encoder : TextEncoder
-        The teacher. One that stores what it encodes (`retrieval.store`) lets an interrupted call
-        go on where it stood.
+        The teacher. One that stores its embeddings (`retrieval.store`) lets an interrupted call
+        resume where it stopped.
     task : str
-        What the texts are encoded for.
+        Task to encode for.
     meta : dict
-        What ``meta.json`` says of the teacher.
+        Description of the teacher for ``meta.json``.
     precision : {"float16", "float32"}
-        Type of the numbers on disk.
+        Number type on disk.
     overwrite : bool
-        Whether other embeddings in ``folder`` are replaced.
+        Whether to replace other embeddings in ``folder``.
 
     Raises
     ------
     DataError
         If a vector is not finite or of length 0.
     StorageError
-        If something else is there, or the folder cannot be written.
+        If the folder holds something else, or cannot be written.
     """
     blocks = (
         _encode(encoder, texts.slice(start, start + TEXTS_PER_BLOCK), task)
         for start in range(0, len(texts), TEXTS_PER_BLOCK)
     )
-    described = {"model_name": encoder.name, "task": task, **meta}
-    _write(folder, texts, blocks, described, precision, overwrite, lambda row: f"text {row}")
+    meta = {"model_name": encoder.name, "task": task, **meta}
+    _write(folder, texts, blocks, meta, precision, overwrite, lambda row: f"text {row}")
     return TeacherVectors.open(folder, texts)
 
 
@@ -151,43 +151,43 @@ def write_imported(
     precision: Precision = "float16",
     overwrite: bool = False,
 ) -> TeacherVectors:
-    """Write vectors that were made elsewhere, looked up by the ids of the texts.
+    """Write vectors made elsewhere, looked up by the texts' ids.
 
     Raises
     ------
     DataError
         If a text has no vector, or one that is not finite or of length 0.
     StorageError
-        As `write_encoded`.
+        As for `write_encoded`.
     """
-    places = {name: place for place, name in enumerate(given.ids)}
-    missing = [name for name in texts.ids if name not in places]
+    row_of = {name: row for row, name in enumerate(given.ids)}
+    missing = [name for name in texts.ids if name not in row_of]
     if missing:
         raise DataError(
             f"{len(missing):,} of {len(texts):,} texts in {texts.folder} have no vector",
             path=given.path,
             value=missing[:3],
-            fix="give every text of the prepared folder a vector, under its id there",
+            fix="give every text of the prepared folder a vector, under the same id",
         )
     if unused := len(given.ids) - len(texts):
-        note(f"{given.path}: {unused:,} vectors are of no text here")
-    rows_N = np.array([places[name] for name in texts.ids], dtype=np.int64)
+        note(f"{given.path}: {unused:,} vectors match no text here")
+    rows_N = np.array([row_of[name] for name in texts.ids], dtype=np.int64)
 
     blocks = (
         given.embeddings_ND[rows_N[start : start + TEXTS_PER_BLOCK]]
         for start in range(0, len(texts), TEXTS_PER_BLOCK)
     )
-    described = {"model_name": given.meta.get("model_name", given.path.name)}
+    meta = {"model_name": given.meta.get("model_name", given.path.name)}
 
-    def place(row: int) -> str:
+    def source(row: int) -> str:
         return f"row {rows_N[row]} of {given.path}"
 
-    _write(folder, texts, blocks, described, precision, overwrite, place)
+    _write(folder, texts, blocks, meta, precision, overwrite, source)
     return TeacherVectors.open(folder, texts)
 
 
 def _encode(encoder: TextEncoder, block: list[Text], task: str) -> FloatArray:
-    """Return the vectors of a block, shape ``(B, E)``; each text is encoded for its role."""
+    """Return the vectors of a block, shape ``(B, E)``, each text encoded for its role."""
     encoded: dict[int, FloatArray] = {}
     for role in get_args(Role):
         rows = [
@@ -206,9 +206,9 @@ def _write(
     meta: dict[str, Any],
     precision: Precision,
     overwrite: bool,
-    place: Callable[[int], str],
+    source: Callable[[int], str],
 ) -> None:
-    """Write blocks of vectors as they come; ``place`` says where that of a text comes from."""
+    """Write blocks of vectors as they come; errors name a text's vector by ``source``."""
     stored: np.memmap[Any, Any] | None = None
     start = 0
     with (
@@ -228,7 +228,7 @@ def _write(
             if bad_B.any():
                 raise DataError(
                     f"the teacher's vector is of length 0 or not finite in {precision}",
-                    value=place(start + int(bad_B.argmax())),
+                    value=source(start + int(bad_B.argmax())),
                     fix="check the teacher and this text; float16 holds numbers up to 65,504",
                 )
             start += len(block_BE)

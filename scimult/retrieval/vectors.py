@@ -1,4 +1,4 @@
-"""Embeddings as the vectors whose inner product ranks them, in blocks and by row.
+"""Embeddings as vectors whose inner product ranks them, by block and by row.
 
 Shape legend: Q queries, C candidates, D width, B candidates of one block, P pairs.
 """
@@ -19,30 +19,26 @@ from scimult.types import FloatArray, IntArray, Similarity
 
 _SOME = 1 << 12
 _BLOCK = 1 << 12
-# Pairs, or candidates of pairs, that are gathered at once: few enough for a processor's cache.
+# Pairs, or their candidates, gathered at once: few enough for a processor's cache.
 _GATHERED = 1 << 10
 _SHARE_OF_MEMORY = 0.7
 
 
 @dataclass(frozen=True)
 class Block:
-    """Vectors of some candidates, shape ``(B, D)``, and what is added to their products."""
+    """Vectors of some candidates, shape ``(B, D)``, and a bias for their products."""
 
     vectors_BD: Tensor
     bias_B: Tensor | None
+
+    def __getitem__(self, rows: slice | Tensor) -> Block:
+        return Block(self.vectors_BD[rows], None if self.bias_B is None else self.bias_B[rows])
 
 
 class Vectors:
     """Candidates for one similarity, on one device.
 
-    Parameters
-    ----------
-    embeddings_CD : array
-        Shape ``(C, D)``.
-    similarity : {"dot", "cosine", "l2"}
-        What their products stand for.
-    device : torch.device
-        Where they are multiplied.
+    Every method raises a ``DataError`` if a number that it reads is not finite.
     """
 
     def __init__(
@@ -50,27 +46,19 @@ class Vectors:
     ) -> None:
         self._embeddings_CD, self._similarity = embeddings_CD, similarity
         self.shape, self.device = embeddings_CD.shape, device
-        # Rows from the first one on whose numbers were looked at.
+        # The first rows, up to here, were checked to be finite.
         self._checked = 0
-        whole = embeddings_CD.flags
+        flags = embeddings_CD.flags
         self.in_memory = not _is_mapped(embeddings_CD)
-        direct = self.in_memory and whole.c_contiguous and whole.writeable
+        direct = self.in_memory and flags.c_contiguous and flags.writeable
         self._matrix_CD = torch.from_numpy(embeddings_CD) if direct else None
 
     def queries(self, queries_QD: FloatArray) -> Tensor:
-        """Return the vectors of queries, shape ``(Q, D)``.
-
-        Raises
-        ------
-        DataError
-            If the width is another, or a number is not finite.
-        """
+        """Return the vectors of queries, shape ``(Q, D)``; refuse another width."""
         width = self._embeddings_CD.shape[1]
         if queries_QD.ndim != 2 or queries_QD.shape[1] != width:
-            raise DataError(
-                f"query embeddings of shape {queries_QD.shape} against candidates of width {width}",
-                fix="encode queries and candidates with the same model",
-            )
+            problem = f"queries of shape {queries_QD.shape} against candidates of width {width}"
+            raise DataError(problem, fix="encode queries and candidates with the same model")
         x_QD = torch.from_numpy(np.require(queries_QD, np.float32, ["C", "W"])).to(self.device)
         check_finite(x_QD, "a query embedding")
         if self._similarity == "cosine":
@@ -78,32 +66,15 @@ class Vectors:
         return x_QD - self._centre_D if self._similarity == "l2" else x_QD
 
     def block(self, first: int, last: int) -> Block:
-        """Return the candidates of rows ``[first, last)``.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
+        """Return the candidates of rows ``[first, last)``."""
         if self._resident is not None:
-            bias_C = self._resident.bias_B
-            bias_B = None if bias_C is None else bias_C[first:last]
-            return Block(self._resident.vectors_BD[first:last], bias_B)
+            return self._resident[first:last]
         return self._read(first, last)
 
     def rows(self, rows_P: IntArray | Tensor) -> Block:
-        """Return the candidates of these rows.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
+        """Return the candidates of these rows."""
         if self._resident is not None:
-            index_P = torch.as_tensor(rows_P, device=self.device)
-            bias_C = self._resident.bias_B
-            bias_P = None if bias_C is None else bias_C[index_P]
-            return Block(self._resident.vectors_BD[index_P], bias_P)
+            return self._resident[torch.as_tensor(rows_P, device=self.device)]
         if self._matrix_CD is not None:
             x_PD = self._matrix_CD.index_select(0, torch.as_tensor(rows_P, device="cpu"))
         else:
@@ -116,16 +87,11 @@ class Vectors:
     def products_of(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
         """Return the float32 products of listed queries and candidates, shape ``(P,)``.
 
-        Each depends on its two vectors alone, whatever else is listed.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
+        Each product depends on its two vectors alone, whatever else is listed.
         """
         if self.device.type != "cpu":
             return self._gathered_products(queries_QD, query_P, rows_P)
-        # Candidates are read in the order in which they lie.
+        # Read candidates in memory order.
         order_P = rows_P.argsort()
         sorted_P, query_P = rows_P[order_P], query_P[order_P]
         if self._whole is not None:
@@ -150,18 +116,12 @@ class Vectors:
         return scores_P
 
     def sample(self) -> Tensor:
-        """Return the vectors of some candidates from all over the array.
-
-        Raises
-        ------
-        DataError
-            If a number is not finite.
-        """
+        """Return the vectors of a sample from all over the array."""
         return self.rows(self._spread_rows()).vectors_BD
 
     @property
     def _whole(self) -> Tensor | None:
-        """All candidates, where they are products' factors as they lie, and were looked at."""
+        """All candidates, if the array can be multiplied as it is and was checked; else None."""
         matrix_CD, seen = self._matrix_CD, self._checked == len(self._embeddings_CD)
         if matrix_CD is None or matrix_CD.dtype != torch.float32 or not seen:
             return None
@@ -178,7 +138,7 @@ class Vectors:
 
     @cached_property
     def _resident(self) -> Block | None:
-        """All candidates on a GPU, if they and their rounded copy fit."""
+        """All candidates on a GPU, if they fit together with their rounded copy."""
         if self.device.type != "cuda":
             return None
         needed = 6 * self._embeddings_CD.size
@@ -196,7 +156,7 @@ class Vectors:
 
     @cached_property
     def _centre_D(self) -> Tensor:
-        """The mean of the candidates, or of some all over the array: any point will do."""
+        """The mean of a sample of the candidates: any point will do."""
         some_ND = self._embeddings_CD[self._spread_rows()]
         x_ND = torch.from_numpy(some_ND.astype(np.float32)).to(self.device)
         check_finite(x_ND, "a candidate embedding")
@@ -235,5 +195,5 @@ def _is_mapped(array: FloatArray) -> bool:
 
 
 def _starts(counts: Tensor) -> Tensor:
-    """Return where each of several runs begins, and where the last one ends."""
+    """Return where each of consecutive runs begins, and where the last one ends."""
     return torch.nn.functional.pad(counts.cumsum(0), (1, 0))

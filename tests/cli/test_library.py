@@ -156,7 +156,7 @@ def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
     [
         (["search", "x"], "--model is missing"),
         (["search", "x", "--model", "."], "--papers is missing"),
-        (["search", "x", "--library", "nowhere"], "is no library"),
+        (["search", "x", "--library", "nowhere"], "not a library"),
         (["search", "x", "--library", "mine", "--papers", "x"], "cannot both be searched"),
         (["search", "x", "--model", ".", "--papers", "x", "--where", "1"], "--where goes with"),
         (["search", "x", "--library", "mine", "--pooling", "cls"], "--pooling goes with --papers"),

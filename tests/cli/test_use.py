@@ -131,7 +131,9 @@ def test_search_goes_on_without_its_cache(
     monkeypatch.setenv("SCIMULT_CACHE", str(folder / "papers.jsonl"))
     unwritable = _run(*arguments)
     assert _rows(unwritable) == wanted
-    assert "$SCIMULT_CACHE names another folder, --no-cache keeps none" in unwritable.stderr
+    assert (
+        "$SCIMULT_CACHE names another folder, --no-cache turns the cache off" in unwritable.stderr
+    )
     help_text = _run("search", "--help").stdout
     assert "$SCIMULT_CACHE" in help_text
     assert "$XDG_CACHE_HOME" in help_text

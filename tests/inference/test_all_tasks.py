@@ -41,7 +41,7 @@ def test_all_tasks_at_once_equal_separate_calls(
     before = model.tokens_encoded
     by_task = model.encode(PAPERS * 3, task="all", role=role)
     assert list(by_task) == list(TASKS)
-    # Papers are what searches find and what is classified, and both sides of a link.
+    # Papers are search candidates, classification queries, and both sides of a link.
     sides: dict[str, Role] = {"search": "candidate", LINK: role, "classification": "query"}
     once = model.tokens_encoded - before
     for task, embeddings_ND in by_task.items():
@@ -78,7 +78,7 @@ def test_all_tasks_need_papers_and_no_instruction(model: SciMult, tmp_path: Path
         model.encode([""], task="all")
     with pytest.raises(UnknownNameError, match="candidate, query"):
         model.encode(PAPERS, task="all", role="both")  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match=r"for one task \(value: 'Find'\)\. Fix: name one task"):
+    with pytest.raises(ConfigError, match=r"needs one task \(value: 'Find'\)\. Fix: name one task"):
         model.encode(PAPERS, task="all", instruction="Find")  # type: ignore[call-overload]
     with pytest.raises(UnknownNameError, match="use one of all, classification"):
         model.encode(PAPERS, task="al")

@@ -1,4 +1,4 @@
-"""Bulk encoding: what one by one gives, in input order, by any parts, killed or not."""
+"""Bulk encoding equals one by one, in input order, in any parts, killed or not."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_only_what_is_missing_or_changed_is_encoded_again(tmp_path: Path, model:
     assert contents(tmp_path / "e") == contents(tmp_path / "fresh")
 
 
-def test_readers_see_nothing_until_all_is_there(tmp_path: Path, model: SciMult) -> None:
+def test_readers_see_nothing_until_all_shards_are_written(tmp_path: Path, model: SciMult) -> None:
     def stops() -> Iterator[tuple[str, Text]]:
         yield from some_texts(20)
         raise DataError("no such file")
@@ -132,7 +132,7 @@ def test_readers_see_nothing_until_all_is_there(tmp_path: Path, model: SciMult) 
     with pytest.raises(DataError, match="no such file"):
         encode(tmp_path / "e", model, stops(), rows=8)
     assert len(Shards(tmp_path / "e")) == 0
-    with pytest.raises(DataError, match="embeddings are not all written.*goes on where it ended"):
+    with pytest.raises(DataError, match="embeddings are incomplete.*resumes where it stopped"):
         read_embeddings(tmp_path / "e")
     assert encode(tmp_path / "e", model, some_texts(20), rows=8).encoded < 20
     assert len(read_embeddings(tmp_path / "e").ids) == 20
@@ -150,7 +150,7 @@ def test_all_tasks_are_those_of_a_call_of_each(tmp_path: Path, model: SciMult) -
     assert contents(tmp_path / "all" / "search") == contents(tmp_path / "search")
 
 
-def test_embeddings_of_another_kind_are_never_mixed_nor_replaced_unasked(
+def test_other_embeddings_are_never_mixed_nor_replaced_without_overwrite(
     tmp_path: Path, model: SciMult
 ) -> None:
     texts, out = some_texts(5), tmp_path / "e"
@@ -184,7 +184,7 @@ def test_no_text_and_impossible_parts(tmp_path: Path, model: SciMult) -> None:
     with pytest.raises(ConfigError, match="a shard has no rows"):
         encode(tmp_path / "e", model, some_texts(1), rows=0)
     for given_part in ("3/3", "1", "a/b", "-1/4", "1/0"):
-        with pytest.raises(ConfigError, match=r"not a part of the work .value: '.*'.\. Fix: "):
+        with pytest.raises(ConfigError, match=r"not a part i/n .value: '.*'.\. Fix: "):
             Part.parse(given_part)
 
 
@@ -199,7 +199,7 @@ def test_ranks_divide_a_part_further(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(found) == [n for n in range(24) if n % 8 >= 4]
 
 
-def test_files_of_people_are_read(tmp_path: Path) -> None:
+def test_common_paper_formats_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('id,title,abstract\n1,Graphs,"Drawn,\nlarge"\n2,Trees,\n')
     (tmp_path / "b.bib").write_text("@article{k, title={Folding}, abstract={Of proteins}}")
     lines = [{"_id": "3", "title": "T", "text": "Body"}, {"id": "2", "title": "again"}, {"id": 5}]
@@ -223,7 +223,7 @@ def test_files_of_people_are_read(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=9), max_size=12))
-def test_ids_that_came_before_are_known(chunks: list[list[int]]) -> None:
+def test_repeated_ids_are_recognised(chunks: list[list[int]]) -> None:
     seen, before = SeenIds(), set[int]()
     for chunk in chunks:
         expected = []
@@ -235,7 +235,7 @@ def test_ids_that_came_before_are_known(chunks: list[list[int]]) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("killed_after", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_killed_run_goes_on_and_gives_the_same_bytes(
+def test_a_killed_run_resumes_and_gives_the_same_bytes(
     tmp_path: Path, folder: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

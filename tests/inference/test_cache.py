@@ -1,4 +1,4 @@
-"""The cache of embeddings: it may be unwritable, damaged or full, and results stay the same."""
+"""The embedding cache: unwritable, damaged or full, it never changes results."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ def test_a_cache_that_cannot_be_written_is_noted(
     assert cache.read(key(1), IDS, 4) is None
     keep(cache, 1)
     message = capsys.readouterr().err
-    assert "embeddings are not kept (cannot write: " in message
-    assert "$SCIMULT_CACHE names another folder, --no-cache keeps none" in message
+    assert "cannot cache embeddings (cannot write: " in message
+    assert "$SCIMULT_CACHE names another folder, --no-cache turns the cache off" in message
 
 
-def test_the_least_recently_used_are_removed_beyond_the_bound(tmp_path: Path) -> None:
+def test_the_least_recently_used_are_removed_beyond_the_limit(tmp_path: Path) -> None:
     rows = np.ones((3, 1_000), dtype=np.float32)
     cache = EmbeddingCache(tmp_path, 3 * (rows.nbytes + 1_000))
     for number in (1, 2, 3):
@@ -108,16 +108,16 @@ def test_the_least_recently_used_are_removed_beyond_the_bound(tmp_path: Path) ->
     assert kept(cache) == [1, 4, 5]
 
 
-def test_what_alone_is_beyond_the_bound_is_not_kept(
+def test_embeddings_larger_than_the_limit_are_not_cached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache = EmbeddingCache(tmp_path, SIZE - 1)
     keep(cache, 1)
     assert not list(tmp_path.iterdir())
-    assert "are not kept in the cache: $SCIMULT_CACHE_GB bounds it" in capsys.readouterr().err
+    assert "do not fit the cache: $SCIMULT_CACHE_GB limits it" in capsys.readouterr().err
 
 
-def test_what_killed_writers_left_is_removed_and_files_of_others_stay(tmp_path: Path) -> None:
+def test_leftovers_of_killed_writers_are_removed_and_other_files_stay(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("x" * 5_000)
     dead, alive = (tmp_path / f".{key(9)}.0123abcd{number}.tmp" for number in (0, 1))
@@ -130,9 +130,7 @@ def test_what_killed_writers_left_is_removed_and_files_of_others_stay(tmp_path: 
     assert {path.name for path in tmp_path.iterdir()} == {alive.name, key(1), "thesis"}
 
 
-def test_the_environment_names_and_bounds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_configures_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SCIMULT_CACHE", "SCIMULT_CACHE_GB", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SciMult:
     return SciMult.from_pretrained(save_tiny_model(tmp_path_factory.mktemp("models") / "tiny"))
 
 
-def test_what_made_them_tells_every_difference_apart(model: SciMult) -> None:
+def test_the_key_distinguishes_every_difference(model: SciMult) -> None:
     def key(collection: Collection, task: str = "search") -> str:
         return provenance(model, collection, task, "candidate").key
 

@@ -190,7 +190,7 @@ def test_other_fields_are_left_alone(model: SciMult) -> None:
     paper = {"title": "T", "abstract": "A", "subtitle": "S", "description": "D", "summary": ""}
     given = model.encode([paper | dict.fromkeys(names.split(), "x")], task=LINK)
     assert np.array_equal(given, model.encode([Text("paper", "T", "A")], task=LINK))
-    # Text under another name of the same part counts after the first, as it always did.
+    # Another name for the same part only counts if the first is absent.
     both = model.encode([{"title": "T", "abstract": "A", "text": "whole paper"}], task=LINK)
     assert np.array_equal(both, given)
     title = model.encode([{"title": "T", "query_id": "q1", "name": ""}], task=LINK)
@@ -320,7 +320,7 @@ def test_auto_is_what_the_device_multiplies(
 
 
 def test_tf32_is_for_gpus(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"only GPUs have products in tf32.*'tf32'"):
+    with pytest.raises(ConfigError, match=r"tf32 needs a GPU.*'tf32'"):
         SciMult.from_pretrained(folder, device="cpu", dtype="tf32")
 
 

@@ -1,4 +1,4 @@
-"""Ensembles: the combination of the members' embeddings, and what cannot be combined."""
+"""Ensembles: combining the members' embeddings, and members that cannot be combined."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_mean_and_concatenation(members: list[SciMult]) -> None:
 
 
 def test_what_cannot_be_combined_is_refused(members: list[SciMult], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="two members or more"):
+    with pytest.raises(ConfigError, match="at least two members"):
         Ensemble(members[:1], name="one")
     cosine = SciMult.from_pretrained(tmp_path / "0", similarity="cosine")
     with pytest.raises(ConfigError, match="compare embeddings differently"):

@@ -1,4 +1,4 @@
-"""Encoding by products of bytes, beside float32."""
+"""Encoding with int8 products, against float32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_int8_is_for_cpus_that_have_its_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scimult.inference.precision.zero_of_bytes", lambda: None)
-    with pytest.raises(ConfigError, match=r"no products in int8 on cpu.*'int8'"):
+    with pytest.raises(ConfigError, match=r"int8 products are not available on cpu.*'int8'"):
         SciMult.from_pretrained(save_tiny_model(tmp_path / "m"), device="cpu", dtype="int8")
 
 

@@ -1,4 +1,4 @@
-"""Our models in MTEB: routes, and scores equal to ours on a task of its own."""
+"""Our models in MTEB: routes, and scores equal to ours on an MTEB task."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_documents_keep_title_and_body_apart(model: SciMult) -> None:
     )
     texts = [Text("paper", "T", "B"), Text("paper", "U")]
     assert np.array_equal(found, model.encode(texts, task="search", role="candidate"))
-    with pytest.raises(DataError, match="a batch of MTEB has no text"):
+    with pytest.raises(DataError, match="MTEB batch has no text"):
         MtebEncoder(model).encode(
             [{"image": []}], task_metadata=SimpleNamespace(type="STS", name="x")
         )
@@ -140,7 +140,7 @@ _FRAMES = ("why {} when {}", "a model of how {} and {}", "{}: measured where {}"
 
 
 def _labelled(kind: str) -> Any:
-    """Make an MTEB task of made-up titles, each about one topic and a little about another."""
+    """Build an MTEB task of made-up titles, each about one topic and a little about another."""
     import datasets
     from mteb.abstasks.classification import AbsTaskClassification
     from mteb.abstasks.clustering import AbsTaskClustering

@@ -1,4 +1,4 @@
-"""What the vectors of a model depend on."""
+"""What a model's vectors depend on."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_another_architecture_is_refused(tmp_path: Path, variant: str) -> None:
 
 
 def test_what_only_others_can_open_is_refused(minilm: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="tokenizer that transformers reads"):
+    with pytest.raises(CheckpointError, match="tokenizer that needs transformers"):
         QueryEncoder(minilm)
     with pytest.raises(CheckpointError, match="is not on this machine"):
         QueryEncoder("organisation/name")

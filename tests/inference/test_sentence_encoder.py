@@ -1,4 +1,4 @@
-"""Encoders of others: as ours gives it, prefixes, separators, adapters and presets."""
+"""Third-party encoders: agreement with ours, prefixes, separators, adapters, presets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def encoder(minilm: Path) -> SentenceEncoder:
 def test_the_same_checkpoint_embeds_as_our_loader_does(
     minilm: Path, encoder: SentenceEncoder
 ) -> None:
-    """Two implementations of one model: float32 sums in another order differ in the sixth place."""
+    """Two implementations of one model: float32 sums in another order differ in the sixth digit."""
     ours = SciMult.from_pretrained(minilm, pooling="mean", device="cpu")
     wanted = ours.encode(PAPERS, task="link_prediction", role="query")
     found = encoder.encode(PAPERS, task="link_prediction", role="query")
@@ -73,19 +73,19 @@ def test_prefixes_by_task_and_side(minilm: Path) -> None:
         wanted = plain.encode([Text("paper", prefix + "water")], task=task, role=role)
         assert np.allclose(found, wanted, atol=1e-6)
     assert encoder.fingerprint != plain.fingerprint
-    # A task that a prefix names is one that the encoder knows.
+    # The encoder knows the tasks that its prefixes name.
     assert encoder.task_for("search", "classification") == "search"
     assert encoder.task_for("regression", "classification") == "classification"
 
 
 def test_title_and_body_are_joined_by_the_models_separator(encoder: SentenceEncoder) -> None:
-    written = encoder._write(Text("paper", "title", "abstract [SEP] venue"))
+    written = encoder._format(Text("paper", "title", "abstract [SEP] venue"))
     assert written == "title [SEP] abstract [SEP] venue"
-    assert encoder._write(Text("paper", "title")) == "title"
+    assert encoder._format(Text("paper", "title")) == "title"
 
 
 def test_adapters_by_side(minilm: Path, tmp_path: Path) -> None:
-    """An adapter serves documents only; queries are what the model alone makes of them."""
+    """The adapter serves documents only; queries are encoded by the model alone."""
     peft = pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
     import torch
@@ -127,7 +127,7 @@ def test_bad_descriptions(tmp_path: Path) -> None:
 
 
 def test_static_embeddings_are_the_means_of_their_tokens_vectors(tmp_path: Path) -> None:
-    """Against float64 by numpy; float32 sums of some dozens of numbers near 1 differ by 1e-6."""
+    """Against numpy's float64; float32 sums of dozens of numbers near 1 differ by 1e-6."""
     folder = save_static_embeddings(tmp_path / "static")
     spec = load_spec(str(folder), ["similarity=dot"])
     encoder = SentenceEncoder(spec, name="static", device="cpu")

@@ -1,4 +1,4 @@
-"""What `encode` takes: tables of several libraries, generators in blocks, the names of others."""
+"""Inputs of `encode`: tables of several libraries, generators in blocks, common method names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_are_read_row_by_row(model: SciMult, name: str) -> None:
-    """Iterating over a frame gives the names of its columns, here as many as it has rows."""
+    """Iterating over a frame yields its column names, here as many as rows."""
     table: Any = TABLES[name].to_reader() if name == "Arrow reader" else TABLES[name]
     wanted_ND = model.encode([Text("paper", "graphs", "drawn"), Text("paper", "trees")], task=LINK)
     assert np.array_equal(model.encode(table, task=LINK), wanted_ND)

@@ -1,4 +1,4 @@
-"""A tiny model and papers for the tests of libraries."""
+"""A tiny model and papers for library tests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def made(
     tasks: Sequence[str] = (),
     **options: Any,
 ) -> Library:
-    """Make a library with a model that is open already."""
+    """Create a library with an open model."""
     create_library(
         folder, model, folder.parent / "model", {}, tasks, options.get("precision", "float32")
     )
@@ -63,7 +63,7 @@ def made(
 
 @pytest.fixture
 def make(model: SciMult, tmp_path: Path) -> Callable[..., Library]:
-    """Return what makes a library of papers."""
+    """Return a function that creates a library of papers."""
 
     def make_one(papers: list[dict[str, Any]], name: str = "library", **options: Any) -> Library:
         return made(tmp_path / name, model, papers, **options)

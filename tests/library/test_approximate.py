@@ -1,4 +1,4 @@
-"""Approximate search: the recall asked for, filters, papers that came later, memory."""
+"""Approximate search: requested recall, filters, newer papers, memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _space(folder: Path, similarity: Similarity) -> Shards:
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "l2"])
 @pytest.mark.parametrize("kind", ["rabitq", "pq", "hnsw"])
-def test_the_recall_that_was_asked_for_on_other_queries(
+def test_the_requested_recall_holds_on_other_queries(
     tmp_path: Path, kind: Kind, similarity: Similarity
 ) -> None:
     shards, live_N = _space(tmp_path / "space", similarity), np.ones(8000, bool)
@@ -85,7 +85,7 @@ def test_codes_take_a_twelfth_of_the_vectors(tmp_path: Path) -> None:
     for kind in ("rabitq", "pq"):
         path = tmp_path / f"{kind}.faiss"
         build(path, kind, Shards(tmp_path), np.ones(4000, bool), lists=1)
-        # Less what does not grow with the papers: the rotation, one centre, the tables of codes.
+        # Without what does not grow with the papers: the rotation, one centre, the code tables.
         fixed = 4 * 384 * 384 if kind == "rabitq" else 4 * 16 * 384
         sizes[kind] = (path.stat().st_size - fixed) / 4000
     assert all(size <= 384 * 4 / 12 for size in sizes.values()), sizes
@@ -137,7 +137,7 @@ def test_an_index_follows_the_library(library: Library) -> None:
     assert files == [kept().file]
     vector_D = library.model.encode([late[7]], task="search", role="candidate")[0]
     assert library.search(vector=vector_D, k=1, method="approximate").ids == [late[7]["id"]]
-    # Rows get other numbers: the index is made again.
+    # Rows are renumbered: the index is rebuilt.
     library.remove(library.ids()[:100])
     library.compact()
     assert (kept().rows, kept().papers) == (1070, 1070)
@@ -186,7 +186,7 @@ def test_two_processes_make_one_index(
     ]
     codes = [process.wait(120) for process in processes]
     said = "".join(process.printed() for process in processes)
-    # Who ends last makes the index; where both saw all parts, one of them.
+    # The last to finish builds the index; if both saw all parts, one of them.
     assert 0 in codes, said
     assert said.count("rabitq of 1,100 papers, recall") == 1
     monkeypatch.setattr(searching, "_FEW", 10)
@@ -227,14 +227,14 @@ def test_parts_that_another_process_merged_are_not_merged_again(
     assert [path.name for path in (library.path / "indexes").iterdir()] == [facts.file]
 
 
-def test_a_disk_that_is_full_ends_the_training(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_training(tmp_path: Path) -> None:
     shards, live_N = _space(tmp_path / "space", "cosine"), np.ones(8000, bool)
     (tmp_path / "taken").write_text("a file where the folder would be")
     with pytest.raises(StorageError):
         Parts(tmp_path / "taken" / "parts", "pq", shards, live_N, 2).fill(Part(0, 2))
 
 
-def test_a_library_that_changed_takes_no_parts_from_before(library: Library) -> None:
+def test_a_changed_library_rejects_earlier_parts(library: Library) -> None:
     assert library.index(kind="pq", part=Part(0, 2)) == [1]
     library.add([paper(4000)])
     assert library.index(kind="pq", part=Part(1, 2)) == [0]
@@ -249,7 +249,7 @@ def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> 
     (path,) = (library.path / "indexes").iterdir()
     path.write_bytes(path.read_bytes()[:100])
     opened = Library.open(library.path, model=library.model)
-    with pytest.raises(DataError, match=r"damaged approximate index.*Fix: make it again"):
+    with pytest.raises(DataError, match=r"damaged approximate index.*Fix: rebuild it"):
         opened.search("graph")
     assert len(opened.search("graph", method="exact")) == 10
 
@@ -257,5 +257,5 @@ def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> 
 def test_small_libraries_and_wrong_targets_are_refused(make: Callable[..., Library]) -> None:
     with pytest.raises(ConfigError, match="too few papers for an index"):
         make(dated(10)).index()
-    with pytest.raises(ConfigError, match="no share of the best"):
+    with pytest.raises(ConfigError, match="not a valid target recall"):
         make(dated(3), "other").index(target_recall=1.5)

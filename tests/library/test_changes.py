@@ -1,4 +1,4 @@
-"""A library that is kept up to date is the library that would be made anew."""
+"""An updated library equals one created from scratch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _contents(library: Library) -> dict[str, tuple[Any, ...]]:
 
 
 def _assert_same(library: Library, anew: Library) -> None:
-    """Vectors within 1e-5: other texts of a batch change the order of float32 sums."""
+    """Vectors within 1e-5: other texts in a batch change the order of float32 sums."""
     assert _contents(library) == _contents(anew)
     assert library.state.manifest.content == anew.state.manifest.content
     assert library.check() == []
@@ -77,7 +77,7 @@ def _assert_same(library: Library, anew: Library) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(history=_HISTORY)
-def test_any_history_ends_like_a_library_made_anew(
+def test_any_history_ends_like_a_new_library(
     tmp_path_factory: pytest.TempPathFactory,
     model: SciMult,
     history: list[tuple[str, Any]],
@@ -107,11 +107,11 @@ def test_any_history_ends_like_a_library_made_anew(
 
 
 class Killed(BaseException):
-    """Stands for a kill; unlike one, it lets temporary files be removed."""
+    """Simulates a kill; unlike one, it lets temporary files be removed."""
 
 
 def _killed_at(write: int, work: Callable[[], object]) -> None:
-    """Do ``work`` until a file would be written for the ``write``-th time, if it comes so far."""
+    """Do ``work`` until the ``write``-th file is about to be written, if it gets there."""
     writes, replace = itertools.count(1), os.replace
 
     def replace_or_die(*names: Any) -> None:
@@ -126,7 +126,7 @@ def _killed_at(write: int, work: Callable[[], object]) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(before=_PAPERS, after=_PAPERS, write=st.integers(1, 40), crowded=st.booleans())
-def test_killed_at_any_write_and_given_again(
+def test_killed_at_any_write_and_repeated(
     tmp_path_factory: pytest.TempPathFactory,
     model: SciMult,
     before: dict[int, tuple[int, int]],
@@ -141,7 +141,7 @@ def test_killed_at_any_write_and_given_again(
         patch.setattr(compaction, "MOST_SMALL", 1 if crowded else 32)
         library = made(folder / "kept", model, _papers(before))
         _killed_at(write, lambda: library.sync(_papers(after)))
-        # What is there is whole: papers as they were or as they will be, each once.
+        # Nothing is partial: papers are as they were or will be, each once.
         half = Library.open(folder / "kept", model=model)
         known = {row["id"]: row for row in (*_papers(before), *_papers(after))}
         assert half.check() == []
@@ -173,7 +173,7 @@ library.sync(dated(25)[5:])
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("write", [pytest.param(2, marks=pytest.mark.slow), 12])
-def test_a_killed_process_leaves_nothing_that_the_next_does_not_mend(
+def test_the_next_process_repairs_whatever_a_killed_one_leaves(
     repository: Path, model_folder: Path, model: SciMult, tmp_path: Path, write: int
 ) -> None:
     folder = tmp_path / "kept"
@@ -221,7 +221,7 @@ def test_a_second_writer_is_refused(make: Make) -> None:
     assert library.add([paper(9)]).added == 1
 
 
-def test_a_reader_keeps_what_it_opened_until_it_looks_again(make: Make, model: SciMult) -> None:
+def test_a_reader_keeps_its_snapshot_until_it_refreshes(make: Make, model: SciMult) -> None:
     library = make(dated(6))
     reader = Library.open(library.path, model=model)
     library.sync(dated(4))
@@ -231,7 +231,7 @@ def test_a_reader_keeps_what_it_opened_until_it_looks_again(make: Make, model: S
 
 
 @pytest.mark.parametrize("file", ["papers/000001.parquet", "vectors/*/search.candidate/000001.npy"])
-def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_mends_it(
+def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_repairs_it(
     make: Make,
     model: SciMult,
     monkeypatch: pytest.MonkeyPatch,
@@ -248,7 +248,7 @@ def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_mends_it(
     assert str(damaged.check()[0]).count("Fix:") == 1
     assert caplog.messages == []
     rest = damaged.search("graph", k=15)
-    assert caplog.messages == [f"papers are left out: {damaged.check()[0]}"]
+    assert caplog.messages == [f"skipping papers: {damaged.check()[0]}"]
     assert sorted(rest.ids) == [f"p{i:03d}" for i in (*range(5), *range(10, 15))]
     assert damaged.search("graph", k=15, where="year >= 2000").ids == rest.ids
     changes = damaged.sync(dated(15))
@@ -257,13 +257,13 @@ def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_mends_it(
     _assert_same(damaged, make(dated(15), "anew"))
 
 
-def test_what_cannot_be_taken_in_is_refused_and_nothing_is_lost(make: Make) -> None:
+def test_bad_papers_are_refused_and_nothing_is_lost(make: Make) -> None:
     library = make(dated(5))
     with pytest.raises(DataError, match="id is given twice.*p007"):
         library.add([paper(7), paper(7, 1)])
     with pytest.raises(DataError, match=r"p008.*'year' holds whole numbers, this is text.*Fix:"):
         library.add([paper(8, year="soon")])
-    with pytest.raises(DataError, match=r"name that is taken.*'Row'"):
+    with pytest.raises(DataError, match=r"column name is taken.*'Row'"):
         library.add([paper(8, Row=3)])
     with pytest.raises(DataError, match="sync would empty the library"):
         library.sync([])
@@ -279,7 +279,7 @@ def test_what_cannot_be_taken_in_is_refused_and_nothing_is_lost(make: Make) -> N
 
 
 @pytest.mark.parametrize("by_row", [False, True])
-def test_frames_and_their_rows_are_taken_in(make: Make, by_row: bool) -> None:
+def test_frames_and_their_rows_are_added(make: Make, by_row: bool) -> None:
     frame = pd.DataFrame(
         {
             "id": ["a", "b"],
@@ -287,6 +287,7 @@ def test_frames_and_their_rows_are_taken_in(make: Make, by_row: bool) -> None:
             "abstract": [np.nan, "We listen."],
             "year": [2001, np.nan],
             "venue": ["ACL", np.nan],
+            "keywords": [np.array(["a", "b"], dtype=object), None],
         }
     )
     loose = [{"id": np.int64(7), "title": "Light", "year": np.int64(2003), "venue": float("nan")}]
@@ -298,6 +299,8 @@ def test_frames_and_their_rows_are_taken_in(make: Make, by_row: bool) -> None:
     assert {name: held[name] for name in wanted} == wanted
     assert held["7"] == ("Light", "", 2003)
     assert not {"b", "7"} & set(library.ids(where="venue IS NOT NULL"))
+    # Parquet read by pandas has lists as arrays.
+    assert library.ids(where={"keywords": "b"}) == ["a"]
 
 
 def test_another_model_or_setting_is_refused_by_name(
@@ -317,11 +320,11 @@ def test_another_model_or_setting_is_refused_by_name(
         Library.open(library.path, model=narrow).search("graph")
 
 
-def test_a_library_is_made_where_nothing_is(make: Make, tmp_path: Path) -> None:
+def test_a_library_is_created_only_in_an_empty_folder(make: Make, tmp_path: Path) -> None:
     library = make(dated(2))
     with pytest.raises(StorageError, match="output exists already"):
         make(dated(2))
-    with pytest.raises(DataError, match="is no library.*scimult library create"):
+    with pytest.raises(DataError, match="not a library.*scimult library create"):
         Library.open(tmp_path)
     with pytest.raises(UnknownNameError, match="unknown task.*'serach'.*did you mean 'search'"):
         make(dated(2), "other", tasks=["serach"])

@@ -1,4 +1,4 @@
-"""A library takes over what scimult encode wrote, and encodes the rest."""
+"""A library reuses vectors that scimult encode wrote, and encodes the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Make = Callable[..., Library]
 
 
 def _encoded(folder: Path, model: SciMult, papers: list[dict[str, Any]], task: str = "all") -> Path:
-    """Encode papers in shards of three, under other ids and in another order."""
+    """Encode papers in shards of three, with other ids and in another order."""
     texts = [(f"x{number}", made.text) for number, made in enumerate(as_papers(papers[::-1]))]
     bulk = BulkEncoder(model, folder, task=task, role="candidate")
     encode_shards(bulk, texts, rows=3)
@@ -39,13 +39,13 @@ def test_no_text_is_encoded_twice(make: Make, model: SciMult, tmp_path: Path) ->
         rows, wanted = (one.state.shards(task).rows(np.arange(8)) for one in (library, anew))
         np.testing.assert_allclose(rows, wanted, rtol=0, atol=1e-5)
     assert library.check() == []
-    # What is there in the library itself is copied from there, whatever the folder has.
+    # Vectors in the library itself are preferred to the folder's.
     changed = [paper(0, 1), *papers[1:]]
     assert library.sync(changed, vectors=vectors).texts_encoded == 1
     assert library.sync(changed, vectors=_encoded(tmp_path / "more", model, changed)).added == 0
 
 
-def test_a_library_is_made_of_vectors_alone(
+def test_a_library_is_created_from_vectors_alone(
     model_folder: Path, model: SciMult, tmp_path: Path
 ) -> None:
     papers = dated(5)
@@ -62,7 +62,7 @@ def test_a_library_is_made_of_vectors_alone(
     assert len(made) == 5
 
 
-def test_vectors_of_something_else_are_refused(make: Make, model: SciMult, tmp_path: Path) -> None:
+def test_vectors_of_another_origin_are_refused(make: Make, model: SciMult, tmp_path: Path) -> None:
     papers = dated(4)
     library = make(papers)
     one = _encoded(tmp_path / "one", model, papers, "search")

@@ -1,4 +1,4 @@
-"""Exact search: a naive one in float64, faiss with a selector, and a vector data base."""
+"""Exact search against a naive float64 search, and faiss with a selector."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _stored(folder: Path, vectors_ND: FloatArray, sizes: list[int], space: Space
 def _naive(
     query_D: FloatArray, vectors_ND: FloatArray, similarity: Similarity, allowed_N: BoolArray
 ) -> list[tuple[int, np.float32]]:
-    """Score every allowed row by the definition and sort: score down, then id down."""
+    """Score every allowed row by definition and sort by descending score, then id."""
     found = []
     for row in np.flatnonzero(allowed_N):
         x, q = vectors_ND[row].astype(np.float64), query_D.astype(np.float64)
@@ -73,7 +73,7 @@ def test_finds_what_a_naive_search_finds(
 ) -> None:
     generator = np.random.default_rng(seed)
     shape = (sum(sizes), width)
-    # Of few values many rows are equal, or as good: ties.
+    # With few values many rows, or their scores, are equal.
     vectors_ND = (
         generator.integers(-1, 2, shape) if few_values else generator.standard_normal(shape)
     ).astype(np.float32)
@@ -89,7 +89,7 @@ def test_finds_what_a_naive_search_finds(
     for query_D, (rows, scores) in zip(queries_QD, together, strict=True):
         wanted = _naive(query_D, vectors_ND, similarity, allowed_N)
         assert list(zip(rows.tolist(), scores, strict=True)) == wanted[:k]
-        # One query is multiplied by another library.
+        # A single query is multiplied by numpy, not torch.
         ((rows, scores),) = search.best(query_D[None], k, allowed_N)
         assert list(zip(rows.tolist(), scores, strict=True)) == wanted[:k]
         if wanted:
@@ -117,7 +117,7 @@ def test_finds_what_faiss_finds_among_chosen_rows(
         for query, (rows, scores) in enumerate(search.best(queries_QD, 10, allowed_N)):
             wanted = scores_QK[query] if metric == 0 else -np.sqrt(scores_QK[query])
             assert rows.tolist() == rows_QK[query].tolist()
-            # Of float32 sums of 48 products, each of size up to 10.
+            # Rounding of float32 sums of 48 products, each up to 10.
             assert np.allclose(scores, wanted, atol=1e-4)
 
 

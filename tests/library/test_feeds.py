@@ -1,4 +1,4 @@
-"""Feeds for data bases: read back by Qdrant's local mode, or by what reads such files."""
+"""Feeds for data bases, read back by Qdrant's local mode or by readers of such files."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_pgvector_csv(library: Library, tmp_path: Path) -> None:
 def test_wrong_feeds_are_refused(library: Library, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'milvus'"):
         feed_files(library.feed(), "milvs", tmp_path / "out")
-    with pytest.raises(ConfigError, match="no name of a collection"):
+    with pytest.raises(ConfigError, match="not a valid collection name"):
         feed_files(library.feed(), "pgvector", tmp_path / "out", "x; drop")
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
         library.feed(task="serach")

@@ -1,4 +1,4 @@
-"""A library that is searched without torch: the same answers, the same errors."""
+"""Searching a library without torch gives the same answers and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.library.conftest import dated
 from tests.tiny import save_tiny_model
 
 PAPERS = dated(60)
-# Of the mean of several seeds, that of words among them, and of BM25 beside it.
+# For the mean of several seeds, words among them, with BM25 next to it.
 REQUESTS: dict[str, dict[str, Any]] = {
     "words": {"text": "graph of tokens"},
     "a page": {"text": "graph of tokens", "k": 7, "offset": 7},
@@ -43,7 +43,7 @@ def _same(folder: Path, request: dict[str, Any], task: str = "search") -> None:
     light, whole = Library.open(folder, light=True), Library.open(folder)
     found, wanted = (one.search(task=task, **request) for one in (light, whole))
     assert found.ids == wanted.ids
-    # Embeddings are the same to 1e-5 and scores are sums of products of vectors of length 1.
+    # Embeddings agree to 1e-5, and scores are products of vectors of length 1.
     assert np.allclose(found.scores, wanted.scores, atol=1e-5)
     assert [hit.percentile for hit in found] == [hit.percentile for hit in wanted]
     assert (found.score, found.exact) == (wanted.score, wanted.exact)
@@ -59,7 +59,7 @@ def test_answers_are_those_of_torch(folder: Path, request_: dict[str, Any]) -> N
 
 def test_all_above_a_score_are_those_of_torch(folder: Path) -> None:
     scores = sorted(Library.open(folder).search("graph of tokens", k=60).scores)
-    # Between two scores: one that is on the threshold may be rounded to either side.
+    # Between two scores: one on the threshold may be rounded to either side.
     for place in (10, 30, 59):
         least = (scores[place - 1] + scores[place]) / 2
         if scores[place] - scores[place - 1] > 1e-4:
@@ -81,12 +81,12 @@ def test_a_library_made_in_another_type_is_searched_in_float32(
     light, whole = (Library.open(tmp_path / "library", light=x) for x in (True, False))
     queries = [one._opened.queries("search", ["graph of tokens"]) for one in (light, whole)]
     assert isinstance(light._opened.encoder, QueryEncoder)
-    # A vector in float32 beside one of two blocks of roundings to 2**-9: a hundredth at most.
+    # A float32 vector against one of two blocks rounded to 2**-9: at most a hundredth apart.
     assert float((queries[0] * queries[1]).sum()) > 0.99
 
 
 @pytest.mark.parametrize("variant", ["adapters", "lora", "pals", "instruction"])
-def test_what_is_not_covered_is_searched_by_torch(tmp_path: Path, variant: str) -> None:
+def test_models_that_are_not_covered_use_torch(tmp_path: Path, variant: str) -> None:
     model = save_tiny_model(tmp_path / "model", variant=variant, similarity="cosine")
     Library.create(tmp_path / "library", PAPERS[:20], model=model, dtype="float32")
     light, whole = (Library.open(tmp_path / "library", light=x) for x in (True, False))
@@ -127,7 +127,7 @@ def test_errors_are_those_of_torch(model_folder: Path, tmp_path: Path) -> None:
     (model / "config.json").write_text("{}")
     same("config.json is neither ours nor Hugging Face's")
     shutil.rmtree(model)
-    same("the library's model is not here any more")
+    same("the library's model is missing")
 
 
 def test_a_model_and_a_library_that_were_moved(model_folder: Path, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_model_and_a_library_that_were_moved(model_folder: Path, tmp_path: Pat
     assert isinstance(moved._opened.encoder, QueryEncoder)
 
 
-def test_a_device_a_newer_model_and_an_open_one_go_by_torch(
+def test_a_device_a_newer_model_and_an_open_one_use_torch(
     folder: Path, model_folder: Path, model: SciMult, tmp_path: Path
 ) -> None:
     for options in ({"device": "cpu"}, {"model": model}):

@@ -1,4 +1,4 @@
-"""Another model for a library: encoded anew and switched, or through an adapter."""
+"""Moving a library to another model: encoding it again, or through an adapter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def test_a_migrated_library_is_one_made_with_the_new_model(
+def test_a_migrated_library_equals_one_created_with_the_new_model(
     make: Make, newer: Path, tmp_path: Path
 ) -> None:
     library = make(dated(20))
@@ -49,7 +49,7 @@ def test_a_migrated_library_is_one_made_with_the_new_model(
     assert library.add([paper(77)]).added == 1
 
 
-def test_a_killed_migration_goes_on_and_the_library_is_searched_meanwhile(
+def test_a_killed_migration_resumes_and_the_library_stays_searchable(
     make: Make, newer: Path, monkeypatch: pytest.MonkeyPatch, model: SciMult
 ) -> None:
     monkeypatch.setattr(writing.Writer.__init__, "__defaults__", (None, 5))
@@ -103,6 +103,8 @@ def test_another_similarity_cannot_be_adapted(make: Make, tmp_path: Path) -> Non
         library.adapt(dot)
     with pytest.raises(DataError, match="too few papers to fit an adapter"):
         make(dated(20), "small").adapt(dot, settings={"similarity": "cosine"})
+    with pytest.raises(ConfigError, match="needs a task that searches for papers"):
+        make(dated(5), "tags", tasks=["classification"]).adapt(dot)
 
 
 def test_maps_are_those_of_scipy_and_sklearn() -> None:
@@ -125,7 +127,7 @@ def test_a_rotation_is_undone() -> None:
 
 
 def test_a_mean_that_only_the_old_model_has_is_no_obstacle() -> None:
-    """Old vectors lie around one direction, new ones do not: a rotation alone is no answer."""
+    """Old vectors lie around one direction, new ones do not: a rotation alone is not enough."""
     generator = np.random.default_rng(0)
     new_ND = generator.standard_normal((600, 16)).astype(np.float32)
     turn_DD = np.linalg.qr(generator.standard_normal((16, 16)))[0]

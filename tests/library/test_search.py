@@ -1,4 +1,4 @@
-"""Search, recommend and tag: what a user asks for and gets."""
+"""Search, recommend and tag, as a user calls them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ FILTERS: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
     ({"year": (None, 2003)}, lambda row: row["year"] <= 2003),
     ({"year": [2001, 2009]}, lambda row: row["year"] in (2001, 2009)),
     ({"venue": None}, lambda row: row["venue"] is None),
+    ({"venue": ["NAACL", None]}, lambda row: row["venue"] is None),
     ({"labels": "protein"}, lambda row: "protein" in row["labels"]),
     ({"labels": ["protein", "graph"]}, lambda row: row["labels"][0] in ("protein", "graph")),
     ({"id": ["p001", "p002"]}, lambda row: row["id"] in ("p001", "p002")),
@@ -126,7 +127,7 @@ def _ties_down(scores: dict[str, float], k: int) -> list[str]:
     return sorted(by_id, key=lambda name: -np.float32(scores[name]))[:k]
 
 
-def test_a_cross_encoder_orders_the_first_anew(library: Library, tmp_path: Path) -> None:
+def test_a_cross_encoder_reorders_the_first(library: Library, tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
     folder = save_cross_encoder(tmp_path / "cross")
@@ -178,9 +179,9 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({"text": "x", "k": 0}, "no such page"),
         ({"text": "x", "k": 2.5}, "no such page"),
         ({"text": ["x", "y"]}, "text is not a string"),
-        ({"text": "x", "min_score": 0.5, "words": 0.5}, "all above a score"),
-        ({"ids": ["p001"], "words": 0.5}, "BM25 reads words"),
-        ({"text": "x", "words": 2}, "no share of BM25"),
+        ({"text": "x", "min_score": 0.5, "words": 0.5}, "a threshold needs exact search"),
+        ({"ids": ["p001"], "words": 0.5}, "BM25 needs text"),
+        ({"text": "x", "words": 2}, "not a valid BM25 share"),
         ({"ids": "p001"}, "ids is a string"),
         ({"text": "x", "where": "jear > 3"}, "cannot filter.*columns: id, title, abstract, year"),
         ({"text": "x", "where": "labels = 'a'"}, r"list_contains\(labels, 'VALUE'\)"),
@@ -209,9 +210,9 @@ def test_unknown_names_are_suggested(library: Library) -> None:
 def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -> None:
     papers = [{**paper(i), "title": f"{WORDS[i % 10]} code{i}"} for i in range(60)]
     library = make(papers, tasks=["search"])
-    with pytest.raises(ConfigError, match=r"no share of BM25 was tuned.*scimult library tune"):
+    with pytest.raises(ConfigError, match=r"no BM25 share has been tuned.*scimult library tune"):
         library.search("graph", words="tuned")
-    # Only BM25 knows which code is whose; one paper of the fourth query is not here.
+    # Only BM25 can match the codes; one paper of the fourth query is not in the library.
     questions = [Question(f"code{i}", [f"p{i:03d}"]) for i in range(0, 60, 3)]
     questions[3] = Question(questions[3].words, [*questions[3].ids, "elsewhere"])
     tuned = library.tune_words(iter(questions))
@@ -226,15 +227,15 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
     assert (found.ids, found.scores, found.score) == (wanted.ids, wanted.scores, wanted.score)
     with pytest.raises(DataError, match="too few queries with papers of the library"):
         library.tune_words([Question("graph", ["elsewhere"])] * 30)
-    # What was chosen beside other vectors says nothing of a new model's.
+    # A share tuned with other vectors does not apply to a new model's.
     newer = save_tiny_model(library.path.parent / "newer", similarity="cosine", seed=4)
     library.migrate(newer, dtype="float32")
-    with pytest.raises(ConfigError, match="no share of BM25 was tuned"):
+    with pytest.raises(ConfigError, match="no BM25 share has been tuned"):
         library.search("graph", words="tuned")
 
 
 def _ndcg(library: Library, questions: list[Question], share: float | str) -> float:
-    """pytrec_eval's nDCG@10 of what searches with this share find."""
+    """Return pytrec_eval's nDCG@10 of searches with this share."""
     run = {
         str(i): {hit.id: float(hit.score) for hit in library.search(one.words, words=share)}
         for i, one in enumerate(questions)

@@ -1,4 +1,4 @@
-"""Tokens against those of Lucene's own analyser of English, and of bm25s."""
+"""Tokens against Lucene's own English analyser, and bm25s."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LUCENE = [
 
 
 @pytest.mark.parametrize(("text", "tokens"), LUCENE)
-def test_tokens_of_beir_are_lucenes(text: str, tokens: str) -> None:
+def test_beir_tokens_are_lucenes(text: str, tokens: str) -> None:
     (found,) = Analyser(**PRESETS["beir"])([text])
     assert found == tokens.split()
 
@@ -68,7 +68,7 @@ def test_words_stop_words_and_stems_are_those_of_bm25s(texts: list[str]) -> None
     assert Analyser(stop_words="english", stemmer="porter")(texts) == expected
 
 
-def test_unless_told_otherwise_nothing_is_dropped_or_stemmed() -> None:
+def test_by_default_nothing_is_dropped_or_stemmed() -> None:
     assert WORDS(["The Searching of a PAPER", ""]) == [["the", "searching", "of", "paper"], []]
 
 

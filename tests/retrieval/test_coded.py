@@ -1,4 +1,4 @@
-"""Windows through codes: all lists give those of exact search and faiss; some, a recall."""
+"""Search through codes: all lists equal exact search and faiss; some lists reach a recall."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unit(vectors: FloatArray, similarity: Similarity) -> FloatArray:
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_looking_everywhere_is_exact_search(tmp_path: Path, similarity: Similarity) -> None:
+def test_scanning_all_lists_is_exact_search(tmp_path: Path, similarity: Similarity) -> None:
     vectors = clustered(0)
     exact = ExactIndex([f"{row:04}" for row in range(N)], vectors, similarity)
     write_codes(tmp_path / "codes", vectors, similarity, lists=16)

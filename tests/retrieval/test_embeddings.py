@@ -49,7 +49,7 @@ def test_an_id_without_embedding_is_named(folder: Path) -> None:
         ("cut array", "cannot read embeddings"),
         ("objects", "cannot read embeddings"),
         ("no array", "cannot read embeddings"),
-        ("no ids", "cannot read embeddings"),
+        ("no ids", "cannot read ids"),
     ],
 )
 def test_damage_is_named(folder: Path, damage: str, message: str) -> None:

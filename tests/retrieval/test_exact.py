@@ -111,7 +111,7 @@ def test_other_similarities_equal_their_direct_form(similarity: str) -> None:
 
 @pytest.mark.parametrize("offset", [0, 5, 50, 500])
 def test_l2_keeps_its_order_under_a_common_offset(offset: float) -> None:
-    """Embeddings that have most of their length in common, against distances in float64."""
+    """Embeddings that share most of their length, against float64 distances."""
     rng = np.random.default_rng(3)
     queries_QD = (rng.normal(size=(20, 64)) + offset).astype(np.float32)
     candidates_CD = (rng.normal(size=(400, 64)) + offset).astype(np.float32)
@@ -122,8 +122,8 @@ def test_l2_keeps_its_order_under_a_common_offset(offset: float) -> None:
     everything = Ragged.from_lists([list(range(400))] * 20)
     for ranking in (index.search(queries_QD, 400), index.rank_listed(queries_QD, everything)):
         found_QK = np.take_along_axis(distances_QC, np.array(_lists(ranking)), axis=1)
-        # Squares of some 130: sums of 64 float32 products, each rounded to 2**-24 of its size.
-        # A place may differ only where distances are closer than that.
+        # Squares of about 130: sums of 64 float32 products, each rounded to 2**-24 of its size.
+        # Ranks may differ only where distances are closer than that.
         assert np.diff(found_QK, axis=1).min() >= -64 * 130 * 2.0**-24
 
 

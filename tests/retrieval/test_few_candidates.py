@@ -30,7 +30,7 @@ def _made(seed: int, rows: int, width: int) -> FloatArray:
 def test_best_columns_are_a_stable_sort(
     seed: int, queries: int, count: int, distinct: int, share: float
 ) -> None:
-    """Of few distinct scores most are equal; from 16,384 scores on groups are looked at first."""
+    """With few distinct scores most are equal; from 16,384 scores on groups are compared first."""
     rng = np.random.default_rng(seed)
     scores_QC = rng.integers(-distinct, distinct + 1, (queries, count)).astype(np.float32)
     k = max(1, int(share * count))
@@ -77,7 +77,7 @@ def test_a_candidate_left_out_is_not_listed_and_lists_may_be_short() -> None:
 
 
 def test_many_queries_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole numbers, so that every product is exact and no block changes one."""
+    """Integers make every product exact, however blocks are cut."""
     rng = np.random.default_rng(5)
     candidates_CD = rng.integers(-9, 10, (40, 8)).astype(np.float32)
     queries_QD = rng.integers(-9, 10, (70, 8)).astype(np.float32)

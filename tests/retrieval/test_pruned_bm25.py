@@ -1,4 +1,4 @@
-"""BM25 through cut lists: uncut as naive sums, bm25s and the exact index; cut, a recall."""
+"""BM25 over truncated lists: untruncated equals naive sums, bm25s and the exact index."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def naive(texts: Sequence[str], query: str) -> list[float]:
 
 @settings(max_examples=40)
 @given(texts=TEXTS, queries=TEXTS, k=st.integers(1, 12), block=st.sampled_from([1, 3, 1 << 24]))
-def test_uncut_it_is_bm25(texts: list[str], queries: list[str], k: int, block: int) -> None:
+def test_untruncated_it_is_bm25(texts: list[str], queries: list[str], k: int, block: int) -> None:
     if not any(len(word) > 1 for text in texts for word in text.split()):
         return
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -80,7 +80,7 @@ def test_uncut_it_is_bm25(texts: list[str], queries: list[str], k: int, block: i
 
 
 def zipf_texts(count: int, seed: int) -> list[str]:
-    """Return texts of 60 words, a third of them of one of forty subjects."""
+    """Return texts of 60 words, a third of them on one of forty subjects."""
     rng = np.random.default_rng(seed)
     common = np.minimum(rng.zipf(1.2, (count, 40)), 5000)
     subject = rng.integers(0, 40, (count, 1)) * 200
@@ -100,7 +100,7 @@ def test_weights_are_those_of_bm25s(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours.scores_QK[0], theirs[ours.rows_QK[0]], rtol=1e-5)
 
 
-def test_cut_lists_find_nearly_all_and_look_at_few(
+def test_truncated_lists_find_nearly_all_and_scan_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = zipf_texts(4000, 1)
@@ -114,14 +114,15 @@ def test_cut_lists_find_nearly_all_and_look_at_few(
     exact = BM25Index([f"{row:03}" for row in range(4000)], texts)
     expected = exact.search(queries, 50, exclude_Q=asked)
     found = index.search(queries, 50, exclude_Q=asked)
+    assert index.search(queries, 0).rows_QK.shape == exact.search(queries, 0).rows_QK.shape
     shares = [np.isin(a, b).mean() for a, b in zip(expected.rows_QK, found.rows_QK, strict=True)]
     assert np.mean(shares) > 0.9
-    # What is found has the score of the whole query.
+    # Results have the score of the whole query.
     for row, (rows, scores) in enumerate(zip(found.rows_QK, found.scores_QK, strict=True)):
         lists = Ragged.from_lists([rows])
         whole = exact.rank_listed([queries[row]], lists)
         np.testing.assert_allclose(scores, whole.scores_QK[0], rtol=1e-5)
-    worked = [index._looked_at(*words) for words in index._counted(queries)]
+    worked = [index._weightiest(*words) for words in index._word_counts(queries)]
     assert max(index._lengths_V[words].sum() for words, _ in worked) <= 10_000 + 500
 
 
@@ -150,7 +151,7 @@ def test_windows_of_real_papers_are_those_of_the_exact_index(
         shares = []
         for query in range(len(asked)):
             scores = exact.scores_QK[query]
-            # A cut between scores that float32 sums cannot tell apart proves nothing.
+            # Truncating between scores that float32 sums cannot tell apart proves nothing.
             if min(scores[19] - scores[20], scores[98] - scores[99]) < 1e-4:
                 continue
             window = exact.rows_QK[query, 20:99]

@@ -1,4 +1,4 @@
-"""Run files, and agreement of our order with trec_eval's."""
+"""Run files, and agreement with trec_eval's order."""
 
 from __future__ import annotations
 

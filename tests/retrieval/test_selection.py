@@ -1,4 +1,4 @@
-"""Keys and what keeps the best of them. Legend: Q queries, B columns of a block, K results."""
+"""Keys and the selection of the best. Legend: Q queries, B columns of a block, K results."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_device_says_where_ties_are_open() -> None:
 
 
 def test_a_device_never_waits_for_the_host() -> None:
-    """The meta device has no numbers: what reads one, or has a size that depends on one, fails."""
+    """The meta device has no numbers: reading one, or a size that depends on one, fails."""
     best = FixedBest(8, 5, slack_Q=torch.ones(8, device="meta"), rounding=2**-8, device="meta")
     for width in (4096, 96):
         best.add(

@@ -1,4 +1,4 @@
-"""Shards of vectors: written as a whole or not at all, read without reading, damage named."""
+"""Shards of vectors: written completely or not at all, memory-mapped, damage reported."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_same_bytes_whoever_writes(tmp_path: Path) -> None:
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
 
-def test_only_whole_shards_of_the_same_space_are_found(tmp_path: Path) -> None:
+def test_only_complete_shards_of_the_same_space_are_found(tmp_path: Path) -> None:
     assert find_shard(tmp_path, 0, SPACE) is None
     written = write_shard(tmp_path, 0, SPACE, ["a", "b"], _vectors(2))
     assert find_shard(tmp_path, 0, SPACE) == written
@@ -170,6 +170,7 @@ def test_half_precision_rounds(tmp_path: Path) -> None:
         ("{}", "not a manifest of shards"),
         ("[]", "not a manifest of shards"),
         ('{"format": "scimult-shards", "version": 9}', "shards of another version"),
+        ('{"format": "scimult-shards"}', "shards of another version"),
         ('{"format": "scimult-shards", "version": 1, "space": {}, "shards": []}', "damaged"),
     ],
 )
@@ -186,7 +187,7 @@ def test_an_unlisted_shard_is_not_seen(tmp_path: Path) -> None:
     assert len(Shards(tmp_path)) == 2
 
 
-def test_shards_are_opened_by_name_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_shards_are_opened_by_name_in_the_requested_order(tmp_path: Path) -> None:
     ids, vectors_ND = _write(tmp_path, [3, 2, 4])
     some = Shards(tmp_path, ["000002", "000000"])
     assert some.ids == [*ids[5:], *ids[:3]]
@@ -195,8 +196,8 @@ def test_shards_are_opened_by_name_in_the_order_asked_for(tmp_path: Path) -> Non
         Shards(tmp_path, ["000000", "000007"])
 
 
-def test_many_who_begin_a_folder_at_once_all_go_on(tmp_path: Path) -> None:
-    """Ranks of a launcher start together: none may find what another one has half begun."""
+def test_many_processes_may_create_a_folder_at_once(tmp_path: Path) -> None:
+    """Ranks of a launcher start together: none may see another's half-created folder."""
     for attempt in range(50):
         root = tmp_path / str(attempt)
         barrier = threading.Barrier(4)

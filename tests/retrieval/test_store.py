@@ -1,4 +1,4 @@
-"""The embedding store: each text once, whatever happened before, and the same numbers."""
+"""The embedding store: each text is encoded once, always with the same result."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_texts_that_only_join_to_the_same_string_differ() -> None:
 
 
 class _Killed(WordEncoder):
-    """Stops after some calls, as a killed job does."""
+    """Stops after some calls, like a killed job."""
 
     calls = 0
 
@@ -71,7 +71,7 @@ class _Killed(WordEncoder):
         return super().encode(texts, task=task, role=role)
 
 
-def test_killed_work_goes_on_where_it_stood(tmp_path: Path) -> None:
+def test_killed_work_resumes_where_it_stopped(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         _encode(StoringEncoder(_Killed(), tmp_path, "m", block=10))
     # A kill between the two files of a block leaves rows without keys, which do not count.
@@ -83,7 +83,7 @@ def test_killed_work_goes_on_where_it_stood(tmp_path: Path) -> None:
 
 
 class _Spoilt(WordEncoder):
-    """Returns one number that no precision or not this one can hold."""
+    """Returns one number that does not fit any precision, or this one."""
 
     value = np.float32("nan")
 

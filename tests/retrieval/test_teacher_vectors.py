@@ -1,4 +1,4 @@
-"""A teacher's vectors: one per text, of exactly these texts, and nothing broken among them."""
+"""A teacher's vectors: one per text, of exactly these texts, all finite."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_text_has_its_vector_and_role(
     assert vectors.width == 16
     roles: set[tuple[Kind, Role]] = {(text.kind, role) for text, _, role in encoder.encoded}
     assert roles == {("paper", "candidate"), ("label", "candidate"), ("query", "query")}
-    # It is an embedding folder, too: of half the size in float16, which keeps 11 bits.
+    # It is also an embedding folder, half the size in float16, which keeps 11 bits.
     assert read_embeddings(tmp_path / "out").ids == list(TEXTS)
     half = teach(tmp_path / "half", texts, encoder)
     np.testing.assert_allclose(half(rows), expected()[rows], rtol=2.0**-11, atol=1e-7)
@@ -78,7 +78,7 @@ class _Killed(WordEncoder):
         return super().encode(texts, task=task, role=role)
 
 
-def test_an_interrupted_call_goes_on_and_leaves_no_half_folder(
+def test_an_interrupted_call_resumes_and_leaves_no_partial_folder(
     tmp_path: Path, texts: TextStore
 ) -> None:
     def storing(encoder: WordEncoder) -> StoringEncoder:
@@ -111,9 +111,7 @@ def test_vectors_of_other_texts_are_refused(tmp_path: Path, texts: TextStore) ->
         TeacherVectors.open(tmp_path / "nowhere", texts)
 
 
-def test_a_number_that_was_changed_later_is_met_when_it_is_read(
-    tmp_path: Path, texts: TextStore
-) -> None:
+def test_a_number_changed_on_disk_is_refused_on_reading(tmp_path: Path, texts: TextStore) -> None:
     teach(tmp_path / "out", texts, WordEncoder())
     spoilt = np.load(tmp_path / "out/embeddings.npy")
     spoilt[6, 2] = np.nan
@@ -182,7 +180,7 @@ def test_broken_vectors_are_refused_by_row(
         ("broken.npy", 25, "cannot read embeddings"),
     ],
 )
-def test_files_that_are_none(tmp_path: Path, name: str, lines: int, message: str) -> None:
+def test_unusable_vector_files(tmp_path: Path, name: str, lines: int, message: str) -> None:
     ids = tmp_path / "ids.txt"
     if lines:
         ids.write_text("".join(f"s:{line}\n" for line in range(lines)), encoding="utf-8")

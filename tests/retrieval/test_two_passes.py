@@ -52,7 +52,7 @@ def _float64_scores(queries_QD: FloatArray, x_CD: FloatArray, similarity: Simila
 def test_lists_are_those_of_float64(
     kind: str, similarity: Similarity, first_pass: FirstPass
 ) -> None:
-    """A place may differ only where the scores are closer than float32 products can tell.
+    """Ranks may differ only where scores are closer than float32 products can tell.
 
     A sum of D products is off by D u ‖q‖‖d‖ at most (u = 2**-24), here on both sides.
     """
@@ -77,7 +77,7 @@ def test_lists_are_those_of_float64(
 def test_lists_do_not_depend_on_blocks_nor_on_the_other_queries(
     similarity: Similarity, first_pass: FirstPass
 ) -> None:
-    """A few queries take another way, in one pass: to the same numbers."""
+    """A few queries take one pass, to the same numbers."""
     queries_QD = _embeddings("plain", 70, 64, 3)
     candidates_CD = _embeddings("with copies", 6000, 64, 4)
     ids = [f"{row:05}" for row in np.random.default_rng(5).permutation(6000)]
@@ -100,7 +100,7 @@ def test_lists_do_not_depend_on_blocks_nor_on_the_other_queries(
 def test_a_model_that_makes_all_texts_alike_is_searched_too(
     spread: float, similarity: Similarity, first_pass: FirstPass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No list can be told from the rest: what is kept stays small, and equal ones go by id."""
+    """Nothing separates a list from the rest: few are kept, and equal ones go by id."""
     rng = np.random.default_rng(12)
     x_CD = (30 + spread * rng.normal(size=(4000, 64))).astype(np.float32)
     kept: list[int] = []
@@ -197,14 +197,14 @@ def _scores(coded: ByteVectors, q_QD: torch.Tensor) -> torch.Tensor:
 def test_errors_of_bytes_have_the_spread_that_the_bound_is_made_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Over dithers, of vectors that rounding to nearest would all shift to one side.
+    """Over dithers, for vectors that rounding to nearest would all shift to one side.
 
     Of 300 draws the deviation is known to 4 % (a sigma); four of them, and what the largest step
     and the longest candidate are above these ones'.
     """
     numbers = np.full((40, 256), 0.3, dtype=np.float32)
     numbers[:, 0] = 126.5
-    # Their mean is 0, and nothing is taken off.
+    # Their mean is 0, so nothing is subtracted.
     numbers[1::2] *= -1
     found = Vectors(numbers, "dot", torch.device("cpu"))
     queries = np.full((2, 256), 0.3, dtype=np.float32)
@@ -224,8 +224,8 @@ def test_errors_of_bytes_have_the_spread_that_the_bound_is_made_of(
 
 
 @needs_bytes
-def test_what_all_embeddings_have_in_one_dimension_costs_the_others_no_digits() -> None:
-    """As of models, whose embeddings have a few numbers ten times as large as the others."""
+def test_a_shared_large_dimension_costs_the_others_no_digits() -> None:
+    """Like models, whose embeddings have a few numbers ten times as large as the others."""
     rng = np.random.default_rng(11)
     x_CD, q_QD = rng.normal(size=(500, 128)), rng.normal(size=(4, 128))
     errors = []
@@ -248,7 +248,7 @@ def test_what_all_embeddings_have_in_one_dimension_costs_the_others_no_digits() 
 def test_sums_of_bytes_are_those_of_whole_numbers(
     seed: int, rows: int, queries: int, width: int
 ) -> None:
-    """Exact up to the float32 that a sum becomes: numbers up to 2**24, times a step of 1."""
+    """Exact up to the conversion to float32: integers up to 2**24, times a step of 1."""
     rng = np.random.default_rng(seed)
     bytes_ND = rng.integers(0, 256, (rows, width), dtype=np.uint8)
     numbers_MD = rng.integers(-128, 128, (queries, width), dtype=np.int8)
@@ -300,7 +300,7 @@ def test_two_passes_are_taken_where_they_pay(
 
 
 @pytest.mark.parametrize("first_pass", ["float32", *ROUNDED])
-def test_candidates_are_looked_at_for_numbers_that_are_not_finite_only_once(
+def test_candidates_are_checked_to_be_finite_only_once(
     first_pass: FirstPass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
