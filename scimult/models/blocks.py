@@ -1,4 +1,4 @@
-"""Transformer blocks whose sub-layers may exist, or be changed, once per route.
+"""Transformer blocks whose sub-layers may have one copy, or one modification, per route.
 
 Shape legend: T tokens of all rows, D width, H heads, K width of a head,
 F width inside the feed-forward layer.
@@ -25,16 +25,13 @@ from scimult.models.packing import PackingPlan
 from scimult.models.pals import Pal, PalProjections
 
 Slices = list[tuple[int, slice]]
-# From a block's input, what its attention read, and the routes to the block's output.
+# From a block's input, its mixed heads and the route slices to the block's output.
 Rest = Callable[[Tensor, Tensor, Slices], Tensor]
 
 
 @dataclass(frozen=True)
 class InstructionLayer:
-    """What one block reads of the instructions: token states, and the tokens of each route.
-
-    ``states_ID`` are the instruction encoder's states before this block (equation 4).
-    """
+    """Token states of the instructions before one block (equation 4), and each route's tokens."""
 
     states_ID: Tensor
     tokens: dict[int, slice]
@@ -101,10 +98,10 @@ class Attention(nn.Module):
     def mix(
         self, x_TD: Tensor, plan: PackingPlan, instruction: InstructionLayer | None = None
     ) -> Tensor:
-        """Return what the heads read, side by side, shape ``(T, D)``."""
+        """Return the concatenated heads, before the output linear, shape ``(T, D)``."""
         context = None
         if instruction is not None:
-            # With experts the tokens are in the order of the routes; without, nobody asks for it.
+            # With experts the tokens are in route order; without, the order does not matter.
             read_I3HK = self.project(instruction.states_ID, list(instruction.tokens.items()))
             context = Context(
                 {r: read_I3HK[tokens, 1:] for r, tokens in instruction.tokens.items()}
@@ -115,9 +112,9 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linears with GELU, residual and its own LayerNorm: the unit that FFN experts copy.
+    """Two linears with GELU, residual and LayerNorm: the unit that FFN experts copy.
 
-    Without ``norm`` it returns the sum with the residual, for a LayerNorm that experts share.
+    With ``own_norm`` off it returns the sum with the residual, for a LayerNorm that experts share.
     """
 
     def __init__(self, config: EncoderConfig, *, own_norm: bool = True) -> None:
@@ -162,7 +159,7 @@ class FeedForwardBank(ExpertBank):
     def forward(self, x_TD: Tensor, slices: Slices, beside_TD: Tensor | None = None) -> Tensor:
         """Apply the shared sub-layer, or each token's expert."""
         if len(self.experts) > 1:
-            assert beside_TD is None, "experts and projected attention exclude each other"
+            assert beside_TD is None, "experts and projected attention are mutually exclusive"
             return super().forward(x_TD, slices)
         output: Tensor = self.experts[0](x_TD, slices, beside_TD)
         return output
@@ -175,7 +172,7 @@ class FeedForwardBank(ExpertBank):
 class Block(nn.Module):
     """One post-norm Transformer block: attention, then feed-forward.
 
-    ``rest``, where it is given, does what follows attention (`compiled.compile_blocks`).
+    ``rest``, if set, computes everything after attention (`compiled.compile_blocks`).
     """
 
     rest: Rest | None = None
@@ -211,12 +208,13 @@ class Block(nn.Module):
 
 
 def run_block(block: nn.Module, x_TD: Tensor, *arguments: Any, recompute: bool) -> Tensor:
-    """Run a block; with ``recompute`` it keeps its input alone and runs again for gradients.
+    """Run a block; with ``recompute``, keep only its input and run it again for gradients.
 
-    The second run draws the same dropout. Tensors within ``arguments`` get their gradients too.
+    The second run draws the same dropout. Tensors within ``arguments`` get gradients too.
     """
-    if not recompute:
-        output: Tensor = block(x_TD, *arguments)
-        return output
-    again: Tensor = checkpoint(block, x_TD, *arguments, use_reentrant=False)
-    return again
+    output: Tensor = (
+        checkpoint(block, x_TD, *arguments, use_reentrant=False)
+        if recompute
+        else block(x_TD, *arguments)
+    )
+    return output

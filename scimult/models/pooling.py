@@ -1,4 +1,4 @@
-"""From token states to one embedding per row.
+"""Pool token states into one embedding per row.
 
 Shape legend: B rows, T tokens of all rows, D width.
 """
@@ -12,7 +12,7 @@ from scimult.models.packing import PackingPlan
 
 
 def mean_of_tokens(x_TD: Tensor, plan: PackingPlan) -> Tensor:
-    """Return the mean state of each row's tokens, shape ``(B, D)``; sums are float32 at least."""
+    """Return the mean token state of each row, shape ``(B, D)``, summed in float32 at least."""
     wide_TD = x_TD.to(torch.promote_types(x_TD.dtype, torch.float32))
     none_BD = wide_TD.new_zeros(len(plan.starts_B), x_TD.shape[-1])
     sums_BD = none_BD.index_add(0, plan.row_of_token_T, wide_TD)
@@ -22,7 +22,7 @@ def mean_of_tokens(x_TD: Tensor, plan: PackingPlan) -> Tensor:
 def state_at(x_TD: Tensor, plan: PackingPlan, position: int) -> Tensor:
     """Return the state at a position of each row, shape ``(B, D)``.
 
-    Negative positions count from the end; beyond a row's ends, the nearest token counts.
+    Negative positions count from the end; positions beyond a row take its nearest token.
     """
     if position == 0:
         return x_TD[plan.starts_B]

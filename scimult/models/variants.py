@@ -1,4 +1,4 @@
-"""The variants by name: how each one is laid out, its options, and what it trains."""
+"""Model variants by name: layout, options, and trained parameters of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NoOptions(StrictConfig):
 
 
 class ExpertOptions(StrictConfig):
-    """Options of the expert variants; with ``instructions``, each route reads its own, too."""
+    """Options of the expert variants; with ``instructions``, each route also reads its own."""
 
     blocks: str | list[int] = "every:2"
     own_norm: bool | None = None
@@ -64,7 +64,7 @@ class PalOptions(StrictConfig):
 
 
 class CodeOptions(StrictConfig):
-    """Options of ``control_codes``: where the embedding is taken."""
+    """Options of ``control_codes``: the token whose state is the embedding."""
 
     embed_at: Literal["code", "cls"] = "code"
 
@@ -73,9 +73,8 @@ class CodeOptions(StrictConfig):
 class Variant:
     """One way to make embeddings depend on the task.
 
-    ``layouts`` turns (options, routes, blocks of the encoder) into fields of
-    ``EncoderConfig``. ``trains`` matches the names of the parameters that training changes;
-    ``None`` is all of them.
+    ``layouts`` maps (options, routes, blocks of the encoder) to fields of ``EncoderConfig``.
+    ``trains`` matches the names of trained parameters; ``None`` means all.
     """
 
     options: type[StrictConfig]
@@ -86,7 +85,7 @@ class Variant:
 def variant_layouts(
     variant: str, options: Mapping[str, Any], routes: int, num_blocks: int
 ) -> Layouts:
-    """Return the fields of ``EncoderConfig`` that make a named variant.
+    """Return the ``EncoderConfig`` fields of a variant.
 
     Parameters
     ----------
@@ -95,7 +94,7 @@ def variant_layouts(
     options : mapping
         Options of the variant; see the classes above.
     routes : int
-        How many tasks, formats or sides are told apart.
+        Number of tasks, formats or sides that are told apart.
     num_blocks : int
         Number of blocks of the encoder.
 
@@ -113,49 +112,16 @@ def variant_layouts(
     return entry.layouts(checked, routes, num_blocks)
 
 
-def expert_layout(
-    sublayers: list[Sublayer],
-    routes: int,
-    num_blocks: int,
-    blocks: str | list[int] = "every:2",
-    own_norm: bool | None = None,
-) -> ExpertLayout:
-    """Return experts in the chosen blocks.
-
-    Parameters
-    ----------
-    sublayers : list
-        Which sub-layers exist once per route.
-    routes, num_blocks : int
-        Experts, and blocks of the encoder.
-    blocks : str or list of int
-        ``every:n`` (blocks n-1, 2n-1, ...; ``every:2`` is the released ``mod2``),
-        ``first:n``, ``last:n``, or the block numbers from 0.
-    own_norm : bool, optional
-        See :class:`scimult.models.layouts.ExpertLayout`.
-
-    Raises
-    ------
-    ConfigError
-        If ``blocks`` is not understood or names a block that does not exist.
-    """
-    numbers = _blocks(blocks, num_blocks)
-    if not numbers or min(numbers) < 0 or max(numbers) >= num_blocks:
-        raise ConfigError(
-            "blocks with experts: names a block that does not exist",
-            value=blocks,
-            fix=f"blocks are 0 to {num_blocks - 1}",
-        )
-    return ExpertLayout(count=routes, sublayers=sublayers, blocks=numbers, own_norm=own_norm)
-
-
 def _experts(*sublayers: Sublayer) -> Variant:
     def layouts(options: ExpertOptions, routes: int, num_blocks: int) -> Layouts:
-        layout = expert_layout(
-            list(sublayers), routes, num_blocks, options.blocks, options.own_norm
+        layout = ExpertLayout(
+            count=routes,
+            sublayers=list(sublayers),
+            blocks=_blocks(options.blocks, num_blocks),
+            own_norm=options.own_norm,
         )
-        read = InstructionLayout(count=routes) if options.instructions else None
-        return {"experts": layout} if read is None else {"experts": layout, "instructions": read}
+        read = {"instructions": InstructionLayout(count=routes)} if options.instructions else {}
+        return {"experts": layout, **read}
 
     return Variant(ExpertOptions, layouts)
 
@@ -167,7 +133,7 @@ def _adapters(fusion: bool) -> Variant:
         )
         return {"adapters": layout}
 
-    # Fusion is the second step: the adapters themselves stay as they were trained.
+    # Fusion is the second step: the trained adapters stay frozen.
     trains = r"\.fusion\." if fusion else r"\.adapter\."
     return Variant(AdapterOptions, layouts, re.compile(trains))
 
@@ -212,25 +178,40 @@ VARIANTS: dict[str, Variant] = {
 
 
 def _blocks(spec: str | list[int], num_blocks: int) -> list[int]:
+    """Return the numbers of the blocks with experts.
+
+    ``every:n`` is n-1, 2n-1, ... (``every:2`` is the released ``mod2``); ``first:n``, ``last:n``
+    and lists of numbers from 0 are the others.
+    """
     if isinstance(spec, list):
-        return sorted(set(spec))
-    match = re.fullmatch(r"(every|first|last):([1-9]\d*)", spec)
-    if not match:
-        raise ConfigError(
-            "blocks with experts: not understood",
-            value=spec,
-            fix="write every:2, first:3, last:3 or a list of block numbers",
+        numbers = sorted(set(spec))
+    else:
+        match = re.fullmatch(r"(every|first|last):([1-9]\d*)", spec)
+        if not match:
+            raise ConfigError(
+                "cannot read the blocks with experts",
+                value=spec,
+                fix="write every:2, first:3, last:3 or a list of block numbers",
+            )
+        n = int(match[2])
+        numbers = list(
+            {
+                "every": range(n - 1, num_blocks, n),
+                "first": range(n),
+                "last": range(num_blocks - n, num_blocks),
+            }[match[1]]
         )
-    n = int(match[2])
-    if match[1] == "every":
-        return list(range(n - 1, num_blocks, n))
-    if n > num_blocks:
-        return [num_blocks]
-    return list(range(n)) if match[1] == "first" else list(range(num_blocks - n, num_blocks))
+    if not numbers or min(numbers) < 0 or max(numbers) >= num_blocks:
+        raise ConfigError(
+            "the blocks with experts name a block that does not exist",
+            value=spec,
+            fix=f"use blocks from 0 to {num_blocks - 1}",
+        )
+    return numbers
 
 
 def variant_of(encoder: EncoderConfig) -> str:
-    """Return the name in ``VARIANTS`` that describes what differs by route."""
+    """Return the name in ``VARIANTS`` of an encoder's variant."""
     if encoder.experts is not None:
         names = {"attention": "mha", "feed_forward": "ffn"}
         return (

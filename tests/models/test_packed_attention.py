@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scimult.models import Encoder, attention, pack, packed_attention
+from scimult.models import Encoder, attention, pack
 from scimult.models.packed_attention import reads_packed_rows
 from tests.models.variants import (
     CASES,
@@ -90,7 +90,7 @@ def test_more_rows_than_the_grid_has_are_padded(
     monkeypatch: pytest.MonkeyPatch, everywhere: None
 ) -> None:
     model = tiny_encoder("vanilla").to(META, torch.bfloat16)
-    monkeypatch.setattr(packed_attention, "_MOST_ROWS", len(LENGTHS) - 1)
+    monkeypatch.setattr(attention, "MOST_ROWS", len(LENGTHS) - 1)
     with CountOperators() as counted:
         model(pack(tiny_rows()).to(META))
     assert counted.calls[FORWARD] == 0

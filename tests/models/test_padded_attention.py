@@ -25,11 +25,11 @@ def gathered(qkv_T3HK: Tensor, plan: PackingPlan, dropout: float, window: int | 
         start += group.num_tokens
         whole = AttentionGroup(0, len(part), group.rows, group.longest, None, group.mask_BL)
         places = torch.arange(group.rows * group.longest)
-        if group.places_T is not None:
+        if group.slots_T is not None:
             index = torch.zeros_like(places)
-            index[group.places_T] = torch.arange(group.num_tokens)
+            index[group.slots_T] = torch.arange(group.num_tokens)
             part = part[index]
-            places = group.places_T
+            places = group.slots_T
         outputs.append(attention._attend_group(part, whole, dropout, window, None)[places])
     return torch.cat(outputs)
 
@@ -61,7 +61,7 @@ def test_nothing_is_sorted_or_added_up_at_one_place() -> None:
     qkv = torch.randn(sum(LENGTHS), 3, 2, 8, requires_grad=True)
     with CountOperators() as counted:
         attention.attend(qkv, plan, 0.1).sum().backward()
-    padded = sum(group.places_T is not None for group in plan.groups)
+    padded = sum(group.slots_T is not None for group in plan.groups)
     assert 0 < padded < len(plan.groups)
     # As functions where torch watches, in place elsewhere.
     assert counted.calls["index_copy_"] + counted.calls["index_copy"] == padded
