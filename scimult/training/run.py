@@ -51,10 +51,10 @@ def pretrain(
     config : PretrainConfig
         The whole configuration; a copy is saved in the run folder.
     resume : bool
-        Continue from the newest whole checkpoint of ``config.output``, if there is one.
-        Otherwise a folder that holds a run is refused.
+        Continue from the newest intact checkpoint of ``config.output``, if there is one.
+        Otherwise refuse a folder that holds a run.
     stop_request : StopRequest, optional
-        Asked after every step; a caller that has more to do can ask it after the last.
+        Checked after every step; a caller with further work can check it after the last.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def _train_module(
     settings: dict[str, Any],
     checkpoint: Checkpoint | None,
 ) -> TrainModule:
-    """Put the model under DeepSpeed, with what makes a loss of its embeddings."""
+    """Put the model under DeepSpeed, with its learned parts, objective and optimizer."""
     model, device = pretrained.model, next(pretrained.model.parameters()).device
     learned = learned_parts(
         config,
@@ -152,7 +152,7 @@ def _train_module(
 def _objective(
     config: PretrainConfig, pretrained: Pretrained, device: torch.device
 ) -> PartsObjective:
-    """Return what turns embeddings into a loss."""
+    """Return the function from embeddings to losses."""
     section = config.loss
     group_of = shared_negatives(config.batch.negatives_across, pretrained.routes)
     objective = Objective(config.model.similarity, section, device, group_of)
@@ -168,12 +168,12 @@ def _projection(
 ) -> LearnedPart | None:
     """Return the map to a teacher's width, if the run learns one."""
     teacher = plan.embedding_teacher
-    made = make_projection(config, teacher, plan.sources, tokens, pretrained, fit=fit)
-    return None if made is None or teacher is None else LearnedPart(made, teacher.tasks)
+    projection = make_projection(config, teacher, plan.sources, tokens, pretrained, fit=fit)
+    return None if projection is None or teacher is None else LearnedPart(projection, teacher.tasks)
 
 
 def _meter(config: PretrainConfig, pretrained: Pretrained, device: torch.device) -> Meter:
-    """Return what counts the run's work, by the device's peak if it is known."""
+    """Return the meter of the run's work, with the device's peak if it is known."""
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     dtype = dtypes[config.engine.precision]
     peak = resolve_peak(config.log.peak_tflops, device, dtype)
@@ -181,7 +181,7 @@ def _meter(config: PretrainConfig, pretrained: Pretrained, device: torch.device)
 
 
 def batch_builder(config: PretrainConfig, plan: RunPlan, tokens: TokenStore) -> BatchBuilder:
-    """Return what makes the batches of a run."""
+    """Return the builder of a run's batches."""
     return BatchBuilder(
         plan.sources,
         tokens,
@@ -201,7 +201,7 @@ def _micro_batches(
     sampler: Sampler,
     tokens: TokenStore,
 ) -> Callable[[int], MicroBatch]:
-    """Return the function from a micro-batch's number to what this rank does in it."""
+    """Return the function from a micro-batch's number to this rank's share of it."""
     builder = batch_builder(config, plan, tokens)
     return MicroBatchesAhead(
         lambda number: builder.micro_batch(sampler.plan(number), distributed.rank()), len(sampler)
@@ -215,7 +215,7 @@ def _dev_scores(
     pretrained: Pretrained,
     module: TrainModule,
 ) -> Callable[[], dict[str, float]] | None:
-    """Return the evaluation on the dev sets; ``None`` if it is off."""
+    """Return the evaluation on the dev sets; ``None`` if it is disabled."""
     if not (config.dev.every and (plan.dev_sets or plan.dev_targets)):
         return None
 
@@ -233,9 +233,9 @@ def _dev_scores(
         }
         if mrr:
             mrr[dev.mrr_name("mean")] = sum(mrr.values()) / len(mrr)
-        return mrr | of_heads()
+        return mrr | scores_of_heads()
 
-    def of_heads() -> dict[str, float]:
+    def scores_of_heads() -> dict[str, float]:
         head_scores: dict[str, float] = {}
         for file in plan.dev_targets:
             with torch.no_grad():

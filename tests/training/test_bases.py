@@ -43,7 +43,7 @@ def test_first_embeddings_are_those_of_the_base(tmp_path: Path, family: str, var
     texts = pack(base.tokenizer.encode([PAPER], 64))
     for expert in range(3):
         assert torch.equal(started.model.eval()(texts, expert), base.model(texts))
-    with pytest.raises(ConfigError, match="beyond the model's 64 positions"):
+    with pytest.raises(ConfigError, match="exceeds the model's 64 positions"):
         build_model(run(base=str(folder), variant=variant, max_length=65))
 
 

@@ -135,7 +135,7 @@ def test_data_without_scores_are_refused_before_the_first_step(
     PreparedData.open(folder / "prepared").manifest.write(prepared)
     data = {"prepared": str(prepared)}
     config = run_config(folder, "never", data=data, loss={"distillation": {"name": "kl"}})
-    with pytest.raises(ConfigError, match="no teacher scored a positive and a hard negative"):
+    with pytest.raises(ConfigError, match="needs teacher scores of a query"):
         pretrain(config)
     score_search(prepared)
     plan_run(config)
@@ -172,7 +172,7 @@ def test_a_model_learns_the_margins_of_its_teacher(folder: Path) -> None:
         ({"loss": {"distillation": {"name": "l2"}}}, "'kl' or 'margin_mse'"),
         (
             {"loss": {"distillation": {"name": "kl"}}, "data": {"hard_negatives": False}},
-            "compares positives with data.hard_negatives",
+            "loss.distillation needs data.hard_negatives",
         ),
         (
             {"loss": {**FOLLOW, "learn_temperature": True}},

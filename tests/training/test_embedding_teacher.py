@@ -235,7 +235,7 @@ def test_a_run_with_a_projection_resumes_but_not_with_other_vectors(
     given = StoredEmbeddings(tmp_path, texts.ids, changed, {})
     write_imported(tmp_path / "vectors", texts, given, overwrite=True)
     shutil.rmtree(folder / "on/checkpoints/step-0000006")
-    with pytest.raises(Exception, match="written with embedding_teacher"):
+    with pytest.raises(Exception, match="saved with embedding_teacher"):
         run_ranks(run, 1, tmp_path, folder, "on", wide)
 
 
@@ -265,7 +265,7 @@ def test_views_of_texts_follow_nothing(folder: Path, data: PreparedData) -> None
     assert teacher.of(view_of(first)) is None
     assert isinstance(teacher.of(others[0]), TeacherVectors)
     for tasks, sources in (([first.task], [view_of(first), *others]), (None, [view_of(first)])):
-        with pytest.raises(ConfigError, match="these tasks have views of texts or targets alone"):
+        with pytest.raises(ConfigError, match="these tasks have only views of texts or targets"):
             opened(folder, data, sources, tasks=tasks)
 
 
@@ -320,7 +320,7 @@ def test_widths_need_a_projection_unless_relations_are_followed(
     [
         ({"loss": "l2"}, "'cosine', 'relational' or 'both'"),
         ({"loss": "relational", "projection": True}, "nothing to learn from"),
-        ({"loss": "cosine", "relational_weight": 3.0}, "belongs to loss: both"),
+        ({"loss": "cosine", "relational_weight": 3.0}, "requires loss: both"),
         ({"tasks": []}, "tasks"),
         ({"weight": 0}, "weight"),
         ({"vector": "x"}, "vector"),

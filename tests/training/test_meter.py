@@ -35,7 +35,7 @@ def test_passes_without_gradients_are_not_work() -> None:
     watched(pack(rows[3:]), routes[3:])
     work = meter.take()
     assert work.tokens == sum(LENGTHS)
-    assert work.padded_places == 3 * max(LENGTHS[:3]) + 5 * max(LENGTHS[3:])
+    assert work.padded_slots == 3 * max(LENGTHS[:3]) + 5 * max(LENGTHS[3:])
     assert work.operations == EncoderFlops(model, training=True).of(LENGTHS, ROUTE_OF_ROW)
     assert meter.take().tokens == 0
 

@@ -90,13 +90,13 @@ def test_strategies_fill_batches_as_they_promise(folder: Path) -> None:
             {"loss": {"weighting": "uncertainty", "reduction": "pairs"}},
             "set loss.reduction to tasks",
         ),
-        ({"loss": {"gradnorm_alpha": 1}}, "belongs to weighting gradnorm"),
+        ({"loss": {"gradnorm_alpha": 1}}, "requires loss.weighting gradnorm"),
         (
             {"loss": {"weighting": "gradnorm"}, "batch": {"mix": "alternate"}},
             "set batch.mix to in_batch",
         ),
         ({"data": {"sampling": "sequential"}}, "set batch.mix to alternate"),
-        ({"loss": {"by_task": {}}, "checkpoint": {"keep_heads": True}}, "gives no task a head"),
+        ({"loss": {"by_task": {}}, "checkpoint": {"keep_heads": True}}, "defines no head"),
     ],
 )
 def test_contradictions_are_refused(folder: Path, sections: dict[str, Any], message: str) -> None:
@@ -128,7 +128,7 @@ def test_heads_and_targets_that_do_not_fit(
 def test_a_head_without_targets(folder: Path) -> None:
     tasks = [*ALL_TASKS, {"name": "year", "format": "regression"}]
     config = run_config(folder, "never", tasks=tasks, loss={"by_task": {"year": "regression"}})
-    with pytest.raises(ConfigError, match="'year' a head, and no source has targets of it"):
+    with pytest.raises(ConfigError, match="'year' a head, but no source has targets for it"):
         plan_run(config)
 
 

@@ -270,7 +270,7 @@ def test_patterns_match_by_shell_rules_and_misses_name_what_is_close() -> None:
     first = matching_names(names, ["blocks.0.*", "*.words.weight"])
     assert first == {n for n in names if n.startswith("blocks.0.") or "words" in n}
     assert matching_names(names, []) == set()
-    with pytest.raises(ConfigError, match=r"'embedings\.\*'.*close names are embeddings\.\*"):
+    with pytest.raises(ConfigError, match=r"'embedings\.\*'.*names such as embeddings\.\*"):
         matching_names(names, ["embedings.*"])
 
 

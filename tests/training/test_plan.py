@@ -78,7 +78,7 @@ def test_an_epoch_by_tokens_sees_every_pair_once(corpus: Path) -> None:
         (0.1, "batch", True, {}, "refused"),
         (0.1, "batch", False, {}, "nothing"),
         (0.1, "source", False, {"name": "triplet"}, "nothing"),
-        (0.15, "source", False, {}, "67% of the pairs come alone"),
+        (0.15, "source", False, {}, "67% of the pairs have no in-batch negatives"),
         (0.5, "source", False, {}, "nothing"),
     ],
 )

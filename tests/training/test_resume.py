@@ -141,7 +141,7 @@ def test_half_written_checkpoint_is_never_seen(folder: Path, uninterrupted: Path
         (
             {"engine": {"precision": "bf16"}},
             (),
-            "written with precision 'fp32', this run has 'bf16'",
+            "saved with precision 'fp32', this run has 'bf16'",
         ),
         ({}, ("--fresh",), "folder already holds a run"),
     ],

@@ -103,7 +103,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"dev": {"metric": "dev/mean/mmr"}}, r"score in dev\.metric.*did you mean 'dev/mean/mrr'"),
         (
             {"dev": {"patience": 2}, "data": {"sources": ["world.search"]}},
-            "need dev pairs, and the sources have none",
+            "need dev pairs, but the sources have none",
         ),
     ],
 )

@@ -97,7 +97,7 @@ def test_a_file_with_stages_can_be_included(tmp_path: Path) -> None:
         ("search", {"model": {"base": "other"}}, "starts from the model of stage 'experts'"),
         ("search", {"engine": {"timeout_minutes": 1}}, "share engine.timeout_minutes"),
         ("search", ["x"], "stage 'search' is not a mapping"),
-        ("se/arch", {}, "not a name of a stage.*'se/arch'"),
+        ("se/arch", {}, "invalid name of a stage.*'se/arch'"),
     ],
 )
 def test_every_stage_is_checked_when_the_file_is_read(
@@ -111,8 +111,11 @@ def test_every_stage_is_checked_when_the_file_is_read(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("optimizer.lr=1", r"stages have optimizer\.lr.*experts.*stages\.experts\.optimizer\.lr=1"),
-        ("optimizer={lr: 1}", "stages have optimizer of their own"),
+        (
+            "optimizer.lr=1",
+            r"these stages set optimizer\.lr.*experts.*stages\.experts\.optimizer\.lr=1",
+        ),
+        ("optimizer={lr: 1}", "these stages set optimizer themselves"),
         ("stages.expert.seed=1", "unknown stage.*did you mean 'experts'"),
         ("stages=null", "stages is not a mapping"),
     ],

@@ -69,7 +69,7 @@ def test_damaged_newest_is_named_and_the_one_before_is_used(
     assert newest is not None
     assert (newest.step, newest.info) == (10, {"data": "d"})
     name = "step-0000030" if kind.startswith("copied") else "step-0000020"
-    assert f"checkpoint {name} is damaged and passed over" in capsys.readouterr().err
+    assert f"skipping damaged checkpoint {name}" in capsys.readouterr().err
 
 
 def test_nothing_whole_is_no_reason_to_start_anew(store: CheckpointStore) -> None:

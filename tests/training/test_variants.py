@@ -186,7 +186,7 @@ def test_routes_go_by_name_not_by_order(folder: Path, model: dict[str, Any]) -> 
     ("sections", "message"),
     [
         ({"model": {"variant": "fusion"}}, "fusion mixes trained adapters, and this base has none"),
-        ({"model": {"variant": "vanilla", "train": "added"}}, "vanilla adds nothing"),
+        ({"model": {"variant": "vanilla", "train": "added"}}, "not available for variant vanilla"),
         (
             {"model": {"variant": "adapters", "options": {"size": 3}}},
             r"options of adapters.*\n  size: unknown key",
@@ -195,7 +195,7 @@ def test_routes_go_by_name_not_by_order(folder: Path, model: dict[str, Any]) -> 
         ({"model": {"dims": 17}}, "dims 17 is more than the hidden_size 16"),
         (
             {"model": {"variant": "control_codes"}, "data": {"max_length": 64}},
-            "beyond the model's 63 positions",
+            "exceeds the model's 63 positions",
         ),
         (
             {"model": {"variant": "prefix"}, "tasks": [{"name": "classification"}]},

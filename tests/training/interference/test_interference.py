@@ -357,13 +357,13 @@ def test_what_cannot_be_measured_is_named(folder: Path, tmp_path: Path) -> None:
     config = run_config(folder, "run", model={"variant": "vanilla"})
     save_config(config, tmp_path / "run.yaml")
     given: dict[str, Any] = {"config": tmp_path / "run.yaml", "rounds": 2}
-    with pytest.raises(ConfigError, match="model is no run.*Fix: name the configuration"):
+    with pytest.raises(ConfigError, match="model is not a run.*Fix: name a run's configuration"):
         run_interference(folder / "base", tmp_path / "out")
-    with pytest.raises(ConfigError, match="mixture of one task has nothing that interferes"):
+    with pytest.raises(ConfigError, match="interference needs at least two tasks"):
         run_interference(
             folder / "base", tmp_path / "out", overrides=["data.sources=[world.search]"], **given
         )
-    with pytest.raises(ConfigError, match="no two tasks train a parameter in common"):
+    with pytest.raises(ConfigError, match="no two tasks train a common parameter"):
         run_interference(
             folder / "base", tmp_path / "out", overrides=["model.variant=adapters"], **given
         )
