@@ -146,7 +146,7 @@ class CheckpointStore:
         problem: Exception | None = None
         try:
             work()
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, SciMultError) as error:
             problem = error
         messages = [m for m in distributed.all_gather_objects(problem and str(problem)) if m]
         if not messages:
@@ -155,6 +155,8 @@ class CheckpointStore:
             shutil.rmtree(path, ignore_errors=True)
         if isinstance(problem, OSError):
             raise storage_error(problem, path) from problem
+        if isinstance(problem, SciMultError):
+            raise problem
         raise CheckpointError(f"checkpoint could not be written: {messages[0]}", path=path)
 
     def _prune(self, step: int) -> None:

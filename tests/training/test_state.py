@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scimult.errors import CheckpointError
+from scimult import distributed
+from scimult.errors import CheckpointError, StorageError
+from scimult.training import state
 from scimult.training.state import CheckpointStore
 
 
@@ -70,6 +72,30 @@ def test_damaged_newest_is_named_and_the_one_before_is_used(
     assert (newest.step, newest.info) == (10, {"data": "d"})
     name = "step-0000030" if kind.startswith("copied") else "step-0000020"
     assert f"skipping damaged checkpoint {name}" in capsys.readouterr().err
+
+
+def test_a_manifest_that_cannot_be_written_fails_on_every_rank(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered: list[str | None] = []
+
+    def gather(problem: str | None) -> list[str | None]:
+        gathered.append(problem)
+        return [problem, None]
+
+    def full(path: Path, value: object) -> None:
+        raise StorageError("cannot write: no space left on device", path=path)
+
+    monkeypatch.setattr(distributed, "all_gather_objects", gather)
+    monkeypatch.setattr(state, "write_json", full)
+    with pytest.raises(StorageError, match="no space left"):
+        store.save(30, write, {})
+    # The main rank alone writes it: had it left at once, the others would wait for it.
+    assert [problem is not None for problem in gathered] == [False, False, True]
+    assert [path.name for path in sorted(store.folder.iterdir())] == [
+        "step-0000010",
+        "step-0000020",
+    ]
 
 
 def test_nothing_whole_is_no_reason_to_start_anew(store: CheckpointStore) -> None:
