@@ -17,7 +17,7 @@ import torch
 from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.progress import note
 from scimult.training.build import build_model
-from scimult.training.config import PretrainConfig
+from scimult.training.config import DevConfig, PretrainConfig
 from scimult.training.dev import mean_reciprocal_rank
 from scimult.training.plan import RunPlan
 from scimult.training.run import pretrain
@@ -46,6 +46,18 @@ def only_tasks(config: PretrainConfig, plan: RunPlan, tasks: Collection[str]) ->
     loss.by_task = {task: own for task, own in loss.by_task.items() if task in tasks}
     weights = {task: plan.loss_weights[task] for task in tasks}
     loss.weights = weights if loss.weights and len(set(weights.values())) > 1 else {}
+    if isinstance(mixture.data.hard_negatives, list):
+        listed = [task for task in mixture.data.hard_negatives if task in tasks]
+        mixture.data.hard_negatives = listed or False
+    teacher = loss.embedding_teacher
+    if teacher is not None and teacher.tasks is not None:
+        if following := [task for task in teacher.tasks if task in tasks]:
+            teacher.tasks = following
+        else:
+            loss.embedding_teacher = None
+    # The score by which the run selects steps may be of another task.
+    mixture.dev.metric, mixture.dev.patience = DevConfig().metric, None
+    mixture.checkpoint.export, mixture.checkpoint.keep_best = "last", False
     return mixture
 
 
