@@ -90,6 +90,14 @@ def resolve_deepspeed(
     given = read_json(source) if isinstance(source, str) else source
     if not isinstance(given, dict):
         raise ConfigError("a DeepSpeed configuration is a JSON object", path=path)
+    for section in ("zero_optimization", "bf16", "fp16"):
+        if not isinstance(given.get(section, {}), dict):
+            raise ConfigError(
+                f"{section} in the DeepSpeed configuration is not a mapping",
+                path=path,
+                value=given[section],
+                fix="write a mapping of options, or leave it out",
+            )
     _refuse(given, path, precision)
     ours: dict[str, Any] = {
         "gradient_accumulation_steps": accumulation,
@@ -136,7 +144,6 @@ def bound_buckets(settings: dict[str, Any], trained: int) -> dict[str, Any]:
 
 
 def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> None:
-    """Refuse settings that DeepSpeed accepts but a run must not use."""
     for section in ("optimizer", "scheduler"):
         if section in given:
             raise ConfigError(

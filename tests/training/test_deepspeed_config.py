@@ -53,6 +53,8 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
     [
         ({"gradient_accumulation_steps": 3}, "gradient_accumulation_steps .* needs 2"),
         ({"train_batch_size": 64}, "train_batch_size .* contradicts the run, which needs 48"),
+        ({"bf16": True}, "bf16 in the DeepSpeed configuration is not a mapping"),
+        ({"zero_optimization": None}, "zero_optimization in .* is not a mapping"),
         ({"bf16": {"enabled": False}}, r"bf16\.enabled .* needs True"),
         ({"fp16": {"enabled": True}}, r"fp16\.enabled .* needs False"),
         ({"optimizer": {"type": "AdamW"}}, "the DeepSpeed configuration must not set optimizer"),
