@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from scimult.errors import ConfigError
 from scimult.models.banks import ExpertBank
 from scimult.models.blocks import Attention, Block, FeedForward, Slices
+from scimult.models.config import EncoderConfig
 from scimult.models.dropout import apply_dropout
 from scimult.models.encoder import Encoder
 from scimult.models.modern import ModernAttention, ModernBlock, turn
@@ -35,16 +36,10 @@ def compile_blocks(model: Encoder) -> int:
     Raises
     ------
     ConfigError
-        If the model has adapters or low-rank updates, which see the routes of a whole batch.
+        As `check_compiles`.
     """
-    config = model.config
-    if config.adapters is not None or config.lora is not None:
-        raise ConfigError(
-            "engine.compile supports neither adapters nor low-rank updates: every batch, with its "
-            "own numbers of tokens by route, would be compiled again",
-            fix="leave engine.compile out",
-        )
-    if config.pals is not None:
+    check_compiles(model.config)
+    if model.config.pals is not None:
         layers = [module for module in model.modules() if isinstance(module, FeedForward)]
         for layer in layers:
             layer.compile(dynamic=True)
@@ -58,6 +53,22 @@ def compile_blocks(model: Encoder) -> int:
         if isinstance(block, ModernBlock):
             block.attention.turn = turning
     return len(blocks)
+
+
+def check_compiles(config: EncoderConfig) -> None:
+    """Check that `compile_blocks` supports an architecture.
+
+    Raises
+    ------
+    ConfigError
+        If it has adapters or low-rank updates, which see the routes of a whole batch.
+    """
+    if config.adapters is not None or config.lora is not None:
+        raise ConfigError(
+            "engine.compile supports neither adapters nor low-rank updates: every batch, with its "
+            "own numbers of tokens by route, would be compiled again",
+            fix="leave engine.compile out",
+        )
 
 
 def after_attention(

@@ -12,10 +12,13 @@ from scimult.checkpoints import Pretrained, read_config
 from scimult.checkpoints.weights import WEIGHTS_FILE
 from scimult.errors import ConfigError, SciMultError
 from scimult.files import read_json, sha256, write_json
+from scimult.models.compiled import check_compiles
 from scimult.progress import note
 from scimult.training import build
+from scimult.training.callbacks import open_tracker
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import deepspeed_settings, resolve_precision
+from scimult.training.embedding_teacher import needs_projection
 from scimult.training.engine import process_group
 from scimult.training.folder import (
     CONFIG_NAME,
@@ -83,7 +86,6 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
 
 
 def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
-    """Rehearse every stage."""
     models: dict[str, Pretrained] = {}
     plans: dict[str, RunPlan] = {}
     for stage in stages:
@@ -127,6 +129,12 @@ def rehearse(
         model = build.rehearse_model(config, base)
     check_in_batch_negatives(config, plan, model.routes)
     deepspeed_settings(config, resolve_precision(config.engine.precision, device))
+    if config.engine.compile:
+        check_compiles(model.config.encoder)
+    if plan.embedding_teacher is not None:
+        needs_projection(config, plan.embedding_teacher, model.config.encoder.width)
+    if config.log.tracker is not None:
+        open_tracker(config.log.tracker)
     return plan, model
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -222,11 +223,17 @@ def test_a_signal_during_the_last_step_of_a_stage_stops_before_the_next(
         ),
         ({"data": {"max_length": 65}}, "stage 'search'.*64 positions"),
         ({"loss": {"weights": {"serach": 2}}}, "stage 'search'.*task in loss.weights"),
+        (
+            {"after": "vanilla", "model": {"variant": "lora"}, "engine": {"compile": True}},
+            "stage 'search'.*engine.compile supports neither",
+        ),
+        ({"log": {"tracker": "wandb"}}, "stage 'search'.*wandb is not installed"),
     ],
 )
 def test_contradictions_of_the_last_stage_are_met_before_the_first_starts(
-    folder: Path, own: dict[str, Any], message: str
+    folder: Path, own: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
     stages = {**STAGES, "search": {"model": {"variant": "mha_expert"}, **own}}
     loaded = load_stages(write(folder, "never", stages))
     with pytest.raises(ConfigError, match=message):
