@@ -197,14 +197,14 @@ def _block(
 
 
 def _projection(cost: _Cost, layer: Attention, route: int, flows: bool) -> bool:
-    projected = cost.linear(_as_linear(_expert(layer.qkv, route)), flows)
+    projected = cost.linear(_linear(layer.qkv, route), flows)
     return _updates(cost, layer.qkv_update, route, flows) or projected
 
 
 def _attention(
     cost: _Cost, layer: Attention, route: int, flows: bool, reads_flow: bool | None
 ) -> bool:
-    width = _as_linear(_expert(layer.output, route)).in_features
+    width = _linear(layer.output, route).in_features
     mixed = _projection(cost, layer, route, flows)
     if reads_flow is None:
         cost.attention(width, mixed)
@@ -215,7 +215,7 @@ def _attention(
         cost.per_pair[0] += cost.product(2 * width, mixed, context)
         cost.per_pair[0] += cost.product(2 * width, mixed or context, context)
         mixed = context
-    changed = cost.linear(_as_linear(_expert(layer.output, route)), mixed)
+    changed = cost.linear(_linear(layer.output, route), mixed)
     changed = _updates(cost, layer.output_update, route, mixed) or changed
     changed = _adapters(cost, layer.adapter, layer.norm, route, flows, changed)
     return flows or changed or _trains(_expert(layer.norm, route))
@@ -234,7 +234,7 @@ def _updates(cost: _Cost, updates: LowRankUpdates | None, route: int, flows: boo
     passes = False
     for bank in updates.lora.values() if updates is not None else ():
         expert = _expert(bank, route)
-        down, up = _as_linear(expert.down), _as_linear(expert.up)
+        down, up = _linear(expert.down), _linear(expert.up)
         passes |= cost.linear(up, cost.linear(down, flows))
     return passes
 
@@ -257,30 +257,30 @@ def _adapters(
     adapters = list(bank.bank.experts) if bank.fusion else [bank.bank.of(route)]
     passes = changed
     for adapter in adapters:
-        passes |= cost.linear(_as_linear(adapter.up), cost.linear(_as_linear(adapter.down), reads))
+        passes |= cost.linear(_linear(adapter.up), cost.linear(_linear(adapter.down), reads))
     if bank.fusion is None:
         return passes
     fusion, count = bank.fusion.experts[route if len(bank.fusion.experts) > 1 else 0], len(adapters)
-    query = cost.linear(_as_linear(fusion.query), changed)
-    key = cost.linear(_as_linear(fusion.key), passes, times=count)
-    value = cost.linear(_as_linear(fusion.value_change), passes, times=count)
-    width = _as_linear(fusion.query).in_features
+    query = cost.linear(_linear(fusion.query), changed)
+    key = cost.linear(_linear(fusion.key), passes, times=count)
+    value = cost.linear(_linear(fusion.value_change), passes, times=count)
+    width = _linear(fusion.query).in_features
     cost.per_token += cost.product(2 * width * count, query, key)
     cost.per_token += cost.product(2 * width * count, query or key, value)
     return query or key or value
 
 
 def _pal(cost: _Cost, pal: Pal, projections: PalProjections, route: int, flows: bool) -> bool:
-    small = cost.linear(_as_linear(_expert(projections.down, route)), flows)
-    mixed = cost.linear(_as_linear(_expert(pal.qkv, route)), small)
+    small = cost.linear(_linear(projections.down, route), flows)
+    mixed = cost.linear(_linear(pal.qkv, route), small)
     cost.attention(pal.width, mixed)
-    return cost.linear(_as_linear(_expert(projections.up, route)), mixed)
+    return cost.linear(_linear(projections.up, route), mixed)
 
 
 def _modern_block(cost: _Cost, block: ModernBlock, route: int, flows: bool) -> bool:
     attention: ModernAttention = block.attention
-    mixed = cost.linear(_as_linear(_expert(attention.qkv, route)), flows or _trains(attention.norm))
-    output = _as_linear(_expert(attention.output, route))
+    mixed = cost.linear(_linear(attention.qkv, route), flows or _trains(attention.norm))
+    output = _linear(attention.output, route)
     cost.attention(output.in_features, mixed, attention.window)
     flows = cost.linear(output, mixed) or flows
     layer = _expert(block.feed_forward, route)
@@ -289,6 +289,7 @@ def _modern_block(cost: _Cost, block: ModernBlock, route: int, flows: bool) -> b
     return cost.linear(layer.output, inner) or flows
 
 
-def _as_linear(module: object) -> nn.Linear:
-    assert isinstance(module, nn.Linear)
-    return module
+def _linear(layer: object, route: int = 0) -> nn.Linear:
+    linear = layer.of(route) if isinstance(layer, ExpertBank) else layer
+    assert isinstance(linear, nn.Linear)
+    return linear

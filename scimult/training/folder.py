@@ -13,7 +13,7 @@ from scimult.checkpoints.heads import HeadDescription, save_heads
 from scimult.checkpoints.weights import load_strictly
 from scimult.config import load_config, read_yaml, save_config
 from scimult.errors import CheckpointError, ConfigError
-from scimult.files import only_writer, require_room
+from scimult.files import folder_bytes, only_writer, require_room
 from scimult.models import Encoder
 from scimult.progress import note
 from scimult.training import build
@@ -140,7 +140,7 @@ class RunFolder:
         weights = 4 * sum(p.numel() for p in model.parameters())
         # Two moments per trained weight; the newest is written before the oldest is removed.
         checkpoints = section.keep + section.keep_best + 1
-        needed = checkpoints * (weights + 8 * trained) + weights - self._store.size()
+        needed = checkpoints * (weights + 8 * trained) + weights - folder_bytes(self._store.folder)
         require_room(self.path, needed, f"{checkpoints} checkpoints and the model")
 
     def _check_same_run(self, saved: Path, checkpoint: Checkpoint, drops: bool) -> None:

@@ -40,6 +40,8 @@ from scimult.training.stopping import StopRequest
 from scimult.training.taught import TaughtObjective
 from scimult.training.weighting import Weighting
 
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 def pretrain(
     config: PretrainConfig, *, resume: bool = True, stop_request: StopRequest | None = None
@@ -124,15 +126,18 @@ def _train_module(
 ) -> TrainModule:
     """Put the model under DeepSpeed, with its learned parts, objective and optimizer."""
     model, device = pretrained.model, next(pretrained.model.parameters()).device
+    teacher, fit = plan.embedding_teacher, checkpoint is None
+    projection = make_projection(config, teacher, plan.sources, tokens, pretrained, fit=fit)
     learned = learned_parts(
         config,
         model,
         plan.loss_weights,
         plan.head_outputs,
-        _projection(config, plan, tokens, pretrained, fit=checkpoint is None),
+        LearnedPart(projection, teacher.tasks) if projection and teacher else None,
     )
     optimizer, schedule = build.build_optimizer(config, model, steps, plan.loss_weights, learned)
-    meter = _meter(config, pretrained, device)
+    dtype = _DTYPES[config.engine.precision]
+    meter = Meter(model, device, dtype, resolve_peak(config.log.peak_tflops, device, dtype))
     if config.engine.compile:
         compile_blocks(model)
     resume = None if checkpoint is None else checkpoint.path
@@ -152,7 +157,6 @@ def _train_module(
 def _objective(
     config: PretrainConfig, pretrained: Pretrained, device: torch.device
 ) -> PartsObjective:
-    """Return the function from embeddings to losses."""
     section = config.loss
     group_of = shared_negatives(config.batch.negatives_across, pretrained.routes)
     objective = Objective(config.model.similarity, section, device, group_of)
@@ -161,23 +165,6 @@ def _objective(
     return TaughtObjective(
         objective, section.embedding_teacher, section.matryoshka, device, group_of
     )
-
-
-def _projection(
-    config: PretrainConfig, plan: RunPlan, tokens: TokenStore, pretrained: Pretrained, *, fit: bool
-) -> LearnedPart | None:
-    """Return the map to a teacher's width, if the run learns one."""
-    teacher = plan.embedding_teacher
-    projection = make_projection(config, teacher, plan.sources, tokens, pretrained, fit=fit)
-    return None if projection is None or teacher is None else LearnedPart(projection, teacher.tasks)
-
-
-def _meter(config: PretrainConfig, pretrained: Pretrained, device: torch.device) -> Meter:
-    """Return the meter of the run's work, with the device's peak if it is known."""
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    dtype = dtypes[config.engine.precision]
-    peak = resolve_peak(config.log.peak_tflops, device, dtype)
-    return Meter(pretrained.model, device, dtype, peak)
 
 
 def batch_builder(config: PretrainConfig, plan: RunPlan, tokens: TokenStore) -> BatchBuilder:
@@ -201,7 +188,6 @@ def _micro_batches(
     sampler: Sampler,
     tokens: TokenStore,
 ) -> Callable[[int], MicroBatch]:
-    """Return the function from a micro-batch's number to this rank's share of it."""
     builder = batch_builder(config, plan, tokens)
     return MicroBatchesAhead(
         lambda number: builder.micro_batch(sampler.plan(number), distributed.rank()), len(sampler)

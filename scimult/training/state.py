@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from scimult import distributed
 from scimult.errors import CheckpointError, SciMultError
-from scimult.files import folder_bytes, publish_folder, read_json, sha256, storage_error, write_json
+from scimult.files import publish_folder, read_json, sha256, storage_error, write_json
 from scimult.progress import warn
 
 _MANIFEST = "manifest.json"
@@ -133,10 +133,6 @@ class CheckpointStore:
                 fix=f"use one of {', '.join(steps) or '(there are none)'}",
             )
         return verify(path)
-
-    def size(self) -> int:
-        """Return the total bytes of all checkpoints."""
-        return folder_bytes(self.folder)
 
     def _steps(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
