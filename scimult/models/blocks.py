@@ -130,9 +130,9 @@ class FeedForward(nn.Module):
         self.output_update = low_rank_updates(("projection",), inner, width, config.lora)
 
     def forward(
-        self, x_TD: Tensor, slices: Slices | None = None, beside_TD: Tensor | None = None
+        self, x_TD: Tensor, slices: Slices | None = None, pal_TD: Tensor | None = None
     ) -> Tensor:
-        """Return the sub-layer's output, shape ``(T, D)``; ``beside_TD`` joins the residual."""
+        """Return the sub-layer's output, shape ``(T, D)``; ``pal_TD`` joins the residual."""
         inner_TF = self.intermediate(x_TD)
         if self.inner_update is not None:
             inner_TF = inner_TF + self.inner_update(x_TD, slices or [])
@@ -144,7 +144,7 @@ class FeedForward(nn.Module):
         if self.adapter is not None:
             assert self.norm is not None
             h_TD = self.adapter(x_TD, h_TD, self.norm, slices or [])
-        sum_TD: Tensor = x_TD + h_TD if beside_TD is None else x_TD + h_TD + beside_TD
+        sum_TD: Tensor = x_TD + h_TD if pal_TD is None else x_TD + h_TD + pal_TD
         return sum_TD if self.norm is None else self.norm(sum_TD)
 
 
@@ -156,12 +156,12 @@ class FeedForwardBank(ExpertBank):
         own_norm = experts == config.norm_count(number, "feed_forward")
         super().__init__(lambda: FeedForward(config, own_norm=own_norm), experts)
 
-    def forward(self, x_TD: Tensor, slices: Slices, beside_TD: Tensor | None = None) -> Tensor:
+    def forward(self, x_TD: Tensor, slices: Slices, pal_TD: Tensor | None = None) -> Tensor:
         """Apply the shared sub-layer, or each token's expert."""
         if len(self.experts) > 1:
-            assert beside_TD is None, "experts and projected attention are mutually exclusive"
+            assert pal_TD is None, "experts and projected attention are mutually exclusive"
             return super().forward(x_TD, slices)
-        output: Tensor = self.experts[0](x_TD, slices, beside_TD)
+        output: Tensor = self.experts[0](x_TD, slices, pal_TD)
         return output
 
     def _run(self, expert: int, x_TD: Tensor) -> Tensor:
@@ -194,14 +194,14 @@ class Block(nn.Module):
         projections: PalProjections | None = None,
     ) -> Tensor:
         """Return the block's output, shape ``(T, D)``."""
-        beside_TD = None
+        pal_TD = None
         if self.pal is not None:
             assert projections is not None
-            beside_TD = self.pal(x_TD, plan, projections)
+            pal_TD = self.pal(x_TD, plan, projections)
         if self.rest is not None:
             return self.rest(x_TD, self.attention.mix(x_TD, plan, instruction), plan.route_slices)
         attended_TD = self.attention(x_TD, plan, instruction)
-        output: Tensor = self.feed_forward(attended_TD, plan.route_slices, beside_TD)
+        output: Tensor = self.feed_forward(attended_TD, plan.route_slices, pal_TD)
         if self.feed_forward_norm is not None:
             output = self.feed_forward_norm(output)
         return output

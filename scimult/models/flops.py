@@ -185,14 +185,14 @@ def _block(
     projections: PalProjections | None = None,
     reads_flow: bool | None = None,
 ) -> bool:
-    beside = False
+    pal_flows = False
     if block.pal is not None:
         assert projections is not None
-        beside = _pal(cost, block.pal, projections, route, flows)
+        pal_flows = _pal(cost, block.pal, projections, route, flows)
     flows = _attention(cost, block.attention, route, flows, reads_flow)
     feed_forward = _expert(block.feed_forward, route)
     assert isinstance(feed_forward, FeedForward)
-    flows = _feed_forward(cost, feed_forward, route, flows) or beside
+    flows = _feed_forward(cost, feed_forward, route, flows) or pal_flows
     return flows or _trains(block.feed_forward_norm)
 
 

@@ -99,7 +99,7 @@ def resolve_deepspeed(
                 fix="write a mapping of options, or leave it out",
             )
     _refuse(given, path, precision)
-    ours: dict[str, Any] = {
+    required: dict[str, Any] = {
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": clip,
         "bf16": {"enabled": precision == "bf16"},
@@ -112,8 +112,8 @@ def resolve_deepspeed(
                 f"and {accumulation} accumulation steps",
                 fix=f"use a multiple of {accumulation * world_size}",
             )
-        ours["train_batch_size"] = pairs_per_step
-        ours["train_micro_batch_size_per_gpu"] = pairs_per_step // accumulation // world_size
+        required["train_batch_size"] = pairs_per_step
+        required["train_micro_batch_size_per_gpu"] = pairs_per_step // accumulation // world_size
     extras = {
         "steps_per_print": 1_000_000_000,
         "zero_allow_untested_optimizer": True,
@@ -128,7 +128,7 @@ def resolve_deepspeed(
         "train_micro_batch_size_per_gpu": per_rank,
         "gradient_accumulation_steps": 1,
     }
-    return extras | _fill(given, ours, path, prefix="") | batch_sizes
+    return extras | _fill(given, required, path, prefix="") | batch_sizes
 
 
 def bound_buckets(settings: dict[str, Any], trained: int) -> dict[str, Any]:
@@ -184,10 +184,10 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
 
 
 def _fill(
-    given: dict[str, Any], ours: dict[str, Any], path: str | None, prefix: str
+    given: dict[str, Any], required: dict[str, Any], path: str | None, prefix: str
 ) -> dict[str, Any]:
     filled = dict(given)
-    for key, value in ours.items():
+    for key, value in required.items():
         if isinstance(value, dict):
             filled[key] = _fill(given.get(key, {}), value, path, f"{prefix}{key}.")
         elif given.get(key, "auto") not in ("auto", value):

@@ -72,14 +72,14 @@ def check_in_batch_negatives(
         if all(isinstance(loss, TripletConfig) and loss.negatives == "own" for loss in losses):
             continue
         pairs_U = rows_US[:, members].sum(1)
-        alone = np.count_nonzero(pairs_U == 1) / max(1, pairs_U.sum())
+        without = np.count_nonzero(pairs_U == 1) / max(1, pairs_U.sum())
         names = ", ".join(plan.sources[number].name for number in members)
-        if alone == 1:
+        if without == 1:
             raise ConfigError(
                 "no batch holds two pairs of these sources, so they have no in-batch negatives",
                 value=names,
                 fix="raise the rate or batch.pairs_per_step, share negatives with more sources "
                 "(batch.negatives_across), or set batch.mix: alternate",
             )
-        if alone > 0:
-            warn(f"{names}: {alone:.0%} of the pairs have no in-batch negatives")
+        if without > 0:
+            warn(f"{names}: {without:.0%} of the pairs have no in-batch negatives")

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from scimult.training.interference.gradients import HALVES, Place, RoundProducts
+from scimult.training.interference.gradients import HALVES, Location, RoundProducts
 
 CONFIDENCE = 0.95
 Verdict = Literal["conflict", "apart", "alike", "routed"]
-WHOLE = Place(-2, "all")
+WHOLE = Location(-2, "all")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PairCell:
-    """Two tasks in one place of the encoder.
+    """Two tasks in one location of the encoder.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class PairCell:
         parameter here has gradients of both.
     """
 
-    place: Place
+    location: Location
     tasks: tuple[str, str]
     cosine: Estimate
     ceiling: float
@@ -80,7 +80,7 @@ class PairCell:
 
 @dataclass(frozen=True)
 class InterferenceMap:
-    """All places of a model and pairs of tasks.
+    """All locations of a model and pairs of tasks.
 
     Attributes
     ----------
@@ -89,57 +89,57 @@ class InterferenceMap:
     num_blocks, rounds : int
         Blocks of the encoder; rounds of two batches per task.
     pairs : list of PairCell
-        One per place and pair; the place ``all`` is the whole encoder.
+        One per location and pair; the location ``all`` is the whole encoder.
     within : dict
-        Cosine of each task with itself on other batches, by place and task.
+        Cosine of each task with itself on other batches, by location and task.
     """
 
     tasks: list[str]
     num_blocks: int
     rounds: int
     pairs: list[PairCell]
-    within: dict[tuple[Place, str], Estimate]
+    within: dict[tuple[Location, str], Estimate]
 
     @property
-    def places(self) -> list[Place]:
-        """The places: the whole encoder, then from the embeddings upwards."""
-        return sorted({cell.place for cell in self.pairs})
+    def locations(self) -> list[Location]:
+        """The locations: the whole encoder, then from the embeddings upwards."""
+        return sorted({cell.location for cell in self.pairs})
 
 
 def compare(
     tasks: Sequence[str],
-    places: Sequence[Place],
+    locations: Sequence[Location],
     num_blocks: int,
     rounds: Sequence[RoundProducts],
 ) -> InterferenceMap:
-    """Return cosines within and between tasks for every place.
+    """Return cosines within and between tasks for every location.
 
     Parameters
     ----------
     tasks : sequence of str
         The tasks, in the order of the gradients.
-    places : sequence of Place
-        Place of each of the P parameters.
+    locations : sequence of Location
+        Location of each of the P parameters.
     num_blocks : int
         Blocks of the encoder.
     rounds : sequence of RoundProducts
         K rounds of disjoint batches.
     """
     pairs: list[PairCell] = []
-    within: dict[tuple[Place, str], Estimate] = {}
-    every_place = sorted({WHOLE, *places})
-    cells = len(every_place) * len(tasks) * (len(tasks) - 1) // 2
-    for place in every_place:
-        rows = [number for number, own in enumerate(places) if place in (own, WHOLE)]
+    within: dict[tuple[Location, str], Estimate] = {}
+    every_location = sorted({WHOLE, *locations})
+    cells = len(every_location) * len(tasks) * (len(tasks) - 1) // 2
+    for location in every_location:
+        rows = [number for number, own in enumerate(locations) if location in (own, WHOLE)]
         selves_KT = np.array(
             [[_cosine(each, rows, task, task) for task in range(len(tasks))] for each in rounds]
         )
         for number, task in enumerate(tasks):
-            within[place, task] = Estimate.of(selves_KT[:, number])
+            within[location, task] = Estimate.of(selves_KT[:, number])
         for first, second in combinations(range(len(tasks)), 2):
             values_K = np.array([_cosine(each, rows, first, second) for each in rounds])
             names = (tasks[first], tasks[second])
-            pairs.append(_cell(place, names, values_K, selves_KT[:, [first, second]], cells))
+            pairs.append(_cell(location, names, values_K, selves_KT[:, [first, second]], cells))
     return InterferenceMap(list(tasks), num_blocks, len(rounds), pairs, within)
 
 
@@ -159,7 +159,7 @@ def _cosine(products: RoundProducts, rows: Sequence[int], first: int, second: in
 
 
 def _cell(
-    place: Place,
+    location: Location,
     tasks: tuple[str, str],
     values_K: NDArray[np.float64],
     selves_K2: NDArray[np.float64],
@@ -177,4 +177,4 @@ def _cell(
         verdict = "conflict"
     elif Estimate.of(gaps_K, confidence).low > 0:
         verdict = "apart"
-    return PairCell(place, tasks, cosine, ceiling, Estimate.of(gaps_K), verdict)
+    return PairCell(location, tasks, cosine, ceiling, Estimate.of(gaps_K), verdict)

@@ -35,7 +35,7 @@ HALVES = 2
 _PATIENCE = 64
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Position of a parameter: a block's number (-1: the embeddings) and its sub-layer."""
 
     block: int
@@ -60,15 +60,15 @@ class RoundProducts:
     reached_PG: NDArray[np.bool_]
 
 
-def place_of(parameter: str, num_blocks: int) -> Place:
-    """Return the place of an encoder's parameter, by its name."""
+def location_of(parameter: str, num_blocks: int) -> Location:
+    """Return the location of an encoder's parameter, by its name."""
     parts = parameter.split(".")
     if parts[0] == "blocks":
         norm = any(part == "norm" or part.endswith("_norm") for part in parts)
-        return Place(int(parts[1]), "norms" if norm else parts[2])
+        return Location(int(parts[1]), "norms" if norm else parts[2])
     if parts[0] == "embeddings":
-        return Place(-1, "norms" if "norm" in parts else "embeddings")
-    return Place(num_blocks, "norms" if parts[0] == "final_norm" else parts[0])
+        return Location(-1, "norms" if "norm" in parts else "embeddings")
+    return Location(num_blocks, "norms" if parts[0] == "final_norm" else parts[0])
 
 
 def measure(

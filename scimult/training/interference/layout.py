@@ -37,19 +37,19 @@ def suggest_layout(interference: InterferenceMap) -> SuggestedLayout:
     A sub-layer of a block counts by the verdict of its worst pair of tasks (`PairCell`). If no
     pair is in conflict or apart, the suggestion is ``vanilla``.
     """
-    cells = [cell for cell in interference.pairs if cell.place.sublayer in SUBLAYERS]
-    places = sorted({cell.place for cell in cells if cell.verdict == "conflict"})
-    if places:
-        kinds = tuple(kind for kind in SUBLAYERS if any(p.sublayer == kind for p in places))
+    cells = [cell for cell in interference.pairs if cell.location.sublayer in SUBLAYERS]
+    locations = sorted({cell.location for cell in cells if cell.verdict == "conflict"})
+    if locations:
+        kinds = tuple(kind for kind in SUBLAYERS if any(p.sublayer == kind for p in locations))
         return SuggestedLayout(
             _VARIANTS[kinds],
-            sorted({place.block for place in places}),
-            f"gradients of two tasks oppose each other in {len(places)} sub-layers",
+            sorted({location.block for location in locations}),
+            f"gradients of two tasks oppose each other in {len(locations)} sub-layers",
         )
     gaps: dict[tuple[int, str], float] = {}
     for cell in cells:
         if cell.verdict == "apart":
-            key = cell.place.block, cell.place.sublayer
+            key = cell.location.block, cell.location.sublayer
             gaps[key] = max(gaps.get(key, 0.0), cell.gap.mean)
     if not gaps:
         return SuggestedLayout(

@@ -16,7 +16,7 @@ from scimult.table import Cell, Table, label, number, percent, to_markdown
 from scimult.training.interference.affinity import AffinityRow
 from scimult.training.interference.cosines import WHOLE, Estimate, InterferenceMap, PairCell
 from scimult.training.interference.drift import Drift
-from scimult.training.interference.gradients import Place
+from scimult.training.interference.gradients import Location
 from scimult.training.interference.layout import SuggestedLayout
 
 if TYPE_CHECKING:
@@ -26,26 +26,26 @@ JSON_FILE, PAGE_FILE, PICTURE_FILE = "interference.json", "interference.md", "in
 _COLUMNS = ("embeddings", "attention", "feed_forward", "norms")
 
 
-def block_name(interference: InterferenceMap, place: Place) -> str:
+def block_name(interference: InterferenceMap, location: Location) -> str:
     """Return the name of a row of the map."""
     names = {WHOLE.block: "encoder", -1: "embeddings", interference.num_blocks: "top"}
-    return names.get(place.block, f"block {place.block}")
+    return names.get(location.block, f"block {location.block}")
 
 
 def interference_table(interference: InterferenceMap) -> Table:
-    """Return the table of cosine, ceiling and verdict of every place and pair."""
+    """Return the table of cosine, ceiling and verdict of every location and pair."""
     rows = [
         [
             label(" – ".join(cell.tasks)),
-            label(block_name(interference, cell.place)),
-            label(cell.place.sublayer),
+            label(block_name(interference, cell.location)),
+            label(cell.location.sublayer),
             _estimate(cell.cosine),
             _plain(cell.ceiling),
             _plain(cell.corrected),
             _estimate(cell.gap),
             Cell(cell.verdict, bold=cell.verdict == "conflict"),
         ]
-        for cell in sorted(interference.pairs, key=lambda cell: (cell.tasks, cell.place))
+        for cell in sorted(interference.pairs, key=lambda cell: (cell.tasks, cell.location))
     ]
     notes = [
         f"{interference.rounds} rounds of two batches per task; ± is half of a 95 % interval "
@@ -120,9 +120,9 @@ def write_report(
         "rounds": interference.rounds,
         "pairs": [_pair(interference, cell) for cell in interference.pairs],
         "within": [
-            {"block": block_name(interference, place), "part": place.sublayer, "task": task}
+            {"block": block_name(interference, location), "part": location.sublayer, "task": task}
             | asdict(estimate)
-            for (place, task), estimate in interference.within.items()
+            for (location, task), estimate in interference.within.items()
         ],
         "drift": [asdict(drift) for drift in drifts],
         "affinity": [{"trained_on": row.trained_on, **row.scores} for row in affinity],
@@ -159,12 +159,14 @@ def draw(interference: InterferenceMap, path: Path) -> None:
     for axes in grid.flat:
         axes.set_axis_off()
     for axes, pair in zip(grid[0], pairs, strict=False):
-        cells = {cell.place: cell for cell in interference.pairs if cell.tasks == pair}
-        estimates = {place: cell.cosine for place, cell in cells.items()}
-        conflicts = {place for place, cell in cells.items() if cell.verdict == "conflict"}
+        cells = {cell.location: cell for cell in interference.pairs if cell.tasks == pair}
+        estimates = {location: cell.cosine for location, cell in cells.items()}
+        conflicts = {location for location, cell in cells.items() if cell.verdict == "conflict"}
         _panel(axes, interference, estimates, " – ".join(pair), conflicts)
     for axes, task in zip(grid[1], interference.tasks, strict=False):
-        estimates = {place: interference.within[place, task] for place in interference.places}
+        estimates = {
+            location: interference.within[location, task] for location in interference.locations
+        }
         image = _panel(axes, interference, estimates, f"{task}, other batches", set())
     bar = figure.colorbar(image, ax=grid, shrink=0.6, aspect=40)
     bar.set_label("cosine of gradients; boxes mark conflicts")
@@ -175,33 +177,33 @@ def draw(interference: InterferenceMap, path: Path) -> None:
 def _panel(
     axes: Axes,
     interference: InterferenceMap,
-    estimates: dict[Place, Estimate],
+    estimates: dict[Location, Estimate],
     title: str,
-    boxed: set[Place],
+    boxed: set[Location],
 ) -> Any:
     from matplotlib.patches import Rectangle
 
-    places = [place for place in interference.places if place != WHOLE]
-    blocks = list(dict.fromkeys(place.block for place in places))[::-1]
-    parts = [name for name in _COLUMNS if any(place.sublayer == name for place in places)]
-    parts += sorted({place.sublayer for place in places} - set(parts))
+    locations = [location for location in interference.locations if location != WHOLE]
+    blocks = list(dict.fromkeys(location.block for location in locations))[::-1]
+    parts = [name for name in _COLUMNS if any(location.sublayer == name for location in locations)]
+    parts += sorted({location.sublayer for location in locations} - set(parts))
     means = np.full((len(blocks), len(parts)), np.nan)
     axes.set_axis_on()
-    for place, estimate in estimates.items():
-        if place == WHOLE or math.isnan(estimate.mean):
+    for location, estimate in estimates.items():
+        if location == WHOLE or math.isnan(estimate.mean):
             continue
-        row, column = blocks.index(place.block), parts.index(place.sublayer)
+        row, column = blocks.index(location.block), parts.index(location.sublayer)
         means[row, column] = estimate.mean
         label = f"{estimate.mean:.2f}"
         if not math.isnan(estimate.high):
             label += f"\n±{estimate.high - estimate.mean:.2f}"
         colour = "white" if abs(estimate.mean) > 0.6 else "black"
         axes.text(column, row, label, ha="center", va="center", fontsize=6, color=colour)
-        if place in boxed:
+        if location in boxed:
             box = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, linewidth=2)
             axes.add_patch(box)
     image = axes.imshow(means, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
-    names = [block_name(interference, Place(block, "")) for block in blocks]
+    names = [block_name(interference, Location(block, "")) for block in blocks]
     axes.set_yticks(range(len(blocks)), names, fontsize=7)
     axes.set_xticks(range(len(parts)), [part.replace("_", "\n") for part in parts], fontsize=7)
     whole = estimates[WHOLE]
@@ -212,8 +214,8 @@ def _panel(
 def _pair(interference: InterferenceMap, cell: PairCell) -> dict[str, Any]:
     return {
         "tasks": cell.tasks,
-        "block": block_name(interference, cell.place),
-        "part": cell.place.sublayer,
+        "block": block_name(interference, cell.location),
+        "part": cell.location.sublayer,
         "cosine": asdict(cell.cosine),
         "ceiling": cell.ceiling,
         "corrected": cell.corrected,

@@ -24,8 +24,8 @@ from scimult.training.interference.affinity import only_tasks, train_affinity
 from scimult.training.interference.cosines import compare
 from scimult.training.interference.drift import measure_drift
 from scimult.training.interference.gradients import (
+    location_of,
     measure,
-    place_of,
     training_objective,
     training_rounds,
 )
@@ -120,12 +120,12 @@ def run_interference(
     micro_batches = training_rounds(settings, plan, pretrained, tasks, rounds)
     objective = training_objective(settings, pretrained.routes, torch_device)
     products = list(measure(encoder.train(), objective, tasks, pretrained.routes, micro_batches))
-    places = [
-        place_of(name, encoder.config.num_blocks)
+    locations = [
+        location_of(name, encoder.config.num_blocks)
         for name, parameter in encoder.named_parameters()
         if parameter.requires_grad
     ]
-    comparison = compare(tasks, places, encoder.config.num_blocks, products)
+    comparison = compare(tasks, locations, encoder.config.num_blocks, products)
     if all(cell.verdict == "routed" for cell in comparison.pairs):
         raise ConfigError(
             "no two tasks train a common parameter, so nothing can interfere",

@@ -30,9 +30,9 @@ from scimult.training.interference import (
 from scimult.training.interference.cosines import WHOLE, Estimate
 from scimult.training.interference.drift import linear_cka, measure_drift
 from scimult.training.interference.gradients import (
-    Place,
+    Location,
     TaskLosses,
-    place_of,
+    location_of,
     training_objective,
     training_rounds,
 )
@@ -76,8 +76,8 @@ def _rounds(count: int) -> list[list[list[MicroBatch]]]:
 def _compare(model: Encoder, objective: TaskLosses, count: int = 4) -> InterferenceMap:
     rounds = list(measure(model, objective, TASKS, _routes(model), _rounds(count)))
     names = [name for name, p in model.named_parameters() if p.requires_grad]
-    places = [place_of(name, model.config.num_blocks) for name in names]
-    return compare(TASKS, places, model.config.num_blocks, rounds)
+    locations = [location_of(name, model.config.num_blocks) for name in names]
+    return compare(TASKS, locations, model.config.num_blocks, rounds)
 
 
 def _routes(model: Encoder) -> Any:
@@ -130,16 +130,16 @@ def test_products_equal_autograd_by_hand(case: str) -> None:
                 wanted = 0.0 if one is None or other is None else float((one * other).sum())
                 scale = max(1.0, abs(wanted))
                 assert abs(found.products_PGG[row, a, b] - wanted) <= FLOAT64 * scale
-    # The cosine of a place: over all parameters there that both reach, as one vector.
-    places = [place_of(name, 4) for name, _ in model.named_parameters()]
-    for cell in compare(TASKS, places, 4, [found]).pairs:
-        rows = [row for row, place in enumerate(places) if cell.place in (place, WHOLE)]
+    # The cosine of a location: over all parameters there that both reach, as one vector.
+    locations = [location_of(name, 4) for name, _ in model.named_parameters()]
+    for cell in compare(TASKS, locations, 4, [found]).pairs:
+        rows = [row for row, location in enumerate(locations) if cell.location in (location, WHOLE)]
         cosines = [_cosine(one, other, rows) for one in by_hand[:2] for other in by_hand[2:]]
         if not np.isnan(cosines).any():
             assert cell.cosine.mean == pytest.approx(np.mean(cosines), abs=FLOAT64)
         else:
             assert (case, cell.verdict) == ("mha_expert", "routed")
-            assert cell.place in (Place(1, "attention"), Place(3, "attention"))
+            assert cell.location in (Location(1, "attention"), Location(3, "attention"))
 
 
 def _cosine(one: list[Tensor | None], other: list[Tensor | None], rows: list[int]) -> float:
@@ -185,10 +185,10 @@ def test_a_constructed_conflict_is_found_where_it_is(tmp_path: Path) -> None:
     model = tiny_encoder("vanilla").double()
     chosen = ["blocks.1.feed_forward.experts.0.output", "blocks.2.feed_forward.experts.0.output"]
     found = _compare(model, _pull_apart(model, chosen, 1e3), count=6)
-    conflicts = {cell.place for cell in found.pairs if cell.verdict == "conflict"}
-    assert conflicts - {WHOLE} == {Place(1, "feed_forward"), Place(2, "feed_forward")}
+    conflicts = {cell.location for cell in found.pairs if cell.verdict == "conflict"}
+    assert conflicts - {WHOLE} == {Location(1, "feed_forward"), Location(2, "feed_forward")}
     for cell in found.pairs:
-        if cell.place in conflicts:
+        if cell.location in conflicts:
             assert cell.cosine.high < -0.5
             assert cell.ceiling > 0.5
         else:
@@ -239,8 +239,8 @@ def test_verdicts_hold_for_all_cells_at_once() -> None:
             gradients = rng.normal(size=(10, 4, 30))
             products = gradients @ gradients.transpose(0, 2, 1)
             rounds.append(RoundProducts(products, np.ones((10, 4), dtype=bool)))
-        places = [Place(block, "attention") for block in range(10)]
-        found = compare(TASKS, places, 10, rounds)
+        locations = [Location(block, "attention") for block in range(10)]
+        found = compare(TASKS, locations, 10, rounds)
         wrong += any(cell.verdict in ("conflict", "apart") for cell in found.pairs)
     # Two verdicts at 2.5 % each; three standard errors of 60 draws.
     assert wrong / 60 <= 0.05 + 3 * (0.05 * 0.95 / 60) ** 0.5
