@@ -17,7 +17,7 @@ def test_share_and_scale_of_what_is_kept(probability: float, dtype: torch.dtype)
     kept = dropped != 0
     # 200,000 draws: five standard deviations are below 0.006.
     assert kept.double().mean() == pytest.approx(1 - probability, abs=0.006)
-    # Each row and each column too: no pattern repeats along a dimension.
+    # In each row and column, too: no pattern repeats along a dimension.
     for dim in (0, 1):
         assert kept.double().mean(dim).std() < 0.04
     scale = float(dropped[kept].double().unique())

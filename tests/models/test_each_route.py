@@ -1,4 +1,4 @@
-"""Embeddings for several routes in one pass: bit for bit those of separate passes, and cheaper."""
+"""Embeddings for several routes in one pass: bit-identical to separate passes, and cheaper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.models.variants import (
 )
 
 ORDER = [2, 0, 1]
-# Of rows with padding in attention, without any, and of one row.
+# Rows with padding in attention, rows without, and a single row.
 ROWS = {
     "padded": tiny_rows(),
     "equal lengths": [np.arange(start, start + 9) for start in range(8)],

@@ -1,4 +1,4 @@
-"""The packed kernel, which CPUs do not have: when it is taken, what it is given, both ways.
+"""The packed kernel, which CPUs do not have: when it is used, its arguments, both ways.
 
 On the meta device torch's own shapes and derivative of the kernel run. On the CPU a naive kernel
 takes the operator's place, forward and backward, below torch's derivative.
@@ -35,14 +35,14 @@ MODERN = {
     "token_types": 0,
     "modern": {"global_blocks": [0, 3], "local_window": 3},
 }
-# Context beside the row has no place in the kernel.
+# The kernel does not support extra context.
 WITH_CONTEXT = ("prefix", "instruction", "experts, instructions")
 WITHOUT_CONTEXT = [case for case in CASES if case not in WITH_CONTEXT]
 
 
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the packed kernel on any device."""
+    """Use the packed kernel on any device."""
     monkeypatch.setattr(attention, "reads_packed_rows", lambda *_: True)
 
 
@@ -65,7 +65,7 @@ def test_every_attention_is_one_call_both_ways(
 
 
 def test_who_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it refuses by an error, as its source has it (`mha_varlen_fwd` in flash_api.cpp)."""
+    """Arguments that the kernel rejects, by its source (`mha_varlen_fwd` in flash_api.cpp)."""
     cards = {0: (7, 0), 1: (7, 5), 2: (8, 0), 3: (8, 6), 4: (9, 0), 5: (12, 0)}
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
@@ -110,7 +110,7 @@ def weights_of_rows(
 
 
 class NaiveKernel:
-    """Stands in for torch's kernel on CPUs; refuses what that one refuses."""
+    """Replaces torch's kernel on CPUs; rejects what that one rejects."""
 
     def __init__(self) -> None:
         self.dropouts: list[float] = []
@@ -154,7 +154,7 @@ class NaiveKernel:
 
 @pytest.fixture
 def kernel(everywhere: None) -> Iterator[NaiveKernel]:
-    """Give CPUs the operator."""
+    """Implement the operator on CPUs."""
     made = NaiveKernel()
     library = torch.library.Library("aten", "IMPL")
     library.impl(FORWARD, made.forward, "CPU")

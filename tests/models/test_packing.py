@@ -1,4 +1,4 @@
-"""Plans of packed batches against loops; places of padded attention with a plan and without."""
+"""Plans of packed batches against loops; slots of padded attention with and without a plan."""
 
 from __future__ import annotations
 

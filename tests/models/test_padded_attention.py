@@ -1,4 +1,4 @@
-"""Padded attention: what it reads and gives back, against a gather with padding."""
+"""Padded attention against a gather with padding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUTES = [0, 1, 0, 1, 1, 0, 0, 0, 1, 1]
 
 
 def gathered(qkv_T3HK: Tensor, plan: PackingPlan, dropout: float, window: int | None) -> Tensor:
-    """Every padded place reads the first token of its group; real places are read back."""
+    """Attend after a gather in which padding reads the first token of its group."""
     outputs, start = [], 0
     for group in plan.groups:
         part = qkv_T3HK[start : start + group.num_tokens]
@@ -63,7 +63,7 @@ def test_nothing_is_sorted_or_added_up_at_one_place() -> None:
         attention.attend(qkv, plan, 0.1).sum().backward()
     padded = sum(group.slots_T is not None for group in plan.groups)
     assert 0 < padded < len(plan.groups)
-    # As functions where torch watches, in place elsewhere.
+    # As functions where torch traces, in place elsewhere.
     assert counted.calls["index_copy_"] + counted.calls["index_copy"] == padded
     assert counted.calls["index_add_"] + counted.calls["index_add"] == padded
     refused = ("index", "index_put_", "_index_put_impl_", "slice_backward")

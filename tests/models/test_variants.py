@@ -1,4 +1,4 @@
-"""What every variant must do, whatever it is."""
+"""Properties of every variant."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_variant_is_among_the_cases() -> None:
 @every_case
 def test_mixed_batch_equals_rows_alone_in_values_and_gradients(case: str) -> None:
     # Products of other shapes sum in another order, in kernels that differ between processors:
-    # random weights blow float32's rounding up to 4e-5, float64's stays below 1e-13.
+    # random weights amplify float32's rounding to 4e-5; float64's stays below 1e-13.
     mixed = tiny_encoder(case).double()
     separate = copy.deepcopy(mixed)
     weights = random_weights(len(LENGTHS), WIDTH)
@@ -96,7 +96,7 @@ def test_warm_start_from_vanilla_changes_no_embedding(case: str) -> None:
     if model.config.instructions is None:
         torch.testing.assert_close(embedded, expected, rtol=0, atol=FLOAT64)
     else:
-        # The instruction is read from the first step on: all of its weights are the base's.
+        # The instruction matters from the first step on: all of its weights are the base's.
         assert not torch.allclose(embedded, expected, atol=1e-3)
         own = base.state_dict()
         for name, weight in model.state_dict().items():
@@ -146,7 +146,7 @@ def test_only_what_served_the_rows_gets_a_gradient(case: str) -> None:
         head, found, tail = name.rpartition(".experts.")
         route = tail.split(".")[0]
         several = found and f"{head}.experts.1.{tail.split('.', 1)[1]}" in names
-        # Fusion asks the adapters of all routes.
+        # Fusion uses the adapters of all routes.
         mixes = model.config.adapters is not None and model.config.adapters.fusion
         foreign = several and route != "1" and not (mixes and ".fusion." not in name)
         assert (parameter.grad is None) == bool(foreign), name

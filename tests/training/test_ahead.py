@@ -1,4 +1,4 @@
-"""Micro-batches made ahead: the same ones, each made once, errors where they belong."""
+"""Micro-batches built ahead: the same ones, each built once, with errors where they belong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scimult.training.module import MicroBatchesAhead
 
 
 class Maker:
-    """Notes which micro-batches it made and in which thread; one of them is broken."""
+    """Records which micro-batches it built and in which thread; one of them is broken."""
 
     def __init__(self, broken: int | None = None) -> None:
         self.made: list[int] = []

@@ -1,4 +1,4 @@
-"""Runs that cannot be: each fails before any work with one message that names the fix."""
+"""Impossible runs: each fails before any work, with one message that names the fix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# Of eight pairs, one of search at most.
+# At most one of eight pairs is of search.
 RARE_SEARCH = {"search": 0.1, "link_prediction": 0.5, "classification": 0.4}
 BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
 

@@ -1,4 +1,4 @@
-"""What is shown of the steps: numbers of a window, and every place that they go to."""
+"""Reports of steps: the numbers of a window, and everywhere they are written."""
 
 from __future__ import annotations
 

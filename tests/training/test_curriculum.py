@@ -61,12 +61,12 @@ def write(folder: Path, name: str, stages: dict[str, Any] = STAGES, **sections: 
 
 
 def train(folder: Path) -> None:
-    """Run the stages on one rank of several: as a curriculum, by hand, and with one more."""
+    """Run the stages on this rank: as a curriculum, by hand, and with one more stage."""
     run_stages(load_stages(folder / "finished.yaml"))
     before = times(folder / "finished")
     for stage in load_stages(folder / "by_hand.yaml"):
         pretrain(stage.config)
-    # One process group serves them all: DeepSpeed remembers the first one of a process.
+    # One process group for all, because DeepSpeed remembers the first one of a process.
     run_stages(load_stages(folder / "more.yaml", [f"output={folder / 'finished'}"]))
     assert times(folder / "finished") == before
 

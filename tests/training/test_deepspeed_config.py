@@ -28,12 +28,12 @@ def test_auto_and_absent_values_are_filled_in() -> None:
     }
     resolved = resolve_deepspeed({**given, "zero_optimization": {"stage": 2}}, **RUN)
     assert resolved["train_batch_size"] == 48
-    # The engine adds up the passes of a step itself: to DeepSpeed every step is one batch.
+    # The engine accumulates the passes of a step itself: DeepSpeed sees one batch per step.
     assert resolved["train_micro_batch_size_per_gpu"] == 16
     assert resolved["gradient_accumulation_steps"] == 1
     assert resolved["bf16"] == {"enabled": True}
     assert resolved["fp16"] == {"enabled": False, "initial_scale_power": 8}
-    # Absent would mean 1.0 to DeepSpeed.
+    # DeepSpeed takes an absent value for 1.0.
     assert resolved["gradient_clipping"] == 0.0
     assert resolved["zero_optimization"] == {"stage": 2}
     assert resolved["timers"] == {"throughput": {"enabled": False}}
@@ -107,7 +107,7 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
 
 
 def test_the_reduction_buffer_is_no_larger_than_the_model() -> None:
-    """DeepSpeed's own default is room for 500 million numbers: 2 GB in float32, in every step."""
+    """DeepSpeed's default is room for 500 million numbers: 2 GB in float32, in every step."""
     for stage in (1, 2, 3):
         settings = {"zero_optimization": {"stage": stage}, "gradient_clipping": 1.0}
         bounded = bound_buckets(settings, 22_000_000)

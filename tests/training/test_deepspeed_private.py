@@ -1,4 +1,4 @@
-"""DeepSpeed still has what we use of it beside its documented interface, under every stage."""
+"""DeepSpeed still has the internals that we use, under every stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STAGES = (0, 1, 2, 3)
 
 
 def use_every_name() -> dict[str, str]:
-    """Build engines, which asks for every name; return what is said where one is gone."""
+    """Build engines, which requires every name; return the error where one is missing."""
     from deepspeed.accelerator import get_accelerator
 
     get_accelerator().is_fp16_supported = lambda: True

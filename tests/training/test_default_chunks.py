@@ -27,7 +27,7 @@ def test_a_large_step_is_cut_and_a_small_one_is_not(
     whole = losses("whole", chunk_tokens=None)
     assert losses("fits") == whole
     assert_same_run(tmp_path / "fits", tmp_path / "whole")
-    # Chunks draw dropout masks of their own.
+    # Chunks draw their own dropout masks.
     chunks = losses("chunks", chunk_tokens=40)
     assert chunks != whole
     blocks, hidden = 2, 16

@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Case:
-    """What a micro-batch is taught by; ``width`` is the teacher's."""
+    """Options of the teacher loss of a micro-batch; ``width`` is the teacher's."""
 
     teacher: dict[str, Any]
     width: int = WIDTH
@@ -77,7 +77,7 @@ CASES = (
         loss={"learn_temperature": True},
         sections={"batch": MIXED, "model": {"variant": "vanilla"}},
     ),
-    # A part of a single pair: one of two ranks has no row of it.
+    # A part with a single pair: one of two ranks has no row of it.
     Case(
         {"loss": "both", "relational_weight": 0.5},
         sections={
@@ -168,7 +168,7 @@ def run(folder: Path, name: str, teacher: dict[str, Any] | None, **sections: Any
 
 
 def taught(output: Path) -> list[float]:
-    """Return each step's part of the loss that follows the teacher, over the tasks that do."""
+    """Return each step's teacher loss, over the tasks that follow the teacher."""
     lines = (task for line in metrics(output) for task in line["by_task"].values())
     return [task["teacher"] for task in lines if "teacher" in task]
 
@@ -202,9 +202,9 @@ def run_with(arguments: tuple[Any, ...], sections: dict[str, Any]) -> Path:
 
 @pytest.mark.ranks
 def test_a_run_begins_at_its_base_and_resumes(folder: Path, tmp_path: Path) -> None:
-    """The base as teacher: its part of the loss is 0 at first, to float32; then it holds back."""
+    """With the base as teacher, its loss is 0 at first, up to float32, and then holds back."""
     itself = {"vectors": str(folder / "itself"), "loss": "both", "tasks": ["search"]}
-    # As long as the teacher read them.
+    # As many tokens as the teacher read.
     only = {"data": {"prepared": str(folder / "prepared"), "max_length": 64}}
     only["data"] |= {"sources": ["world.search"]}
     run_ranks(run_with, 1, tmp_path, (folder, "whole", itself), only)
@@ -307,7 +307,7 @@ def test_widths_need_a_projection_unless_relations_are_followed(
     assert made is not None
     assert empty is not None
     assert made.weight.shape == empty.weight.shape == (21, 16)
-    # Onto itself, the map that is fitted keeps directions.
+    # A map that is fitted onto the model itself preserves directions.
     onto = make("itself", projection=True)
     assert onto is not None
     matrix = torch.from_numpy(np.load(folder / "itself/embeddings.npy"))

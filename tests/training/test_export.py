@@ -34,7 +34,7 @@ def run_all(folder: Path) -> None:
                 folder,
                 f"{precision}-stage{stage}",
                 engine={"precision": precision, **zero},
-                # What the loss learns is saved with the run, but is no part of its model.
+                # Learned parts of the loss are saved with the run, but are not part of its model.
                 loss={"learn_temperature": precision == "bf16"},
                 schedule={"steps": 4},
                 checkpoint={"every": 2},

@@ -1,4 +1,4 @@
-"""What a run folder accepts to continue."""
+"""Which runs a folder lets continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_saved_configuration_of_an_older_version_has_the_defaults(tmp_path: Pa
 def test_batches_by_tokens_belong_to_a_number_of_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pairs are planned for the whole batch and then divided; a budget is each rank's own."""
+    """Pairs are planned for the whole batch and then divided; token budgets are per rank."""
     save_tiny_model(tmp_path / "base", variant="vanilla")
     by_tokens = {"pairs_per_step": None, "max_tokens": 200}
     for name, batch, dropout in (("pairs", {}, 0.1), ("still", {}, 0.0), ("tokens", by_tokens, 0)):
@@ -59,7 +59,7 @@ def test_batches_by_tokens_belong_to_a_number_of_ranks(
             found = RunFolder(config, "x", settings).open(True, model, ExitStack())
             assert found is not None
             assert found.step == 3
-            # Masks are drawn by rank: the note must not promise that sums alone differ.
+            # Masks are drawn by rank: the note must not promise that only sums differ.
             said = capsys.readouterr()
             assert "sums round differently" in said.out + said.err
             assert ("dropout masks differ" in said.out + said.err) == (dropout > 0)

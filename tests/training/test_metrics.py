@@ -21,14 +21,14 @@ from scimult.training.metrics import (
 
 
 def sums_of(queries: float, loss: float, *ranked: float) -> list[float]:
-    """Return the statistics of queries that were ranked."""
+    """Return the statistics of ranked queries."""
     found = [queries, loss, queries, *ranked]
     return found + [0.0] * (len(STATISTICS) - len(found))
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[InBatchScores, list[float], list[int], list[int]]:
-    """Draw scores with ties and masks, and hard negatives that may stand anywhere."""
+    """Draw scores with ties and masks, and hard negatives in any column."""
     queries, candidates = draw(st.integers(1, 5)), draw(st.integers(5, 9))
     # Quarters are exact in float32, and ties are common.
     score = st.integers(-8, 8).map(lambda number: number / 4)

@@ -1,4 +1,4 @@
-"""Batches of several tasks as each strategy promises them; configurations that cannot be."""
+"""Batches of several tasks as each strategy promises them, and impossible configurations."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_without_heads_a_run_trains_pairs_alone(folder: Path) -> None:
 
 
 def test_a_linear_head_finds_a_linear_target() -> None:
-    """Trained to the end, a regression is least squares (sklearn)."""
+    """A regression that has converged equals least squares (sklearn)."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(40, 3, generator=generator, dtype=torch.float64)
     targets = inputs @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) + 3

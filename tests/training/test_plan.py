@@ -1,4 +1,4 @@
-"""What a run will see of its sources, counted before it starts."""
+"""How often a run will see its sources, counted before it starts."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_an_epoch_of_the_shared_data_sees_every_pair_once(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """By shares of passes in place of pairs, acl was seen 1.40 times and vis 0.50 times."""
+    """With rates as shares of passes, acl was seen 1.40 times and vis 0.50 times."""
     monkeypatch.setenv("SCIMULT_DATA", str(scimult_data))
     config = load_config(DatasetConfig, repository / "configs" / "data" / "scholarly.yaml")
     build_dataset(config, tmp_path / "prepared")
@@ -131,7 +131,7 @@ def test_an_epoch_of_the_shared_data_sees_every_pair_once(
 
 
 def test_hard_negatives_of_the_tasks_that_are_listed(corpus: Path) -> None:
-    """SciMult's Table A4 leaves out those of classification alone."""
+    """SciMult's Table A4 leaves out only those of classification."""
 
     def tasks_with_negatives(chosen: Any) -> set[str]:
         data = {"hard_negatives": chosen}

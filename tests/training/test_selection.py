@@ -1,4 +1,4 @@
-"""Best step and patience: on scores alone, and in whole runs that are taken up again."""
+"""Best step and patience: on scores alone, and in whole runs that are resumed."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_the_estimate_of_room_is_what_a_run_takes(
     pretrain(config)
     checkpoints = sum(f.stat().st_size for f in (folder / "room" / "checkpoints").rglob("*.saf*"))
     model = (folder / "room" / "model" / "model.safetensors").stat().st_size
-    # Two are left of the three that exist for a moment; headers of files are not counted.
+    # Two remain of the three that exist for a moment; headers of files are not counted.
     assert needed[0] == pytest.approx(checkpoints * 3 / 2 + model, rel=0.2)
 
 
@@ -148,7 +148,7 @@ def test_a_file_in_the_way_is_named(folder: Path) -> None:
 
 
 def scripted(scores: list[float]) -> Any:
-    """Return a stand-in of the evaluation that gives these scores in turn."""
+    """Return a fake evaluation that yields these scores in turn."""
     left = iter(scores)
     return lambda *model, **options: next(left)
 
@@ -183,10 +183,10 @@ def test_a_run_stops_exports_its_best_step_and_remembers(
     assert re.search(
         r"best at step 3 \(0\.5000\).*training ends at step 6", capsys.readouterr().err
     )
-    # Started again, the run is over still: no step and no evaluation, but the model.
+    # Restarted, the run is still over: no step and no evaluation, but the model is exported.
     shutil.rmtree(model)
     assert load_pretrained(pretrain(config)).config.provenance["step"] == 3
-    # Without the best step there is nothing to export, and the last one if that is wanted.
+    # Without the best step's checkpoint nothing is exported, unless the last step is chosen.
     shutil.rmtree(output / "checkpoints" / "step-0000003")
     with pytest.raises(CheckpointError, match=r"no checkpoint of this step.*value: 3.*one of 6"):
         pretrain(config)

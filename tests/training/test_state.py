@@ -1,4 +1,4 @@
-"""Checkpoints on disk: damage of every kind is met, and what is needed is kept."""
+"""Checkpoints on disk: every kind of damage is detected, and needed ones are kept."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_manifest_that_cannot_be_written_fails_on_every_rank(
     monkeypatch.setattr(state, "write_json", full)
     with pytest.raises(StorageError, match="no space left"):
         store.save(30, write, {})
-    # The main rank alone writes it: had it left at once, the others would wait for it.
+    # Only the main rank writes it: had it left at once, the others would wait for it.
     assert [problem is not None for problem in gathered] == [False, False, True]
     assert [path.name for path in sorted(store.folder.iterdir())] == [
         "step-0000010",
@@ -113,7 +113,7 @@ def test_the_best_is_kept_while_a_kept_one_names_it(tmp_path: Path) -> None:
     for step, best in ((1, None), (2, 2), (3, 2), (4, 2), (5, 5), (6, 5), (7, 5)):
         store.save(step, write, {}, best)
         left.append([int(path.name[5:]) for path in sorted(store.folder.iterdir())])
-    # At 5 the newest may be damaged later: 4 would go on, and its best is 2.
+    # Step 5 may turn out damaged: then the run continues from 4, whose best is 2.
     assert left == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [5, 6], [5, 6, 7]]
 
 

@@ -1,4 +1,4 @@
-"""Requests to stop: taken once, insisted on later, and handlers put back."""
+"""Stop requests: accepted once, enforced by a later second one, and handlers restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task affinity: which combinations are trained, and that each is a run of its own."""
+"""Task affinity: the combinations that are trained, each as a separate run."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ from tests.training.corpus import (
 )
 
 TASKS = ("one", "two")
-# Rounding of some ten thousand products in float64.
+# Rounding of about ten thousand products in float64.
 FLOAT64 = 1e-10
 
 
@@ -130,7 +130,7 @@ def test_products_equal_autograd_by_hand(case: str) -> None:
                 wanted = 0.0 if one is None or other is None else float((one * other).sum())
                 scale = max(1.0, abs(wanted))
                 assert abs(found.products_PGG[row, a, b] - wanted) <= FLOAT64 * scale
-    # The cosine of a location: over all parameters there that both reach, as one vector.
+    # The cosine of a location is that of all parameters there that both reach, as one vector.
     locations = [location_of(name, 4) for name, _ in model.named_parameters()]
     for cell in compare(TASKS, locations, 4, [found]).pairs:
         rows = [row for row, location in enumerate(locations) if cell.location in (location, WHOLE)]
@@ -143,7 +143,7 @@ def test_products_equal_autograd_by_hand(case: str) -> None:
 
 
 def _cosine(one: list[Tensor | None], other: list[Tensor | None], rows: list[int]) -> float:
-    """Return the cosine of two gradients as one vector of what both reach; NaN if nothing."""
+    """Return the cosine of two gradients over the parameters that both reach; NaN if none."""
     both = [(one[row], other[row]) for row in rows]
     reached = [(x.flatten(), y.flatten()) for x, y in both if x is not None and y is not None]
     if not reached:
@@ -153,7 +153,7 @@ def _cosine(one: list[Tensor | None], other: list[Tensor | None], rows: list[int
 
 
 def test_micro_batches_of_several_tasks_are_run_once(folder: Path) -> None:
-    """Mixed batches: one forward pass, and for each task the gradient of its loss alone."""
+    """Mixed batches: one forward pass, and for each task the gradient of its own loss."""
     still = {"variant": "vanilla", "dropout": 0.0, "attention_dropout": 0.0}
     config = run_config(folder, "run", model=still, batch={"mix": "in_batch"})
     plan, pretrained = plan_run(config), build_model(config)
@@ -192,7 +192,7 @@ def test_a_constructed_conflict_is_found_where_it_is(tmp_path: Path) -> None:
             assert cell.cosine.high < -0.5
             assert cell.ceiling > 0.5
         else:
-            # The same loss on other batches: as alike as a task is to itself.
+            # The same loss on other batches: they agree like a task with itself.
             assert cell.verdict == "alike"
             assert cell.cosine.mean > 0
     layout = suggest_layout(found)
@@ -230,7 +230,7 @@ def test_tasks_that_agree_need_no_experts() -> None:
 
 
 def test_verdicts_hold_for_all_cells_at_once() -> None:
-    """Pure noise: unrelated gradients in 60 maps are called a conflict in few of them."""
+    """Pure noise: few of 60 maps of unrelated gradients report a conflict."""
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(60):
@@ -331,7 +331,7 @@ def test_the_verb_writes_a_report(folder: Path) -> None:
     for drift in report["drift"]:
         assert drift["cosine"] == pytest.approx(1, abs=1e-6)
         assert drift["cka"] == pytest.approx(1, abs=1e-6)
-    # The suggested layout is one that a run takes.
+    # A run accepts the suggested layout.
     model = {"base": str(folder / "base"), **report["layout"]["model"]}
     build_model(run_config(folder, "next", model=model))
     assert CliRunner().invoke(app, [str(one) for one in arguments]).exit_code == 0
