@@ -95,7 +95,7 @@ def test_a_student_like_its_teacher_has_nothing_to_learn(loss: Loss) -> None:
     assert loss(batch, teacher, 0.2).sum() > 1
 
 
-def test_scores_stand_in_the_columns_of_the_query() -> None:
+def test_scores_are_in_the_columns_of_the_query() -> None:
     placed = own_teacher_scores(
         torch.tensor([1.0, 2.0]),
         torch.tensor([3.0, NAN, 5.0]),

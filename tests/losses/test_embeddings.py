@@ -60,7 +60,7 @@ def test_relational_distance_is_a_double_loop(
 
 
 @pytest.mark.parametrize("scale", [1.0, 7.5])
-def test_a_model_that_is_its_own_teacher_stays_as_it_is(scale: float) -> None:
+def test_a_model_that_is_its_own_teacher_does_not_change(scale: float) -> None:
     """Loss and gradient are 0 up to rounding, and exactly 0 for identical vectors."""
     student = normal(0, 20, 16).requires_grad_()
     teacher = scale * student.detach()
@@ -124,7 +124,7 @@ def test_the_fitted_map_is_ridge_regression(texts: int) -> None:
     np.testing.assert_allclose(found, expected.coef_, rtol=1e-6, atol=1e-7)
 
 
-def test_the_value_of_a_map_is_a_tensor_of_its_own() -> None:
+def test_the_value_of_a_map_is_a_separate_tensor() -> None:
     """The value must be a copy: the embedding cache must not share the parameter."""
     projection = Projection(normal(0, 3, 2).float())
     value = projection()
@@ -162,7 +162,7 @@ def of_this_rank() -> tuple[float, Tensor]:
 
 
 @pytest.mark.ranks
-def test_two_ranks_are_one(tmp_path: Path) -> None:
+def test_two_ranks_equal_one(tmp_path: Path) -> None:
     (first, ours), (second, theirs) = run_ranks(of_this_rank, 2, tmp_path)
     loss, gradient = of_this_rank()
     assert (first + second) / 2 == pytest.approx(loss, rel=1e-12)

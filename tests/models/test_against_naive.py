@@ -99,7 +99,7 @@ def test_control_codes(case: str, place: int) -> None:
     )
 
 
-def test_instruction_states_can_be_read_once_and_used_again() -> None:
+def test_instruction_states_can_be_reused() -> None:
     for case in ("instruction", "prefix"):
         model = tiny_encoder(case).double()
         states = model.read_instructions(range(ROUTES))

@@ -75,7 +75,7 @@ def test_all_blocks_and_routes_share_a_few_graphs_without_breaks(
 
 
 @pytest.mark.parametrize("case", ["LoRA", "Houlsby adapters", "fusion"])
-def test_what_would_be_compiled_again_for_each_batch_is_refused(case: str) -> None:
+def test_layers_that_would_be_recompiled_for_each_batch_are_refused(case: str) -> None:
     with pytest.raises(ConfigError, match=r"engine\.compile supports neither"):
         compile_blocks(tiny_encoder(case))
 

@@ -51,7 +51,7 @@ def test_equal_to_separate_passes(case: str, pooling: str) -> None:
 
 
 @pytest.mark.parametrize("blocks", ["last:1", "last:2", "first:1", [1], "every:2"])
-def test_equal_wherever_the_experts_sit(blocks: str | list[int]) -> None:
+def test_equal_wherever_the_experts_are(blocks: str | list[int]) -> None:
     for case in ("mha_expert", "ffn_expert"):
         layout = tiny_config(case).experts
         assert layout is not None

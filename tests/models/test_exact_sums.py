@@ -44,7 +44,7 @@ def upstream(width: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_layer_norm_alone(bias: bool) -> None:
+def test_layer_norm_by_itself(bias: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     half = LayerNorm(384, bias=bias).bfloat16()
     half.weight.data += 0.1 * torch.randn(384, generator=generator).bfloat16()
@@ -60,7 +60,7 @@ def test_layer_norm_alone(bias: bool) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 30_000])
-def test_embedding_alone(rows: int) -> None:
+def test_embedding_by_itself(rows: int) -> None:
     half = Embedding(rows, 64).bfloat16()
     exact = copy.deepcopy(half).double()
     # Word 0 is every second token.

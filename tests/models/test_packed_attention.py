@@ -64,7 +64,7 @@ def test_every_attention_is_one_call_both_ways(
         assert parameter.grad is not None, name
 
 
-def test_who_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments that the kernel rejects, by its source (`mha_varlen_fwd` in flash_api.cpp)."""
     cards = {0: (7, 0), 1: (7, 5), 2: (8, 0), 3: (8, 6), 4: (9, 0), 5: (12, 0)}
     monkeypatch.setattr(torch.version, "cuda", "13.0")
@@ -194,7 +194,7 @@ def test_the_kernel_gets_what_the_padded_attention_gets(
         assert (our_gradients[name] - gradient).abs().max() <= FLOAT64 * scale, name
 
 
-def test_dropout_is_the_kernels_in_training_alone(kernel: NaiveKernel) -> None:
+def test_the_kernel_drops_out_only_in_training(kernel: NaiveKernel) -> None:
     model = tiny_encoder("PALs", attention_dropout=0.3)
     model(pack(tiny_rows()), ROUTE_OF_ROW)
     # Every block attends twice; projected attention has no dropout.

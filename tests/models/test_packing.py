@@ -21,7 +21,7 @@ def test_attention_slots_are_those_of_the_plan(rows: list[tuple[int, int]]) -> N
 
 
 @given(ROWS)
-def test_a_plan_says_what_loops_say(rows: list[tuple[int, int]]) -> None:
+def test_a_plan_equals_loops(rows: list[tuple[int, int]]) -> None:
     lengths, routes = [length for length, _ in rows], [route for _, route in rows]
     starts = [sum(lengths[:row]) for row in range(len(rows))]
     order = sorted(range(len(rows)), key=lambda row: (routes[row], lengths[row], row))

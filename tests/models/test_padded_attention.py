@@ -55,7 +55,7 @@ def test_copies_by_index_are_a_gather_with_padding(window: int | None, dropout: 
     assert (our_gradient - gradient).abs().max() <= FLOAT64
 
 
-def test_nothing_is_sorted_or_added_up_at_one_place() -> None:
+def test_nothing_is_sorted_or_summed_at_one_index() -> None:
     """A gather's gradient is `index_put`, which CUDA sorts; a slice's is as large as all tokens."""
     plan = PackingPlan.build(LENGTHS, ROUTES, CPU)
     qkv = torch.randn(sum(LENGTHS), 3, 2, 8, requires_grad=True)

@@ -64,7 +64,7 @@ def kept_bytes() -> Iterator[dict[int, int]]:
         yield kept
 
 
-def test_a_block_keeps_its_input_alone() -> None:
+def test_a_block_keeps_only_its_input() -> None:
     model = tiny_encoder("vanilla", **DROPOUT)
     texts, width = pack(tiny_rows()), model.config.hidden_size
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}

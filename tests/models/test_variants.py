@@ -138,7 +138,7 @@ def test_texts_longer_than_the_limit_are_cut(case: str, tmp_path: Path) -> None:
 
 
 @every_case
-def test_only_what_served_the_rows_gets_a_gradient(case: str) -> None:
+def test_only_layers_that_served_the_rows_get_a_gradient(case: str) -> None:
     model = tiny_encoder(case)
     model(pack(tiny_rows()), 1).sum().backward()
     names = dict(model.named_parameters())
@@ -152,7 +152,7 @@ def test_only_what_served_the_rows_gets_a_gradient(case: str) -> None:
         assert (parameter.grad is None) == bool(foreign), name
 
 
-def test_two_ways_of_routing_exclude_each_other() -> None:
+def test_ways_of_routing_are_mutually_exclusive() -> None:
     with pytest.raises(ValueError, match="experts and lora are mutually exclusive"):
         tiny_config("LoRA", experts=tiny_config("mha_expert").experts)
 
@@ -175,7 +175,7 @@ def test_bad_options_are_refused(variant: str, options: dict[str, object], messa
         variant_layouts(variant, options, 3, 4)
 
 
-def test_dims_cut_the_embedding() -> None:
+def test_dims_truncate_the_embedding() -> None:
     whole, cut = tiny_encoder("mha_expert"), tiny_encoder("mha_expert", dims=7)
     embedded = cut(pack(tiny_rows()), ROUTE_OF_ROW)
     assert torch.equal(embedded, whole(pack(tiny_rows()), ROUTE_OF_ROW)[:, :7])

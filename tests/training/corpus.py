@@ -20,7 +20,7 @@ from scimult.training.plan import build_sampler, plan_run
 from tests.tiny import save_tiny_model, tiny_tokenizer
 
 # Fields of a step's line, apart from times.
-_TOLD = ("step", "tasks", "loss", "accuracy", "masked", "tokens", "lr", "gradient_norm", "metrics")
+_REPORTED = ("step", "tasks", "loss", "accuracy", "masked", "tokens", "lr", "gradient_norm", "metrics")
 WORDS = "graph node edge cell gene virus model data query index field star dust light".split()
 
 
@@ -120,14 +120,14 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [parsed for line in lines if (parsed := json.loads(line))["step"] > 0]
 
 
-def _told(output: Path) -> list[dict[str, Any]]:
+def _reported(output: Path) -> list[dict[str, Any]]:
     """Return the metrics file's content, without times."""
-    return [{key: line[key] for key in _TOLD} for line in metrics(output)]
+    return [{key: line[key] for key in _REPORTED} for line in metrics(output)]
 
 
 def assert_same_run(one: Path, other: Path) -> None:
     """Check bit-equality on the CPU: the same batches, dropout masks, losses and weights."""
-    assert json.dumps(_told(one)) == json.dumps(_told(other))
+    assert json.dumps(_reported(one)) == json.dumps(_reported(other))
     theirs = load_pretrained(other).model.state_dict()
     for name, weight in load_pretrained(one).model.state_dict().items():
         assert torch.equal(weight, theirs[name]), name

@@ -137,7 +137,7 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
         ),
     ],
 )
-def test_runs_that_cannot_be_fail_before_they_write(
+def test_impossible_runs_fail_before_they_write(
     folder: Path, sections: dict[str, Any], message: str
 ) -> None:
     config = run_config(folder, "never", **sections)
@@ -158,7 +158,7 @@ def test_token_store_of_other_texts_is_refused(folder: Path, tmp_path: Path) -> 
         PreparedData.open(copy).tokens(tokenizer, 32)
 
 
-def test_full_disk_during_a_checkpoint_keeps_the_one_before(tmp_path: Path) -> None:
+def test_full_disk_during_a_checkpoint_keeps_the_previous_one(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
     store.save(1, lambda path: (path / "x").write_text("one") and None, {})
 

@@ -47,7 +47,7 @@ def test_first_embeddings_are_those_of_the_base(tmp_path: Path, family: str, var
         build_model(run(base=str(folder), variant=variant, max_length=65))
 
 
-def test_a_model_reads_as_much_of_a_text_as_its_base_or_its_training(tmp_path: Path) -> None:
+def test_a_model_reads_texts_as_long_as_its_base_or_its_training_did(tmp_path: Path) -> None:
     """Like sentence-transformers, and not all positions that a base happens to have."""
     plain = save_base_model(tmp_path / "plain", "bert")
     assert build_model(run(max_length=16, base=str(plain))).config.max_length == 64

@@ -104,7 +104,7 @@ def test_a_new_stage_joins_finished_ones(finished: Path) -> None:
     assert len(metrics(finished / "more")) == 1
 
 
-def test_two_ranks_killed_in_the_second_stage_go_on_in_it(folder: Path, finished: Path) -> None:
+def test_two_ranks_killed_in_the_second_stage_resume_in_it(folder: Path, finished: Path) -> None:
     path = write(folder, "killed")
     ranks = start(path, "killed")
     wait_for_step(load_stages(path)[1].config, ranks[0], step=5)
@@ -136,7 +136,7 @@ def start(path: Path, name: str) -> list[Verb]:
     ]
 
 
-def test_a_finished_curriculum_is_left_as_it_is(folder: Path, finished: Path) -> None:
+def test_a_finished_curriculum_is_left_unchanged(folder: Path, finished: Path) -> None:
     before = times(finished)
     stages = load_stages(folder / "finished.yaml")
     assert run_stages(stages) == finished / "search" / "model"
@@ -230,7 +230,7 @@ def test_a_signal_during_the_last_step_of_a_stage_stops_before_the_next(
         ({"log": {"tracker": "wandb"}}, "stage 'search'.*wandb is not installed"),
     ],
 )
-def test_contradictions_of_the_last_stage_are_met_before_the_first_starts(
+def test_contradictions_of_the_last_stage_fail_before_the_first_starts(
     folder: Path, own: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)

@@ -41,7 +41,7 @@ def use_every_name() -> dict[str, str]:
 
 
 @pytest.mark.ranks
-def test_names_are_there_and_one_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_names_exist_and_a_missing_one_is_named(tmp_path: Path) -> None:
     told = run_ranks(use_every_name, 1, tmp_path)[0]
     assert len(told) == 7
     for case, message in told.items():

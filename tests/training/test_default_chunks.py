@@ -12,7 +12,7 @@ from scimult.training.run import pretrain
 from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 
 
-def test_a_large_step_is_cut_and_a_small_one_is_not(
+def test_a_large_step_is_clipped_and_a_small_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare_corpus(tmp_path)

@@ -86,7 +86,7 @@ def all_losses() -> list[tuple[float, Tensor]]:
     return [losses({"distillation": choice}) for choice in choices]
 
 
-def test_two_ranks_follow_the_teacher_as_one_does(tmp_path: Path) -> None:
+def test_two_ranks_follow_the_teacher_like_one(tmp_path: Path) -> None:
     ranks = run_ranks(all_losses, 2, tmp_path)
     for one, parts in zip(all_losses(), zip(*ranks, strict=True), strict=True):
         loss, gradient = (sum(part) / 2 for part in zip(*parts, strict=True))
@@ -94,7 +94,7 @@ def test_two_ranks_follow_the_teacher_as_one_does(tmp_path: Path) -> None:
         torch.testing.assert_close(gradient, one[1], rtol=0, atol=1e-10)
 
 
-def test_weights_add_up_and_queries_without_scores_have_the_other_loss_alone() -> None:
+def test_weights_add_up_and_queries_without_scores_have_only_the_other_loss() -> None:
     plain, _ = losses({})
     teacher, gradient = losses({"distillation": {"name": "margin_mse", "contrastive_weight": 0}})
     both, _ = losses({"distillation": {"name": "margin_mse", "weight": 3, "contrastive_weight": 2}})

@@ -34,7 +34,7 @@ def test_a_saved_configuration_of_an_older_version_has_the_defaults(tmp_path: Pa
         check_same_config(saved, config)
 
 
-def test_batches_by_tokens_belong_to_a_number_of_ranks(
+def test_batches_by_tokens_depend_on_the_number_of_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pairs are planned for the whole batch and then divided; token budgets are per rank."""
@@ -65,7 +65,7 @@ def test_batches_by_tokens_belong_to_a_number_of_ranks(
             assert ("dropout masks differ" in said.out + said.err) == (dropout > 0)
 
 
-def test_a_config_that_is_no_runs_is_not_replaced(tmp_path: Path) -> None:
+def test_a_config_of_no_run_is_not_overwritten(tmp_path: Path) -> None:
     config = run_config(tmp_path, "run")
     save_tiny_model(tmp_path / "base", variant="vanilla")
     model = build.build_model(config).model

@@ -204,7 +204,7 @@ def test_a_resumed_run_is_an_uninterrupted_one(folder: Path, monkeypatch: Any) -
         assert torch.equal(head.bias_K, theirs[task].bias_K), task
 
 
-def test_kept_heads_give_what_the_run_scored(folder: Path) -> None:
+def test_kept_heads_reproduce_the_scores_of_the_run(folder: Path) -> None:
     """Heads on embeddings of the exported encoder, against the last dev scores of the run."""
     config = config_of(folder, "kept", checkpoint={"keep_heads": True})
     model = pretrain(config)

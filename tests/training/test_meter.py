@@ -58,7 +58,7 @@ def test_usage_is_over_all_ranks() -> None:
     assert not {"model_flop_utilisation", "peak_gpu_memory_bytes"} & set(without)
 
 
-def test_a_peak_is_known_given_measured_or_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peak_is_known_configured_measured_or_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, half = torch.device("cuda", 0), torch.bfloat16
     names = {
         "NVIDIA H100 80GB HBM3": True,
@@ -75,7 +75,7 @@ def test_a_peak_is_known_given_measured_or_absent(monkeypatch: pytest.MonkeyPatc
     assert 0 < measured < math.inf
 
 
-def test_a_measured_peak_is_told_beside_the_data_sheet(
+def test_a_measured_peak_is_reported_with_the_data_sheet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Utilisation of one cannot be mistaken for that of the other."""

@@ -88,7 +88,7 @@ def test_means_weigh_queries_and_not_micro_batches() -> None:
     )
 
 
-def test_a_window_forgets_what_was_taken() -> None:
+def test_a_window_starts_over_after_take() -> None:
     window = TaskWindow()
     for loss in (1.0, 2.0):
         window.add({"search": sums_of(1, loss, 0, 0, 0, 0, 0)})

@@ -132,7 +132,7 @@ def test_a_head_without_targets(folder: Path) -> None:
         plan_run(config)
 
 
-def test_without_heads_a_run_trains_pairs_alone(folder: Path) -> None:
+def test_without_heads_a_run_trains_only_pairs(folder: Path) -> None:
     plan = plan_run(run_config(folder, "never"))
     assert [source.task for source in plan.sources] == [
         "classification",

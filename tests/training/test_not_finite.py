@@ -148,7 +148,7 @@ def test_losses_are_weighted_by_task(tmp_path: Path) -> None:
         ([1.0] * 4, -1.0, "gradient norm is not finite at step 1"),
     ],
 )
-def test_what_is_not_finite_stops_the_run_and_names_its_texts(
+def test_a_step_that_is_not_finite_stops_the_run_and_names_its_texts(
     tmp_path: Path, losses: list[float], norm: float, message: str, reports_late: bool
 ) -> None:
     engine = OnlyNumbers(norm if "gradient" in message else 1.0, scales_loss=False)
@@ -229,7 +229,7 @@ class StopAt(Callback):
         self.events.append(f"stop {step}")
 
 
-def test_a_run_that_stops_has_reported_every_step_that_was_made(tmp_path: Path) -> None:
+def test_a_stopped_run_has_reported_every_step(tmp_path: Path) -> None:
     engine = OnlyNumbers(1.0, scales_loss=False)
     late = trainer(engine, [1.0] * 12, tmp_path, reports_late=True)
     stop = StopAt(2, late._stop_request)

@@ -201,7 +201,7 @@ def test_layer_decay_falls_from_the_last_block_to_the_embeddings(variant: str) -
         ("pals", r"pal"),
     ],
 )
-def test_added_parts_have_a_rate_of_their_own(variant: str, part: str) -> None:
+def test_added_parts_have_their_own_learning_rate(variant: str, part: str) -> None:
     section = OptimizerConfig(lr=1.0, layer_decay=0.5, added_lr=3.0)
     rates = learning_rates(model(variant), section)
     added = {name for name, rate in rates.items() if rate == 3.0}
@@ -265,7 +265,7 @@ TASKS = [
 ]
 
 
-def test_patterns_match_by_shell_rules_and_misses_name_what_is_close() -> None:
+def test_patterns_match_by_shell_rules_and_misses_name_similar_ones() -> None:
     names = [name for name, _ in model().named_parameters()]
     first = matching_names(names, ["blocks.0.*", "*.words.weight"])
     assert first == {n for n in names if n.startswith("blocks.0.") or "words" in n}
@@ -287,7 +287,7 @@ def test_unknown_schedule_lists_the_known_ones() -> None:
         lr_factor("cosin", 0, 1, 0)
 
 
-def test_decay_draws_the_values_of_a_fusion_to_the_identity() -> None:
+def test_decay_pulls_the_values_of_a_fusion_to_the_identity() -> None:
     """AdapterFusion's regulariser, which is 0 at V = I: one step down its gradient, by autograd."""
     layouts = variant_layouts("fusion", {"width": 2}, 2, 1)
     sizes = {"hidden_size": 4, "num_blocks": 1, "num_heads": 2, "intermediate_size": 8}

@@ -13,7 +13,7 @@ from tests.training.corpus import plan_micro_batches, prepare_corpus, run_config
 
 
 @pytest.mark.parametrize("batch", [{"pairs_per_step": 8}, {"max_tokens": 96 * 8}])
-def test_an_epoch_has_at_most_so_many_pairs_of_a_query(
+def test_an_epoch_has_a_limited_number_of_pairs_per_query(
     tmp_path: Path, batch: dict[str, int]
 ) -> None:
     prepare_corpus(tmp_path)

@@ -73,7 +73,7 @@ def test_chunks_are_what_was_chosen_and_whole_passes_elsewhere() -> None:
     assert resolve_chunk_tokens(7, model, torch.device("cuda")) == 7
 
 
-def test_small_chunks_on_a_gpu_are_remarked_upon(capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_chunks_on_a_gpu_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
     model, gpu = encoder(4), torch.device("cuda")
     for choice, device in ((16_000, gpu), (None, gpu), ("auto", gpu), (2048, torch.device("cpu"))):
         resolve_chunk_tokens(choice, model, device)

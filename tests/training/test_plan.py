@@ -82,7 +82,7 @@ def test_an_epoch_by_tokens_sees_every_pair_once(corpus: Path) -> None:
         (0.5, "source", False, {}, "nothing"),
     ],
 )
-def test_pairs_without_company_are_met_before_the_run(
+def test_pairs_without_negatives_are_found_before_the_run(
     corpus: Path,
     capsys: pytest.CaptureFixture[str],
     rate: float,
@@ -130,7 +130,7 @@ def test_an_epoch_of_the_shared_data_sees_every_pair_once(
     assert all(set(times) == {1} for times in seen.values()), seen
 
 
-def test_hard_negatives_of_the_tasks_that_are_listed(corpus: Path) -> None:
+def test_hard_negatives_of_listed_tasks(corpus: Path) -> None:
     """SciMult's Table A4 leaves out only those of classification."""
 
     def tasks_with_negatives(chosen: Any) -> set[str]:
@@ -145,7 +145,7 @@ def test_hard_negatives_of_the_tasks_that_are_listed(corpus: Path) -> None:
         tasks_with_negatives(["serach"])
 
 
-def test_a_stream_of_a_task_that_is_not_listed_draws_none(corpus: Path) -> None:
+def test_a_stream_of_an_unlisted_task_draws_none(corpus: Path) -> None:
     data = {"hard_negatives": ["search"]}
     config, plan = plan_of(corpus, {"pairs_per_step": 8}, data=data)
     sampler, steps = build_sampler(config, plan, np.full(1000, 20, dtype=np.int32))

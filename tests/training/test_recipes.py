@@ -205,7 +205,7 @@ def test_a_twin_trains(path: Path, problems: dict[str, str], folder: Path) -> No
         assert saved.config.provenance["variant"] == stage.config.model.variant
 
 
-def test_what_is_not_there_is_told_with_how_to_get_it(tmp_path: Path) -> None:
+def test_missing_inputs_are_named_with_how_to_get_them(tmp_path: Path) -> None:
     [stage] = stages_of(CONFIGS / "papers/specter/specter.yaml")
     config = stage.config.model_copy(update={"output": str(tmp_path / "run")})
     config.data.prepared = str(tmp_path / "absent")

@@ -106,7 +106,7 @@ def test_signal_ends_the_step_saves_and_leaves(folder: Path, uninterrupted: Path
     assert_same_run(uninterrupted, Path(config.output))
 
 
-def test_damaged_newest_checkpoint_is_passed_over(folder: Path, uninterrupted: Path) -> None:
+def test_a_damaged_newest_checkpoint_is_skipped(folder: Path, uninterrupted: Path) -> None:
     output = folder / "damaged"
     shutil.copytree(uninterrupted, output)
     shutil.rmtree(output / "model")

@@ -73,7 +73,7 @@ def test_states(
     assert message is None or message in str(found.message)
 
 
-def test_a_killed_run_is_told_from_a_running_one_and_resuming_keeps_the_start(
+def test_a_killed_run_differs_from_a_running_one_and_resuming_keeps_the_start(
     tmp_path: Path,
 ) -> None:
     folder = write_run(tmp_path / "run", [3.0], {})
@@ -134,7 +134,7 @@ def test_comparison_names_what_differs_and_nothing_else(tmp_path: Path) -> None:
     assert found.metrics["dev/mean/mrr"] == [0.5, 0.1]
 
 
-def test_the_verb_prints_tables_and_json(tmp_path: Path) -> None:
+def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [2.0], {1: 0.5})
     write_run(tmp_path / "b", [1.0], {}, variant="ffn_expert")
     end_with(tmp_path / "b", ValueError("[broken] disk"))

@@ -69,7 +69,7 @@ def test_selection_is_the_definition_also_when_resumed(
     assert after.wants_checkpoint(after.best.step)
 
 
-def test_steps_without_the_score_count_for_nothing() -> None:
+def test_steps_without_the_score_are_ignored() -> None:
     selection = Selection(MEAN, 1, keep_best=False)
     selection.on_step(report(1, mean=0.5))
     for step in range(2, 9):
@@ -78,7 +78,7 @@ def test_steps_without_the_score_count_for_nothing() -> None:
     assert not selection.wants_checkpoint(1)
 
 
-def test_scores_of_another_metric_are_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_of_another_metric_are_discarded(capsys: pytest.CaptureFixture[str]) -> None:
     before, after = Selection("dev/a/mrr", 2, True), Selection("dev/b/mrr", 2, True)
     before.on_step(report(3, a=0.9))
     after.restore(before.state)
@@ -117,9 +117,7 @@ def test_selection_without_scores_is_refused_before_any_step(
     assert not (folder / "never").exists()
 
 
-def test_a_disk_without_room_is_met_before_any_step(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_fails_before_any_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = run_config(folder, "no-room", checkpoint={"keep": 5})
     usage = shutil.disk_usage(folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10_000))
@@ -128,7 +126,7 @@ def test_a_disk_without_room_is_met_before_any_step(
     assert not (folder / "no-room" / "metrics.jsonl").exists()
 
 
-def test_the_estimate_of_room_is_what_a_run_takes(
+def test_the_estimated_room_is_what_a_run_uses(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = run_config(folder, "room", dev={"every": 0}, model={"freeze": ["embeddings.*"]})

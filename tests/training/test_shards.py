@@ -141,7 +141,7 @@ def test_state_survives_another_layout(
 
 
 @pytest.mark.parametrize(("precision", "stage", "ranks"), [move[:3] for move in MOVES])
-def test_runs_go_on_under_another_layout(
+def test_runs_resume_under_another_layout(
     folder: Path, precision: str, stage: str, ranks: int
 ) -> None:
     run = f"{precision}-{stage}-{ranks}"

@@ -125,7 +125,7 @@ def test_overrides_without_effect_are_refused(tmp_path: Path, override: str, mes
         load_stages(write(tmp_path), [override])
 
 
-def test_later_files_go_on_top_of_stages_too(tmp_path: Path) -> None:
+def test_later_files_are_laid_over_stages_too(tmp_path: Path) -> None:
     """An overlay's keys win over a stage's; keys that only the stage sets stay."""
     stages = {**STAGES, "search": {**STAGES["search"], "optimizer": {"clip": 1.0}}}
     path, top, more = write(tmp_path, stages), tmp_path / "top.yaml", tmp_path / "more.yaml"

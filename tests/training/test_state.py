@@ -98,7 +98,7 @@ def test_a_manifest_that_cannot_be_written_fails_on_every_rank(
     ]
 
 
-def test_nothing_whole_is_no_reason_to_start_anew(store: CheckpointStore) -> None:
+def test_without_an_intact_checkpoint_a_run_does_not_start_over(store: CheckpointStore) -> None:
     for step in (10, 20):
         truncate(store.folder / f"step-00000{step}")
     with pytest.raises(CheckpointError, match="every checkpoint is damaged"):
@@ -117,7 +117,7 @@ def test_the_best_is_kept_while_a_kept_one_names_it(tmp_path: Path) -> None:
     assert left == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [5, 6], [5, 6, 7]]
 
 
-def test_a_damaged_later_checkpoint_does_not_push_out_a_whole_one(store: CheckpointStore) -> None:
+def test_a_damaged_later_checkpoint_does_not_displace_an_intact_one(store: CheckpointStore) -> None:
     truncate(store.folder / "step-0000020")
     left = store.folder / ".step-0000015.tmp"
     left.mkdir()

@@ -135,7 +135,7 @@ def train_adapters_then_fusion(folder: Path) -> None:
         pretrain(variant_config(folder, name, f"{name}-alone"))
 
 
-def test_fusion_leaves_the_adapters_alone(folder: Path, tmp_path: Path) -> None:
+def test_fusion_leaves_the_adapters_unchanged(folder: Path, tmp_path: Path) -> None:
     run_ranks(train_adapters_then_fusion, 1, tmp_path, folder)
     adapters = load_pretrained(folder / "adapters-alone").model.state_dict()
     fused = load_pretrained(folder / "fusion-alone").model.state_dict()

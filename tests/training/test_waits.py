@@ -57,7 +57,7 @@ def bucket_sizes() -> list[int]:
     return [found, trained]
 
 
-def test_the_reduction_buffer_has_room_for_what_is_trained(tmp_path: Path) -> None:
+def test_the_reduction_buffer_has_room_for_the_trained_weights(tmp_path: Path) -> None:
     found, trained = run_ranks(bucket_sizes, 1, tmp_path)[0]
     assert found == trained > 0
 
@@ -171,7 +171,7 @@ def late_config(folder: Path, name: str) -> PretrainConfig:
     )
 
 
-def test_a_late_report_tells_the_same(tmp_path: Path) -> None:
+def test_a_late_report_says_the_same(tmp_path: Path) -> None:
     """Metrics, scores, weights and checkpoints are bit-equal: callbacks get the model in time."""
     prepare_corpus(tmp_path)
     run_ranks(early_and_late, 2, tmp_path, tmp_path)

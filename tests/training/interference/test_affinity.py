@@ -19,7 +19,7 @@ def test_affinity_trains_each_pair_and_all() -> None:
     assert four[-1] == ("a", "b", "c", "d")
 
 
-def test_what_names_other_tasks_is_left_out(tmp_path: Path) -> None:
+def test_settings_of_other_tasks_are_dropped(tmp_path: Path) -> None:
     prepare_corpus(tmp_path)
     config = run_config(
         tmp_path,

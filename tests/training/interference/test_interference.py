@@ -308,7 +308,7 @@ def test_a_rare_task_is_named(folder: Path) -> None:
         training_rounds(config, plan, pretrained, list(rates), 2)
 
 
-def test_the_verb_writes_a_report(folder: Path) -> None:
+def test_the_command_writes_a_report(folder: Path) -> None:
     config = run_config(folder, "shared", model={"variant": "vanilla"})
     save_config(config, folder / "config.yaml")
     out = folder / "report"
@@ -353,7 +353,7 @@ def test_tasks_with_heads_are_left_out(folder: Path, tmp_path: Path) -> None:
     assert list(report["config"]["loss"]["by_task"]) == ["link_prediction"]
 
 
-def test_what_cannot_be_measured_is_named(folder: Path, tmp_path: Path) -> None:
+def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None:
     config = run_config(folder, "run", model={"variant": "vanilla"})
     save_config(config, tmp_path / "run.yaml")
     given: dict[str, Any] = {"config": tmp_path / "run.yaml", "rounds": 2}
@@ -373,7 +373,7 @@ def test_what_cannot_be_measured_is_named(folder: Path, tmp_path: Path) -> None:
         run_interference(folder / "base", tmp_path / "mine", **given)
 
 
-def test_drift_sees_what_moved(folder: Path) -> None:
+def test_drift_shows_what_moved(folder: Path) -> None:
     config = run_config(folder, "run", model={"variant": "vanilla", "dropout": 0.0})
     base, moved = build_model(config), build_model(config)
     rounds = training_rounds(config, plan_run(config), base, ["search"], 2)
