@@ -19,7 +19,6 @@ from scimult.models.low_rank import LowRankUpdate
 from scimult.models.modern import ModernBlock, ModernEmbeddings, modern_norm
 from scimult.models.packing import PackedTexts, PackingPlan
 from scimult.models.pals import PalProjections
-from scimult.models.pooling import mean_of_tokens, state_at
 from scimult.types import TokenIds
 
 _INITIALLY_NEUTRAL = (Adapter, Fusion, LowRankUpdate, PalProjections)
@@ -216,10 +215,10 @@ class Encoder(nn.Module):
 
     def _pool(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
         if self.config.pooling == "mean":
-            pooled_BD = mean_of_tokens(x_TD, plan)
+            pooled_BD = _mean_of_tokens(x_TD, plan)
         else:
             at_position = self.config.pooling == "position"
-            pooled_BD = state_at(x_TD, plan, self.config.pooling_position if at_position else 0)
+            pooled_BD = _state_at(x_TD, plan, self.config.pooling_position if at_position else 0)
         return pooled_BD[:, : self.config.width]
 
     def initialise(self, seed: int) -> None:
@@ -238,3 +237,25 @@ class Encoder(nn.Module):
         for module in self.modules():
             if isinstance(module, _INITIALLY_NEUTRAL):
                 module.start_neutral()
+
+
+def _mean_of_tokens(x_TD: Tensor, plan: PackingPlan) -> Tensor:
+    """Return the mean token state of each row, shape ``(B, D)``, summed in float32 at least."""
+    wide_TD = x_TD.to(torch.promote_types(x_TD.dtype, torch.float32))
+    none_BD = wide_TD.new_zeros(len(plan.starts_B), x_TD.shape[-1])
+    sums_BD = none_BD.index_add(0, plan.row_of_token_T, wide_TD)
+    return (sums_BD / plan.lengths_B[:, None]).to(x_TD.dtype)
+
+
+def _state_at(x_TD: Tensor, plan: PackingPlan, position: int) -> Tensor:
+    """Return the state at a position of each row, shape ``(B, D)``.
+
+    Negative positions count from the end; positions beyond a row take its nearest token.
+    """
+    if position == 0:
+        return x_TD[plan.starts_B]
+    if position > 0:
+        within_B = (plan.lengths_B - 1).clamp(max=position)
+    else:
+        within_B = (plan.lengths_B + position).clamp(min=0)
+    return x_TD[plan.starts_B + within_B]

@@ -25,6 +25,8 @@ from scimult.models.layouts import (
 )
 
 Layouts = dict[str, Any]
+# From options, routes and blocks of the encoder.
+LayoutsOf = Callable[[Any, int, int], Layouts]
 
 
 class NoOptions(StrictConfig):
@@ -78,7 +80,7 @@ class Variant:
     """
 
     options: type[StrictConfig]
-    layouts: Callable[[Any, int, int], Layouts]
+    layouts: LayoutsOf
     trains: re.Pattern[str] | None = None
 
 
@@ -126,24 +128,13 @@ def _experts(*sublayers: Sublayer) -> Variant:
     return Variant(ExpertOptions, layouts)
 
 
-def _adapters(fusion: bool) -> Variant:
-    def layouts(options: AdapterOptions, routes: int, num_blocks: int) -> Layouts:
-        layout = AdapterLayout(
-            count=routes, placement=options.placement, width=options.width, fusion=fusion
-        )
-        return {"adapters": layout}
+def _one(field: str, layout: Callable[..., Any], **fixed: Any) -> LayoutsOf:
+    """Return a variant's ``layouts`` of one field, whose layout has the variant's options."""
 
-    # Fusion is the second step: the trained adapters stay frozen.
-    trains = r"\.fusion\." if fusion else r"\.adapter\."
-    return Variant(AdapterOptions, layouts, re.compile(trains))
+    def layouts(options: StrictConfig, routes: int, num_blocks: int) -> Layouts:
+        return {field: layout(count=routes, **options.model_dump(), **fixed)}
 
-
-def _low_rank(options: LowRankOptions, routes: int, num_blocks: int) -> Layouts:
-    return {"lora": LowRankLayout(count=routes, **options.model_dump())}
-
-
-def _pals(options: PalOptions, routes: int, num_blocks: int) -> Layouts:
-    return {"pals": PalLayout(count=routes, **options.model_dump())}
+    return layouts
 
 
 def _codes(options: CodeOptions, routes: int, num_blocks: int) -> Layouts:
@@ -155,25 +146,31 @@ def _codes(options: CodeOptions, routes: int, num_blocks: int) -> Layouts:
     }
 
 
-def _instructions(own_encoder: bool) -> Callable[[NoOptions, int, int], Layouts]:
-    def layouts(options: NoOptions, routes: int, num_blocks: int) -> Layouts:
-        return {"instructions": InstructionLayout(count=routes, own_encoder=own_encoder)}
-
-    return layouts
-
-
 VARIANTS: dict[str, Variant] = {
     "vanilla": Variant(NoOptions, lambda options, routes, num_blocks: {}),
     "mha_expert": _experts("attention"),
     "ffn_expert": _experts("feed_forward"),
     "mha_ffn_expert": _experts("attention", "feed_forward"),
-    "instruction": Variant(NoOptions, _instructions(own_encoder=False)),
-    "prefix": Variant(NoOptions, _instructions(True), re.compile(r"^instruction_encoder\.")),
+    "instruction": Variant(NoOptions, _one("instructions", InstructionLayout, own_encoder=False)),
+    "prefix": Variant(
+        NoOptions,
+        _one("instructions", InstructionLayout, own_encoder=True),
+        re.compile(r"^instruction_encoder\."),
+    ),
     "control_codes": Variant(CodeOptions, _codes),
-    "adapters": _adapters(fusion=False),
-    "fusion": _adapters(fusion=True),
-    "lora": Variant(LowRankOptions, _low_rank, re.compile(r"\.lora\.")),
-    "pals": Variant(PalOptions, _pals),
+    "adapters": Variant(
+        AdapterOptions,
+        _one("adapters", AdapterLayout, fusion=False),
+        re.compile(r"\.adapter\."),
+    ),
+    # The second step: the trained adapters stay frozen.
+    "fusion": Variant(
+        AdapterOptions,
+        _one("adapters", AdapterLayout, fusion=True),
+        re.compile(r"\.fusion\."),
+    ),
+    "lora": Variant(LowRankOptions, _one("lora", LowRankLayout), re.compile(r"\.lora\.")),
+    "pals": Variant(PalOptions, _one("pals", PalLayout)),
 }
 
 

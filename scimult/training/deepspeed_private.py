@@ -27,7 +27,6 @@ _OF_STAGE: dict[int, tuple[str, ...]] = {
         "grad_partitions_flat_buffer",
     ),
 }
-_OF_PARAMETER: dict[int, tuple[str, ...]] = {0: (), 1: (), 2: (), 3: ("ds_tensor",)}
 
 
 def require_names(engine: Any) -> None:
@@ -46,7 +45,7 @@ def require_names(engine: Any) -> None:
         (deepspeed.ops, ("__compatible_ops__",)),
         (deepspeed.comm.comm, ("cdb",)),
         (engine.optimizer, _OF_STAGE[stage]),
-        (trained, _OF_PARAMETER[stage]),
+        (trained, ("ds_tensor",) if stage == 3 else ()),
     ]
     if engine.fp16_enabled():
         scaler = getattr(engine.optimizer, "loss_scaler", None)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scimult.hardware import known_peak, measured_peak, peak_gpu_memory, peak_memory
-from scimult.models import Encoder, EncoderConfig, PackedTexts
+from scimult.models import Encoder, PackedTexts
 from scimult.models.flops import EncoderFlops
 from scimult.models.packed_attention import reads_packed_rows
 from scimult.models.packing import attention_slots
@@ -100,7 +100,10 @@ class Meter:
         self.peak = peak
         self._flops = EncoderFlops(model, training=True)
         self._device = device
-        self._pads = not _attends_unpadded(model.config, device, dtype)
+        head_width = model.config.hidden_size // model.config.num_heads
+        # The unpadded kernel does not support instructions as extra context.
+        has_context = model.config.instructions is not None
+        self._pads = has_context or not reads_packed_rows(device, dtype, head_width)
         self._passes: list[tuple[list[int], int | list[int]]] = []
 
     def watching(self, forward: Forward) -> Forward:
@@ -146,9 +149,3 @@ def resolve_peak(choice: Peak, device: torch.device, dtype: torch.dtype) -> floa
         note(f"measured peak of {device.type} in {dtype}: {peak / 1e12:.3f} TFLOP/s{share}")
         return peak
     return choice * 1e12
-
-
-def _attends_unpadded(config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> bool:
-    # The unpadded kernel does not support instructions as extra context.
-    head_width = config.hidden_size // config.num_heads
-    return config.instructions is None and reads_packed_rows(device, dtype, head_width)

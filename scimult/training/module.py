@@ -203,7 +203,9 @@ class TrainModule:
 
         # Depends only on micro-batch, rank and chunk, so that a resumed run draws the same dropout.
         def seed_of_chunk(chunk: int) -> int:
-            return _seed_of(self._seed, number, chunk)
+            entropy = [self._seed, number, distributed.rank(), chunk]
+            words = np.random.SeedSequence(entropy).generate_state(2)
+            return int(words[0]) << 31 | int(words[1]) >> 1
 
         learned = partial(self.learned.values, micro_batch.tasks)
         if self._chunk_tokens is None:
@@ -218,11 +220,6 @@ class TrainModule:
             weigh=self._weigh,
             seed_of_chunk=seed_of_chunk,
         )
-
-
-def _seed_of(seed: int, micro_batch: int, chunk: int) -> int:
-    words = np.random.SeedSequence([seed, micro_batch, distributed.rank(), chunk]).generate_state(2)
-    return int(words[0]) << 31 | int(words[1]) >> 1
 
 
 class MicroBatchesAhead:

@@ -11,8 +11,7 @@ import torch
 
 from scimult import distributed
 from scimult.checkpoints import Pretrained
-from scimult.data.batches import BatchBuilder, MicroBatch
-from scimult.data.sampler import Sampler
+from scimult.data.batches import BatchBuilder
 from scimult.data.token_store import TokenStore
 from scimult.models.compiled import compile_blocks
 from scimult.progress import note
@@ -100,9 +99,12 @@ def pretrain(
         scores = _dev_scores(config, plan, tokens, pretrained, module)
         stop_request, watchdog = stop_request or StopRequest(), Watchdog(timeout)
         callbacks = run.callbacks(scores, module, selection, first_step, steps)
+        builder, rank = batch_builder(config, plan, tokens), distributed.rank()
         trainer = Trainer(
             module,
-            _micro_batches(config, plan, sampler, tokens),
+            MicroBatchesAhead(
+                lambda number: builder.micro_batch(sampler.plan(number), rank), len(sampler)
+            ),
             stop_request,
             [*callbacks, FailureFile(run.path, plan.data.texts.ids_at), watchdog],
             reports_late=device.type != "cpu",
@@ -179,18 +181,6 @@ def batch_builder(config: PretrainConfig, plan: RunPlan, tokens: TokenStore) -> 
         teacher=plan.teacher,
         vectors_of=plan.embedding_teacher.of if plan.embedding_teacher else lambda source: None,
         seed=config.seed,
-    )
-
-
-def _micro_batches(
-    config: PretrainConfig,
-    plan: RunPlan,
-    sampler: Sampler,
-    tokens: TokenStore,
-) -> Callable[[int], MicroBatch]:
-    builder = batch_builder(config, plan, tokens)
-    return MicroBatchesAhead(
-        lambda number: builder.micro_batch(sampler.plan(number), distributed.rank()), len(sampler)
     )
 
 
